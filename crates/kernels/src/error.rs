@@ -1,0 +1,64 @@
+//! What can be wrong with a call: always what, what was seen, what was expected.
+
+/// A call that no kernel accepts.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A tensor has the wrong shape.
+    #[error("tensor '{tensor}' has shape {seen:?}, expected {expected}")]
+    Shape {
+        /// Name of the tensor.
+        tensor: String,
+        /// Its shape.
+        seen: Vec<usize>,
+        /// What it should be.
+        expected: String,
+    },
+    /// A tensor that the mechanism needs is not there.
+    #[error("tensor '{tensor}' is missing: {why}")]
+    Missing {
+        /// Name of the tensor.
+        tensor: String,
+        /// What needs it.
+        why: String,
+    },
+    /// An option has a value that makes no sense here.
+    #[error("{option} is {seen}, expected {expected}")]
+    Option {
+        /// Name of the option.
+        option: String,
+        /// Its value.
+        seen: String,
+        /// What it should be.
+        expected: String,
+    },
+}
+
+impl Error {
+    /// A tensor of the wrong shape.
+    pub fn shape(tensor: impl Into<String>, seen: &[usize], expected: impl Into<String>) -> Self {
+        Self::Shape { tensor: tensor.into(), seen: seen.to_vec(), expected: expected.into() }
+    }
+
+    /// A tensor with the wrong number of axes.
+    pub fn rank(tensor: impl Into<String>, seen: &[usize], expected: usize) -> Self {
+        Self::shape(tensor, seen, format!("{expected} axes"))
+    }
+
+    /// A missing tensor.
+    pub fn missing(tensor: impl Into<String>, why: impl Into<String>) -> Self {
+        Self::Missing { tensor: tensor.into(), why: why.into() }
+    }
+
+    /// An option out of range.
+    pub fn option(option: impl Into<String>, seen: impl ToString, expected: impl Into<String>) -> Self {
+        Self::Option { option: option.into(), seen: seen.to_string(), expected: expected.into() }
+    }
+
+    /// Fails unless `seen` equals `expected`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`].
+    pub fn check_shape(tensor: &str, seen: &[usize], expected: &[usize]) -> Result<(), Self> {
+        if seen == expected { Ok(()) } else { Err(Self::shape(tensor, seen, format!("{expected:?}"))) }
+    }
+}

@@ -1,0 +1,109 @@
+//! Matrix products on tiles, inside one thread.
+
+use gemm::Parallelism;
+
+/// A matrix in a slice: element `(i, j)` lies at `data[i * row + j * column]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a> {
+    /// Elements, from `(0, 0)` on.
+    pub data: &'a [f32],
+    /// Distance between rows.
+    pub row: usize,
+    /// Distance between columns.
+    pub column: usize,
+}
+
+impl<'a> Matrix<'a> {
+    /// Rows of `stride` elements each.
+    pub fn rows(data: &'a [f32], stride: usize) -> Self {
+        Self { data, row: stride, column: 1 }
+    }
+
+    /// The same elements with rows and columns exchanged.
+    #[must_use]
+    pub fn transposed(self) -> Self {
+        Self { data: self.data, row: self.column, column: self.row }
+    }
+
+    fn holds(&self, rows: usize, columns: usize) -> bool {
+        rows == 0 || columns == 0 || (rows - 1) * self.row + (columns - 1) * self.column < self.data.len()
+    }
+}
+
+/// What a product does with the old content of its destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// `dst = alpha a b`; old content, NaN included, is never read.
+    Over,
+    /// `dst += alpha a b`.
+    Add,
+}
+
+/// `dst (=|+=) alpha a b` with `a [m,k]`, `b [k,n]`, `dst [m,n]` in rows of `stride`.
+///
+/// # Panics
+/// If a matrix does not lie within its slice.
+#[allow(clippy::too_many_arguments)]
+#[inline]
+pub fn product(
+    (m, n, k): (usize, usize, usize),
+    alpha: f32,
+    a: Matrix,
+    b: Matrix,
+    write: Write,
+    dst: &mut [f32],
+    stride: usize,
+) {
+    assert!(a.holds(m, k) && b.holds(k, n), "operand outside its buffer");
+    assert!(Matrix::rows(dst, stride).holds(m, n), "product outside its buffer");
+    assert!(stride >= n, "rows of the product overlap");
+    if m == 0 || n == 0 {
+        return;
+    }
+    // SAFETY: all three matrices lie within their slices as just checked, rows of `dst` do not overlap, and `dst` is
+    // borrowed mutably, so it is neither operand.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            dst.as_mut_ptr(),
+            1,
+            stride as isize,
+            write == Write::Add,
+            a.data.as_ptr(),
+            a.column as isize,
+            a.row as isize,
+            b.data.as_ptr(),
+            b.column as isize,
+            b.row as isize,
+            1.0,
+            alpha,
+            false,
+            false,
+            false,
+            Parallelism::None,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strided_product_agrees_with_the_definition_and_never_reads_what_it_overwrites() {
+        let (m, n, k) = (5, 7, 3);
+        let a: Vec<f32> = (0..m * 10).map(|i| (i as f32 * 0.37).sin()).collect();
+        let b: Vec<f32> = (0..n * 4).map(|i| (i as f32 * 0.91).cos()).collect();
+        let mut dst = vec![f32::NAN; m * 9];
+        product((m, n, k), 2.0, Matrix::rows(&a, 10), Matrix::rows(&b, 4).transposed(), Write::Over, &mut dst, 9);
+        product((m, n, k), 1.0, Matrix::rows(&a, 10), Matrix::rows(&b, 4).transposed(), Write::Add, &mut dst, 9);
+        for i in 0..m {
+            for j in 0..n {
+                let want: f32 = 3.0 * (0..k).map(|l| a[i * 10 + l] * b[j * 4 + l]).sum::<f32>();
+                assert!((dst[i * 9 + j] - want).abs() < 1e-5);
+            }
+        }
+    }
+}

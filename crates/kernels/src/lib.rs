@@ -1,0 +1,28 @@
+//! Efficient attention kernels on plain slices: forward, backward, cost, and a float64 twin of each.
+//!
+//! Sizes and slices in, slices out: no framework, no input or output. Every mechanism is an [`Operator`]; the formulas
+//! live one file each, the float64 twins under [`reference`].
+
+mod additive;
+mod error;
+mod gaussian_mixture;
+pub mod gemm;
+mod linear;
+mod mask;
+pub mod mechanism;
+mod operator;
+pub mod parallel;
+pub mod reference;
+mod shape;
+pub mod simd;
+mod softmax;
+
+pub use additive::Additive;
+pub use error::Error;
+pub use gaussian_mixture::GaussianMixture;
+pub use linear::Linear;
+pub use mask::{Mask, Padding};
+pub use mechanism::{AttentionOptions, Call, Mechanism};
+pub use operator::{Decode, Operator, Reference, Saved, View};
+pub use shape::{AttentionShape, Layout, Rows};
+pub use softmax::{Dropout, Softmax};

@@ -1,0 +1,172 @@
+//! The one typed mask: key padding, causality and a window, in any combination.
+
+use std::{ops::Range, sync::Arc};
+
+use crate::{AttentionShape, Error};
+
+/// Which tokens of a padded batch are real: `[batch, length]`, 1 = real.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Padding {
+    batch: usize,
+    length: usize,
+    real: Vec<u8>,
+}
+
+impl Padding {
+    /// `real` is `[batch, length]` row by row; any non-zero byte is a real token.
+    ///
+    /// # Errors
+    /// A length other than `batch * length`.
+    pub fn new(batch: usize, length: usize, real: Vec<u8>) -> Result<Self, Error> {
+        if real.len() != batch * length {
+            return Err(Error::shape("valid", &[real.len()], format!("{batch} x {length} entries")));
+        }
+        Ok(Self { batch, length, real })
+    }
+
+    /// Row `b` holds `lengths[b]` real tokens, then padding up to `length`.
+    ///
+    /// # Panics
+    /// If a length exceeds `length`.
+    pub fn from_lengths(lengths: &[usize], length: usize) -> Self {
+        let mut real = vec![0; lengths.len() * length];
+        for (row, &tokens) in real.chunks_exact_mut(length.max(1)).zip(lengths) {
+            row[..tokens].fill(1);
+        }
+        Self { batch: lengths.len(), length, real }
+    }
+
+    /// Batch rows.
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// Tokens in a row, real or not.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Row `b`, one byte a token, non-zero = real.
+    pub fn row(&self, b: usize) -> &[u8] {
+        &self.real[b * self.length..(b + 1) * self.length]
+    }
+
+    /// All rows.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.real
+    }
+}
+
+/// Which keys a query may look at.
+///
+/// Causal is aligned bottom-right: query `i` sees key `j` iff `j <= i + S - N`. A window of `w` keeps the keys with
+/// `|j - (i + S - N)| <= w`. A masked key enters no numerator and no denominator; a query without a visible key
+/// outputs 0 and contributes gradient 0.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Mask {
+    /// No key after the query's own position.
+    pub causal: bool,
+    /// Largest distance between a query's position and a key it sees.
+    pub window: Option<usize>,
+    /// Real keys, `[B, S]`.
+    pub valid: Option<Arc<Padding>>,
+    /// Real queries, `[B, N]`, where a mechanism asks and they are not the keys.
+    pub query_valid: Option<Arc<Padding>>,
+}
+
+impl Mask {
+    /// Everything sees everything.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// Causal and nothing else.
+    pub fn causal() -> Self {
+        Self { causal: true, ..Self::default() }
+    }
+
+    /// This mask with key padding.
+    #[must_use]
+    pub fn with_valid(mut self, valid: Option<Arc<Padding>>) -> Self {
+        self.valid = valid;
+        self
+    }
+
+    /// Holds the padding against the sizes of a call.
+    ///
+    /// # Errors
+    /// Padding of another batch or length.
+    pub fn check(&self, shape: &AttentionShape) -> Result<(), Error> {
+        let fits = |name, padding: &Option<Arc<Padding>>, length| match padding {
+            Some(p) => Error::check_shape(name, &[p.batch, p.length], &[shape.batch, length]),
+            None => Ok(()),
+        };
+        fits("valid", &self.valid, shape.keys)?;
+        fits("query_valid", &self.query_valid, shape.queries)
+    }
+
+    /// Keys that query `i` of `n` sees among `s`, padding aside.
+    #[inline(always)]
+    pub fn visible(&self, i: usize, n: usize, s: usize) -> Range<usize> {
+        // Position of the query among the keys, kept in signed numbers: N > S puts the first queries before key 0.
+        let position = i as isize + s as isize - n as isize;
+        let clamp = |x: isize| x.clamp(0, s as isize) as usize;
+        let reach = self.window.map(|w| w.min(isize::MAX as usize / 4) as isize);
+        let start = reach.map_or(0, |w| clamp(position - w));
+        let end = match (self.causal, reach) {
+            (true, _) => clamp(position + 1),
+            (false, Some(w)) => clamp(position + w + 1),
+            (false, None) => s,
+        };
+        start..end.max(start)
+    }
+
+    /// Keys that any query of `rows` sees among `s`, padding aside: the hull of [`Mask::visible`] over the rows.
+    pub fn visible_to(&self, rows: Range<usize>, n: usize, s: usize) -> Range<usize> {
+        if rows.is_empty() {
+            return 0..0;
+        }
+        let first = self.visible(rows.start, n, s);
+        let last = self.visible(rows.end - 1, n, s);
+        let start = first.start.min(last.start);
+        start..last.end.max(first.end).max(start)
+    }
+
+    /// Real keys of batch row `b`, where there is padding.
+    pub fn valid_row(&self, b: usize) -> Option<&[u8]> {
+        self.valid.as_deref().map(|p| p.row(b))
+    }
+
+    /// Real queries of batch row `b`: `query_valid`, or in self-attention (`N = S`) the real keys.
+    pub fn query_row(&self, b: usize, queries: usize) -> Option<&[u8]> {
+        match (&self.query_valid, &self.valid) {
+            (Some(p), _) => Some(p.row(b)),
+            (None, Some(p)) if p.length == queries => Some(p.row(b)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causal_is_aligned_bottom_right() {
+        let mask = Mask::causal();
+        assert_eq!(mask.visible(0, 3, 5), 0..3);
+        assert_eq!(mask.visible(2, 3, 5), 0..5);
+        assert!(mask.visible(0, 5, 3).is_empty(), "the first N - S queries see nothing");
+        assert_eq!(mask.visible(2, 5, 3), 0..1);
+    }
+
+    #[test]
+    fn window_reaches_both_ways_unless_causal() {
+        let both = Mask { window: Some(1), ..Mask::none() };
+        assert_eq!(both.visible(3, 8, 8), 2..5);
+        assert_eq!(both.visible(0, 8, 8), 0..2);
+        let causal = Mask { window: Some(1), ..Mask::causal() };
+        assert_eq!(causal.visible(3, 8, 8), 2..4);
+        assert_eq!(causal.visible_to(2..5, 8, 8), 1..5);
+    }
+}

@@ -1,0 +1,90 @@
+//! One interface over every mechanism: named tensors in, one output and gradients out.
+//!
+//! The bridge to a framework, the command line's `attend`, the conformance suite and the golden tests speak to
+//! mechanisms through [`Operator`] alone, so none of them knows how many there are.
+
+use std::fmt::Debug;
+
+use crate::Error;
+
+/// A tensor as a contiguous slice and its shape.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a, T> {
+    /// Elements in row-major order.
+    pub data: &'a [T],
+    /// Sizes of the axes.
+    pub shape: &'a [usize],
+}
+
+impl<'a, T> View<'a, T> {
+    /// # Panics
+    /// If the data is not as long as the shape says.
+    pub fn new(data: &'a [T], shape: &'a [usize]) -> Self {
+        assert_eq!(data.len(), shape.iter().product::<usize>(), "data and shape {shape:?} disagree");
+        Self { data, shape }
+    }
+}
+
+/// What a forward pass leaves for the backward pass beside its output, in an order only the operator knows.
+///
+/// For every operator that has one, buffer 0 is the log of the softmax denominator, `[B,H,N]`.
+pub type Saved = Vec<Vec<f32>>;
+
+/// Result of a float64 twin.
+#[derive(Clone, Debug, Default)]
+pub struct Reference {
+    /// The output, of [`Operator::out_shape`].
+    pub out: Vec<f64>,
+    /// Log of the softmax denominator `[B,H,N]`, where the mechanism has one.
+    pub lse: Option<Vec<f64>>,
+    /// One gradient an input, in the order of [`Operator::inputs`]; empty without an output gradient.
+    pub grads: Vec<Vec<f64>>,
+}
+
+/// A differentiable mechanism with its options and mask filled in.
+pub trait Operator: Debug + Send + Sync {
+    /// Names of the differentiable inputs, in the order in which every other method takes them.
+    fn inputs(&self) -> Vec<&'static str>;
+
+    /// Shape of the output for inputs of these shapes.
+    ///
+    /// # Errors
+    /// Shapes or options that do not fit together.
+    fn out_shape(&self, shapes: &[&[usize]]) -> Result<Vec<usize>, Error>;
+
+    /// Fills `out`, every element of it. Inputs have passed [`Operator::out_shape`].
+    fn forward(&self, inputs: &[View<f32>], out: &mut [f32]) -> Saved;
+
+    /// Gradients of `sum(out * grad_out)`, one an input where `wanted`, else `None`.
+    fn backward(
+        &self,
+        inputs: &[View<f32>],
+        out: &[f32],
+        saved: &Saved,
+        grad_out: &[f32],
+        wanted: &[bool],
+    ) -> Vec<Option<Vec<f32>>>;
+
+    /// The float64 twin: the same formula, written to be read.
+    fn reference(&self, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference;
+
+    /// Whether buffer 0 of [`Saved`] is the log of a softmax denominator, `[B,H,N]`.
+    fn has_lse(&self) -> bool {
+        false
+    }
+
+    /// A fresh state for decoding token by token, where the mechanism has one under these options.
+    fn decoder(&self) -> Option<Box<dyn Decode>> {
+        None
+    }
+}
+
+/// The incremental form of a causal mechanism: one token at a time, with a state instead of a prefix.
+pub trait Decode: Debug + Send {
+    /// Takes the next token of every batch row. `inputs` are those of the operator with `N = S = 1`, its parameters
+    /// (priors, variances, score vectors) whole; fills `out` with the row that the whole causal form would give there.
+    fn step(&mut self, inputs: &[View<f32>], out: &mut [f32]);
+
+    /// Bytes that the state holds now.
+    fn bytes(&self) -> usize;
+}

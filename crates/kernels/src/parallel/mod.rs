@@ -1,0 +1,43 @@
+//! Threads and scratch memory: the only place that knows rayon.
+//!
+//! A kernel cuts its work into tasks whose number and bounds depend on sizes alone, never on the number of threads;
+//! each task does its sums in a fixed order and owns its part of the output. So any number of threads gives the same bits.
+
+mod disjoint;
+
+pub use disjoint::Disjoint;
+
+use std::cell::RefCell;
+
+use rayon::prelude::*;
+
+/// Runs `task(0) .. task(count - 1)` on the current pool, in any order.
+pub fn for_each(count: usize, task: impl Fn(usize) + Sync + Send) {
+    if count == 1 {
+        task(0);
+    } else {
+        (0..count).into_par_iter().with_max_len(1).for_each(task);
+    }
+}
+
+/// Threads of the current pool.
+pub fn threads() -> usize {
+    rayon::current_num_threads()
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Lends `task` a buffer of `len` floats of arbitrary content, kept by the thread between calls.
+///
+/// A task that asks again inside `task` gets a buffer of its own.
+pub fn with_scratch<R>(len: usize, task: impl FnOnce(&mut [f32]) -> R) -> R {
+    let mut buffer = SCRATCH.take();
+    if buffer.len() < len {
+        buffer.resize(len, 0.0);
+    }
+    let result = task(&mut buffer[..len]);
+    SCRATCH.replace(buffer);
+    result
+}

@@ -1,0 +1,1 @@
+//! Plain float64 twins of every mechanism: written to be read, not to be fast.

@@ -1,0 +1,74 @@
+//! Vector arithmetic: the only place that knows the processor.
+//!
+//! Loops are written over plain slices in blocks of [`LANES`] and run inside [`vectorize`], which compiles them for each
+//! instruction set and picks the widest one the processor has at run time.
+
+mod math;
+
+pub use math::{exp, gelu, gelu_slope, tanh};
+
+/// Floats that loops handle at a time: one AVX-512 register, two of AVX2, four of NEON.
+pub const LANES: usize = 16;
+
+/// Runs `body` compiled for the widest vectors of this processor. `body` and all it calls must be `#[inline(always)]`.
+#[inline(always)]
+pub fn vectorize<R>(body: impl FnOnce() -> R) -> R {
+    pulp::Arch::new().dispatch(body)
+}
+
+/// Sum of `f` over the indices `0..len`, in a fixed order that fits vectors: [`LANES`] running sums, then a tree.
+#[inline(always)]
+pub fn sum(len: usize, f: impl Fn(usize) -> f32) -> f32 {
+    let mut lanes = [0.0f32; LANES];
+    let whole = len / LANES * LANES;
+    let mut start = 0;
+    while start < whole {
+        for (lane, total) in lanes.iter_mut().enumerate() {
+            *total += f(start + lane);
+        }
+        start += LANES;
+    }
+    for i in whole..len {
+        lanes[i - whole] += f(i);
+    }
+    let mut width = LANES / 2;
+    while width > 0 {
+        for lane in 0..width {
+            lanes[lane] += lanes[lane + width];
+        }
+        width /= 2;
+    }
+    lanes[0]
+}
+
+/// `sum_i a_i b_i`.
+#[inline(always)]
+pub fn dot(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    sum(a.len(), |i| a[i] * b[i])
+}
+
+/// Largest element; negative infinity of none. NaN is passed over.
+#[inline(always)]
+pub fn max(values: &[f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let mut blocks = values.chunks_exact(LANES);
+    for block in &mut blocks {
+        for (lane, &value) in lanes.iter_mut().zip(block) {
+            *lane = if value > *lane { value } else { *lane };
+        }
+    }
+    for (lane, &value) in lanes.iter_mut().zip(blocks.remainder()) {
+        *lane = if value > *lane { value } else { *lane };
+    }
+    lanes.into_iter().fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
+}
+
+/// `y += alpha x`.
+#[inline(always)]
+pub fn add_scaled(y: &mut [f32], alpha: f32, x: &[f32]) {
+    assert_eq!(x.len(), y.len());
+    for (y, &x) in y.iter_mut().zip(x) {
+        *y += alpha * x;
+    }
+}

@@ -1,0 +1,1 @@
+//! What is measured about attention: cost, comparisons, reports.

@@ -1,0 +1,1 @@
+//! Attention layers, transformer blocks and models on Burn.
