@@ -1,0 +1,86 @@
+//! The hand-written backward pass of every operator, recorded in Burn's graph.
+
+use std::sync::Arc;
+
+use burn::backend::{Autodiff, AutodiffBackend, Flex, tensor::FloatTensor};
+use burn_autodiff::{
+    NodeId,
+    checkpoint::{base::Checkpointer, strategy::CheckpointStrategy},
+    grads::Gradients,
+    ops::{Backward, Ops, OpsKind},
+};
+use burn_flex::FlexTensor;
+use regard_kernels::{Operator, Saved};
+
+use super::{Kernels, flex, operands::Operands};
+
+impl<C: CheckpointStrategy> Kernels for Autodiff<Flex, C> {
+    fn run(operator: Arc<dyn Operator>, shape: Vec<usize>, inputs: Operands<Self>) -> FloatTensor<Self> {
+        let inputs = inputs.into_vec();
+        let primitives: Vec<_> = inputs.iter().map(|input| input.primitive().clone()).collect();
+        let (out, saved) = flex::forward(&*operator, &shape, &primitives);
+        if !inputs.iter().any(|input| input.is_tracked()) {
+            return Self::from_inner(out);
+        }
+        let record = match inputs.len() {
+            1 => record::<C, 1>,
+            2 => record::<C, 2>,
+            3 => record::<C, 3>,
+            4 => record::<C, 4>,
+            5 => record::<C, 5>,
+            6 => record::<C, 6>,
+            7 => record::<C, 7>,
+            8 => record::<C, 8>,
+            count => unreachable!("{count} operands"),
+        };
+        record(operator, &inputs, out, saved)
+    }
+}
+
+/// Enters the call into the graph. Counts as compute-bound, so that gradient checkpointing never runs a kernel twice;
+/// inputs go through the checkpointer, which may recompute cheap ones instead of keeping them.
+fn record<C: CheckpointStrategy, const N: usize>(
+    operator: Arc<dyn Operator>,
+    inputs: &[FloatTensor<Autodiff<Flex, C>>],
+    out: FlexTensor,
+    saved: Saved,
+) -> FloatTensor<Autodiff<Flex, C>> {
+    let inputs: &[_; N] = inputs.try_into().expect("N inputs");
+    match Pullback.prepare::<C>(inputs.each_ref().map(|input| input.node())).compute_bound().stateful() {
+        OpsKind::Tracked(mut prep) => {
+            let inputs = inputs.each_ref().map(|input| prep.checkpoint(input));
+            prep.finish(Call { operator, inputs, out: out.clone(), saved: Arc::new(saved) }, out)
+        }
+        OpsKind::UnTracked(prep) => prep.finish(out),
+    }
+}
+
+/// What the backward pass needs of a forward pass.
+#[derive(Clone, Debug)]
+struct Call<const N: usize> {
+    operator: Arc<dyn Operator>,
+    inputs: [NodeId; N],
+    out: FlexTensor,
+    saved: Arc<Saved>,
+}
+
+#[derive(Debug)]
+struct Pullback;
+
+impl<const N: usize> Backward<Flex, N> for Pullback {
+    type State = Call<N>;
+
+    fn backward(self, ops: Ops<Call<N>, N>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
+        let grad_out = grads.consume::<Flex>(&ops.node);
+        let Call { operator, inputs, out, saved } = ops.state;
+        let inputs = inputs.map(|input| checkpointer.retrieve_node_output::<FlexTensor>(input));
+        let wanted = ops.parents.each_ref().map(Option::is_some);
+        let results = flex::backward(&*operator, &inputs, &out, &saved, grad_out, &wanted);
+        for (parent, grad) in ops.parents.into_iter().zip(results) {
+            if let Some(parent) = parent {
+                let grad = grad.unwrap_or_else(|| panic!("{operator:?} left out a gradient that was wanted"));
+                grads.register::<Flex>(parent.id, grad);
+            }
+        }
+    }
+}

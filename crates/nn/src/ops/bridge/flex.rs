@@ -1,0 +1,61 @@
+//! Operators on the buffers of Flex tensors.
+
+use std::sync::Arc;
+
+use burn::backend::{Flex, TensorMetadata, tensor::FloatTensor};
+use burn::tensor::{Bytes, DType, Shape};
+use burn_flex::{FlexTensor, Layout};
+use regard_kernels::{Operator, Saved, View};
+
+use super::{Kernels, operands::Operands};
+
+impl Kernels for Flex {
+    fn run(operator: Arc<dyn Operator>, shape: Vec<usize>, inputs: Operands<Self>) -> FloatTensor<Self> {
+        forward(&*operator, &shape, &inputs.into_vec()).0
+    }
+}
+
+/// Output and what the backward pass needs.
+pub(super) fn forward(operator: &dyn Operator, shape: &[usize], inputs: &[FlexTensor]) -> (FlexTensor, Saved) {
+    // NaN shows a kernel that leaves an element out.
+    let empty = if cfg!(debug_assertions) { f32::NAN } else { 0.0 };
+    let mut out = vec![empty; shape.iter().product()];
+    let saved = with_views(inputs, |views| operator.forward(views, &mut out));
+    (wrap(out, shape), saved)
+}
+
+/// One gradient an input where `wanted`.
+pub(super) fn backward(
+    operator: &dyn Operator,
+    inputs: &[FlexTensor],
+    out: &FlexTensor,
+    saved: &Saved,
+    grad_out: FlexTensor,
+    wanted: &[bool],
+) -> Vec<Option<FlexTensor>> {
+    let grad_out = dense(grad_out);
+    let grads = with_views(inputs, |views| operator.backward(views, slice(out), saved, slice(&grad_out), wanted));
+    assert_eq!(grads.len(), inputs.len(), "{operator:?} returned a wrong number of gradients");
+    grads.into_iter().zip(inputs).map(|(grad, input)| Some(wrap(grad?, &input.shape()))).collect()
+}
+
+/// Lends the elements of `inputs`, copying only those that do not lie in row-major order.
+fn with_views<R>(inputs: &[FlexTensor], task: impl FnOnce(&[View<f32>]) -> R) -> R {
+    let inputs: Vec<FlexTensor> = inputs.iter().cloned().map(dense).collect();
+    let views: Vec<_> = inputs.iter().map(|input| View::new(slice(input), input.layout().shape())).collect();
+    task(&views)
+}
+
+fn dense(tensor: FlexTensor) -> FlexTensor {
+    if tensor.is_contiguous() { tensor } else { tensor.to_contiguous() }
+}
+
+fn slice(tensor: &FlexTensor) -> &[f32] {
+    tensor.as_slice().expect("f32 in row-major order")
+}
+
+/// A tensor around `data`, which is not copied.
+fn wrap(data: Vec<f32>, shape: &[usize]) -> FlexTensor {
+    assert_eq!(data.len(), shape.iter().product::<usize>(), "a buffer of the wrong size for {shape:?}");
+    FlexTensor::new(Bytes::from_elems(data), Layout::contiguous(Shape::from(shape)), DType::F32)
+}

@@ -1,0 +1,71 @@
+//! One backend extension for every operator.
+
+mod autodiff;
+mod flex;
+mod operands;
+
+use std::sync::Arc;
+
+use burn::backend::{Backend, Dispatch, DispatchDevice, TensorMetadata, backend_extension, tensor::FloatTensor};
+use burn::tensor::{DType, Device, Tensor};
+use regard_kernels::{Error, Operator};
+
+pub use operands::{MOST_OPERANDS, Operand};
+use operands::Operands;
+
+/// Backends that run operators.
+#[backend_extension(Flex, Autodiff)]
+trait Kernels: Backend {
+    /// The output of `operator`, of `shape`. Inputs have passed [`Operator::out_shape`].
+    fn run(
+        operator: Arc<dyn Operator>,
+        shape: Vec<usize>,
+        #[extension_type] inputs: Operands<Self>,
+    ) -> FloatTensor<Self>;
+}
+
+/// Whether tensors of this device can go through [`apply`]: those of Flex, with or without autodiff.
+pub fn runs_kernels(device: &Device) -> bool {
+    match device.as_dispatch() {
+        DispatchDevice::Flex(_) => true,
+        DispatchDevice::Autodiff(device) => matches!(**device, DispatchDevice::Flex(_)),
+        #[allow(unreachable_patterns)] // Depends on which backends Burn was built with.
+        _ => false,
+    }
+}
+
+/// The output of `operator`, differentiable in every input.
+///
+/// # Errors
+/// Inputs that do not fit the operator or each other, are not f32, or whose output has not `D` axes.
+pub fn try_apply<const D: usize>(operator: Arc<dyn Operator>, inputs: &[Operand]) -> Result<Tensor<D>, Error> {
+    let names = operator.inputs();
+    if names.len() != inputs.len() || inputs.is_empty() || inputs.len() > MOST_OPERANDS {
+        let expected = format!("{} ({}), at most {MOST_OPERANDS}", names.len(), names.join(", "));
+        return Err(Error::option("number of inputs", inputs.len(), expected));
+    }
+    for (name, input) in names.iter().zip(inputs) {
+        let kind = input.0.dtype();
+        if kind != DType::F32 {
+            return Err(Error::option(format!("element type of '{name}'"), format!("{kind:?}"), "F32"));
+        }
+    }
+    let shapes: Vec<Vec<usize>> = inputs.iter().map(Operand::shape).collect();
+    let shape = operator.out_shape(&shapes.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+    if shape.len() != D {
+        return Err(Error::rank("out", &shape, D));
+    }
+    let inputs = inputs.iter().map(|input| input.0.clone()).collect();
+    Ok(Tensor::from_dispatch(Dispatch::run(operator, shape, Operands::from_vec(inputs))))
+}
+
+/// The output of `operator`, differentiable in every input: [`try_apply`] for layers, which know their shapes.
+///
+/// # Panics
+/// Where [`try_apply`] fails.
+pub fn apply<const D: usize>(operator: Arc<dyn Operator>, inputs: &[Operand]) -> Tensor<D> {
+    try_apply(operator, inputs).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,1 @@
+//! Fused element-wise operations.
