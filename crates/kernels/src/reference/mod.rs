@@ -1,1 +1,5 @@
 //! Plain float64 twins of every mechanism: written to be read, not to be fast.
+
+pub mod gaussian_mixture;
+mod row;
+pub mod softmax;
