@@ -1,0 +1,263 @@
+//! The cost of a whole model of ours, part by part: parameters, multiply-adds, activations of a training step, decode
+//! state. Counts follow the layers as they are built, so the parameters are those of the model to the last bias.
+
+use regard_kernels::AttentionOptions;
+use regard_kernels::mechanism::Position;
+use serde::Serialize;
+
+use super::Count;
+use super::mechanism::{AttentionCost, attention_cost};
+use crate::report::{Cell, Column, Format, Table};
+
+/// Sizes of the attention of one layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttentionSizes {
+    /// Mechanism, heads, keys, mixture and the like.
+    pub options: AttentionOptions,
+    /// `D`, width of one head; values are as wide.
+    pub head_width: usize,
+    /// Whether the projections have biases.
+    pub bias: bool,
+}
+
+/// What stands on top of the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Head {
+    /// Pooling over the sequence, then one projection with bias to this many classes.
+    Classes(usize),
+    /// Logits over the vocabulary at each position, without bias; `tied` uses the token embedding.
+    Language {
+        /// Whether the projection is the token embedding.
+        tied: bool,
+    },
+}
+
+/// Sizes of a model of ours: pre-norm blocks of attention and feed-forward over token embeddings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelSizes {
+    /// Tokens in the embedding.
+    pub vocabulary: usize,
+    /// `d`, width of the residual stream.
+    pub width: usize,
+    /// Blocks.
+    pub layers: usize,
+    /// Width inside the feed-forward part.
+    pub feed_forward: usize,
+    /// Longest sequence: rows of the learned positions and of a prior per position.
+    pub context: usize,
+    /// What stands on top.
+    pub head: Head,
+    /// Attention of each layer.
+    pub attention: AttentionSizes,
+}
+
+/// What the model is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Run {
+    /// Sequences in a training step.
+    pub batch: usize,
+    /// Tokens in each of them.
+    pub length: usize,
+    /// Tokens behind a decoder whose state is measured.
+    pub decoded: usize,
+}
+
+/// What one part of the model costs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Part {
+    /// Name of the part.
+    pub name: String,
+    /// Learned numbers.
+    pub parameters: Count,
+    /// Multiply-adds of the forward pass over one sequence of [`Run::length`]. Training takes about three times as many.
+    pub multiply_adds: Count,
+    /// Bytes that a training step on the whole batch keeps for its backward pass, f32, dropout masks not counted.
+    pub activation_bytes: Count,
+    /// Bytes of decode state of one sequence after [`Run::decoded`] tokens, f32.
+    pub state_bytes: Count,
+}
+
+/// The cost of a model, by part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ModelCost {
+    /// What was asked.
+    pub run: Run,
+    /// Its parts, bottom to top; layers are summed.
+    pub parts: Vec<Part>,
+}
+
+/// Sizes that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CostError {
+    /// A size out of range.
+    #[error("{name} is {seen}, expected a whole number from {least} to {most}")]
+    Size {
+        /// Name of the size.
+        name: &'static str,
+        /// Its value.
+        seen: usize,
+        /// Smallest that makes sense.
+        least: usize,
+        /// Largest that is counted.
+        most: usize,
+    },
+    /// Options of the attention that do not fit together.
+    #[error(transparent)]
+    Attention(#[from] regard_kernels::Error),
+    /// A mechanism whose output and query are added needs them equally wide.
+    #[error("{mechanism} adds queries to its output: heads x head width is {inner}, expected the width, {width}")]
+    Inner {
+        /// The mechanism.
+        mechanism: regard_kernels::Mechanism,
+        /// `H * D`.
+        inner: usize,
+        /// `d`.
+        width: usize,
+    },
+}
+
+impl ModelSizes {
+    /// Checks that every size is one that a model can have. The upper limits keep every count far from overflow.
+    ///
+    /// # Errors
+    /// The first size out of range, or attention options that do not fit together.
+    pub fn check(&self) -> Result<(), CostError> {
+        let options = &self.attention.options;
+        let sizes = [
+            ("vocabulary", self.vocabulary, 1, 1 << 26),
+            ("width", self.width, 1, 1 << 20),
+            ("layers", self.layers, 0, 1 << 12),
+            ("feed_forward", self.feed_forward, 0, 1 << 24),
+            ("context", self.context, 1, 1 << 30),
+            ("heads", options.heads, 1, 1 << 12),
+            ("head_width", self.attention.head_width, 1, 1 << 16),
+            ("keys.components", options.keys.components, 1, 1 << 10),
+            ("classes", if let Head::Classes(classes) = self.head { classes } else { 1 }, 1, 1 << 26),
+        ];
+        in_range(&sizes)?;
+        Ok(options.check()?)
+    }
+}
+
+impl Run {
+    /// Checks that a step of this size can be.
+    ///
+    /// # Errors
+    /// The first size out of range.
+    pub fn check(&self) -> Result<(), CostError> {
+        let most = 1 << 30;
+        in_range(&[("batch", self.batch, 1, 1 << 20), ("length", self.length, 1, most), ("decoded", self.decoded, 0, most)])
+    }
+}
+
+/// `(name, seen, least, most)` each.
+fn in_range(sizes: &[(&'static str, usize, usize, usize)]) -> Result<(), CostError> {
+    match sizes.iter().find(|(_, seen, least, most)| !(least..=most).contains(&seen)) {
+        Some(&(name, seen, least, most)) => Err(CostError::Size { name, seen, least, most }),
+        None => Ok(()),
+    }
+}
+
+impl ModelCost {
+    /// Counts a model.
+    ///
+    /// # Errors
+    /// Sizes that cannot be.
+    pub fn of(sizes: &ModelSizes, run: Run) -> Result<Self, CostError> {
+        sizes.check()?;
+        run.check()?;
+        let attention = attention_cost(&sizes.attention, sizes.width, sizes.context, run)?;
+        Ok(Self { run, parts: parts(sizes, &attention, run) })
+    }
+
+    /// The sum over all parts, named `total`.
+    pub fn total(&self) -> Part {
+        self.parts.iter().fold(Part { name: "total".into(), ..Part::default() }, |sum, part| Part {
+            name: sum.name,
+            parameters: sum.parameters + part.parameters,
+            multiply_adds: sum.multiply_adds + part.multiply_adds,
+            activation_bytes: sum.activation_bytes + part.activation_bytes,
+            state_bytes: sum.state_bytes + part.state_bytes,
+        })
+    }
+
+    /// One row a part and one for the total.
+    pub fn table(&self, title: impl Into<String>) -> Table {
+        let columns = vec![
+            Column::text("part"),
+            Column::number("parameters", Format::Plain),
+            Column::number("multiply-adds", Format::Count),
+            Column::number("activations", Format::Bytes),
+            Column::number("decode state", Format::Bytes),
+        ];
+        let Run { batch, length, decoded } = self.run;
+        let mut table = Table::new(title, columns).note(format!(
+            "Multiply-adds: forward, one sequence of {length} tokens. Activations: kept for the backward pass of a step \
+             on {batch} x {length} tokens in f32, dropout masks apart. Decode state: one sequence of {decoded} tokens."
+        ));
+        for part in self.parts.iter().chain([&self.total()]) {
+            let counts = [part.parameters, part.multiply_adds, part.activation_bytes, part.state_bytes];
+            table.push([Cell::from(part.name.as_str())].into_iter().chain(counts.map(Cell::from)).collect());
+        }
+        table
+    }
+}
+
+const FLOAT: Count = size_of::<f32>() as Count;
+
+fn parts(sizes: &ModelSizes, attention: &AttentionCost, run: Run) -> Vec<Part> {
+    let count = |size: usize| size as Count;
+    let (width, inside) = (count(sizes.width), count(sizes.feed_forward));
+    let (layers, vocabulary) = (count(sizes.layers), count(sizes.vocabulary));
+    let length = count(run.length);
+    let tokens = count(run.batch) * length;
+    let attentions = if attention.shared_between_layers { layers.min(1) } else { layers };
+    let part = |name: &str, parameters, multiply_adds, floats: Count, state: Count| Part {
+        name: name.into(),
+        parameters,
+        multiply_adds,
+        activation_bytes: floats * FLOAT,
+        state_bytes: state * FLOAT,
+    };
+    let positions = if sizes.attention.options.position == Position::Learned { count(sizes.context) * width } else { 0 };
+    // A norm keeps its input and two statistics a token; two stand in each block and one at the end.
+    let norms = 2 * layers + 1;
+    let (head_parameters, head_operations, head_floats) = match sizes.head {
+        // The pooled sequence and the logits, once a sequence.
+        Head::Classes(classes) => {
+            let classes = count(classes);
+            (width * classes + classes, width * classes, count(run.batch) * (width + classes))
+        }
+        Head::Language { tied } => {
+            let parameters = if tied { 0 } else { width * vocabulary };
+            (parameters, length * width * vocabulary, tokens * (width + vocabulary))
+        }
+    };
+    vec![
+        part("token embedding", vocabulary * width, 0, 0, 0),
+        part("position embedding", positions, 0, 0, 0),
+        part(
+            "attention projections",
+            attentions * attention.projection_parameters,
+            layers * attention.projection_operations,
+            layers * tokens * width,
+            0,
+        ),
+        part(
+            "attention core",
+            attentions * attention.core_parameters,
+            layers * attention.core_operations,
+            layers * count(run.batch) * attention.kept_floats,
+            layers * attention.state_floats,
+        ),
+        part("norms", norms * 2 * width, norms * 2 * length * width, norms * tokens * (width + 2), 0),
+        part(
+            "feed-forward",
+            layers * (2 * width * inside + inside + width),
+            layers * length * 2 * width * inside,
+            layers * tokens * (width + 2 * inside),
+            0,
+        ),
+        part("head", head_parameters, head_operations, head_floats, 0),
+    ]
+}

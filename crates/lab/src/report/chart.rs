@@ -1,0 +1,179 @@
+//! Charts as data: what is drawn, in which units, over how many runs. [`Chart::to_svg`] draws it.
+
+/// How values turn into distances.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scale {
+    /// Equal steps.
+    #[default]
+    Linear,
+    /// Equal factors, base 10; values that are not positive are left out.
+    Log,
+    /// Equal factors with ticks at powers of two: sequence lengths, widths, heads.
+    Log2,
+}
+
+/// One axis.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Axis {
+    /// What it measures.
+    pub label: String,
+    /// Unit, shown in parentheses; empty for none. `%` multiplies ticks by 100; `B` gives IEC prefixes.
+    pub unit: String,
+    /// How values turn into distances.
+    pub scale: Scale,
+    /// Ends; taken from the data where `None`.
+    pub range: Option<(f64, f64)>,
+}
+
+impl Axis {
+    /// A linear axis.
+    pub fn new(label: impl Into<String>, unit: impl Into<String>) -> Self {
+        Self { label: label.into(), unit: unit.into(), ..Self::default() }
+    }
+
+    /// On this scale.
+    #[must_use]
+    pub fn scale(mut self, scale: Scale) -> Self {
+        self.scale = scale;
+        self
+    }
+
+    /// Between these ends.
+    #[must_use]
+    pub fn range(mut self, low: f64, high: f64) -> Self {
+        self.range = Some((low, high));
+        self
+    }
+}
+
+/// One value, with the ends of its deviation where there is one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// Across.
+    pub x: f64,
+    /// Up.
+    pub y: f64,
+    /// Half the height of the band or error bar; 0 for none.
+    pub deviation: f64,
+}
+
+impl Point {
+    /// A value without a deviation.
+    pub fn new(x: f64, y: f64) -> Self {
+        Self { x, y, deviation: 0.0 }
+    }
+}
+
+/// One line: points in the order in which they are joined. A value that is not finite breaks the line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// Name, written at the end of the line or in the legend.
+    pub name: String,
+    /// Its values.
+    pub points: Vec<Point>,
+    /// Number of its colour, marker and dash; give one mechanism the same number in every chart.
+    pub style: usize,
+}
+
+impl Series {
+    /// A series without deviations.
+    pub fn new(name: impl Into<String>, style: usize, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        let points = points.into_iter().map(|(x, y)| Point::new(x, y)).collect();
+        Self { name: name.into(), points, style }
+    }
+
+    /// Mean and sample deviation over runs at each step that any run has; all runs are `(x, y)` lists.
+    pub fn over_runs(name: impl Into<String>, style: usize, runs: &[Vec<(f64, f64)>]) -> Self {
+        let mut steps: Vec<f64> = runs.iter().flatten().map(|point| point.0).filter(|x| x.is_finite()).collect();
+        steps.sort_by(f64::total_cmp);
+        steps.dedup();
+        let mean_at = |x: f64| {
+            let here = runs.iter().flatten().filter(|point| point.0 == x).map(|point| point.1);
+            let here: Vec<f64> = here.filter(|y| y.is_finite()).collect();
+            let count = here.len() as f64;
+            let mean = here.iter().sum::<f64>() / count;
+            let squares = here.iter().map(|y| (y - mean).powi(2)).sum::<f64>();
+            let deviation = if here.len() > 1 { (squares / (count - 1.0)).sqrt() } else { 0.0 };
+            Point { x, y: mean, deviation }
+        };
+        Self { name: name.into(), points: steps.into_iter().map(mean_at).collect(), style }
+    }
+}
+
+/// One named value: a bar, or a labelled point of a scatter chart.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mark {
+    /// Name, written beside it.
+    pub name: String,
+    /// Across; not used by bars.
+    pub x: f64,
+    /// The value: the length of a bar, or the height of a point.
+    pub y: f64,
+    /// Half the length of the error bar; 0 for none.
+    pub deviation: f64,
+    /// Number of its colour and marker.
+    pub style: usize,
+}
+
+/// What is drawn.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Data {
+    /// Lines, with bands where points have deviations.
+    Lines(Vec<Series>),
+    /// Horizontal bars, one a name, with error bars; `y` is the axis of the values.
+    Bars(Vec<Mark>),
+    /// Dots on a line a name, with error bars: for values whose zero means nothing.
+    Dots(Vec<Mark>),
+    /// Labelled points.
+    Scatter(Vec<Mark>),
+}
+
+/// A chart.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chart {
+    /// What it shows.
+    pub title: String,
+    /// Second line: setting and number of runs ("mean of 3 seeds, band = deviation").
+    pub subtitle: String,
+    /// Across; not drawn by bars and dots.
+    pub x: Axis,
+    /// Up; across for bars and dots.
+    pub y: Axis,
+    /// What is drawn.
+    pub data: Data,
+    /// A dashed rule across at this value of `y`, with its name: chance level, the majority class, the baseline.
+    pub rule: Option<(f64, String)>,
+}
+
+impl Chart {
+    /// A chart with linear axes without labels.
+    pub fn new(title: impl Into<String>, subtitle: impl Into<String>, data: Data) -> Self {
+        let (x, y) = (Axis::default(), Axis::default());
+        Self { title: title.into(), subtitle: subtitle.into(), x, y, data, rule: None }
+    }
+
+    /// With these axes.
+    #[must_use]
+    pub fn axes(mut self, x: Axis, y: Axis) -> Self {
+        self.x = x;
+        self.y = y;
+        self
+    }
+
+    /// With a rule across.
+    #[must_use]
+    pub fn rule(mut self, value: f64, name: impl Into<String>) -> Self {
+        self.rule = Some((value, name.into()));
+        self
+    }
+
+    /// The chart as a file of its own, on white.
+    pub fn to_svg(&self) -> String {
+        super::draw::document(self)
+    }
+
+    /// The chart for a page that brings the style sheet (see [`super::html`]): colours follow the page.
+    pub fn to_inline_svg(&self) -> String {
+        super::draw::inline(self)
+    }
+}

@@ -1,0 +1,21 @@
+//! What a reader sees: tables, charts and one self-contained HTML page.
+//!
+//! [`Table`] and [`Chart`] are plain data; each has a rendering for every place it is shown in. [`Report`] puts them
+//! between prose and writes `report.html` with `plots/*.svg` beside it. No scripts, no external references.
+
+mod axis;
+pub mod chart;
+mod draw;
+mod escape;
+mod files;
+pub mod html;
+mod labels;
+pub mod number;
+mod render;
+mod svg;
+pub mod table;
+
+pub use chart::{Axis, Chart, Data, Mark, Point, Scale, Series};
+pub use files::write_atomically;
+pub use html::{Block, Report, Section, Written};
+pub use table::{Align, Best, Cell, Column, Format, Table};
