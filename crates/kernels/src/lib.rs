@@ -12,6 +12,7 @@ mod mask;
 pub mod mechanism;
 mod operator;
 pub mod parallel;
+pub mod random;
 pub mod reference;
 mod shape;
 pub mod simd;

@@ -1,1 +1,3 @@
 //! Attention layers, transformer blocks and models on Burn.
+
+pub mod ops;

@@ -10,8 +10,8 @@ use burn::backend::{Backend, Dispatch, DispatchDevice, TensorMetadata, backend_e
 use burn::tensor::{DType, Device, Tensor};
 use regard_kernels::{Error, Operator};
 
-pub use operands::{MOST_OPERANDS, Operand};
 use operands::Operands;
+pub use operands::{MOST_OPERANDS, Operand};
 
 /// Backends that run operators.
 #[backend_extension(Flex, Autodiff)]
