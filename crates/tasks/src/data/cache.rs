@@ -1,0 +1,263 @@
+//! Generated sets on disk: one file a set, checked before use, replaced as a whole.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use sha2::{Digest, Sha256};
+
+use super::{ClassificationData, DataError, ListOpsConfig, Progress, Sequences, listops};
+
+/// First bytes of every file.
+const MAGIC: &[u8; 8] = b"regardds";
+
+/// Layout of the file, and the generator: raise it when either changes.
+const VERSION: u32 = 1;
+
+/// Magic, version, parameters, number of sequences, number of symbols; integers are little endian. There follow the
+/// labels (u16), the lengths (u32), the symbols (u8) and the SHA-256 of everything before.
+const HEADER: usize = 8 + 4 + 32 + 8 + 8;
+
+/// The ListOps set, from the cache if it is there and sound.
+pub(super) fn load_listops(
+    config: &ListOpsConfig,
+    seed: u64,
+    directory: Option<&Path>,
+    progress: Progress<'_>,
+) -> Result<ClassificationData, DataError> {
+    let parameters = fingerprint(config, seed)?;
+    let mut notes = Vec::new();
+    let file = directory.map(|directory| directory.join(file_name(&parameters)));
+    let known = file.as_deref().and_then(|path| match read(path, &parameters, listops::CLASSES) {
+        Ok(set) => set,
+        Err(problem) => {
+            notes.push(format!("{}: {problem}; generated the set anew", path.display()));
+            None
+        }
+    });
+    let trees = match (known, &file) {
+        (Some(trees), _) => trees,
+        (None, None) => listops::generate(config, seed, progress)?,
+        (None, Some(path)) => {
+            let trees = listops::generate(config, seed, progress)?;
+            // A set that cannot be kept is still a set.
+            if let Err(error) = write(path, &parameters, &trees) {
+                notes.push(format!("{}: cannot be written ({error}); went on without the cache", path.display()));
+            }
+            trees
+        }
+    };
+    let (test, valid) = (config.test, config.test + config.valid);
+    Ok(ClassificationData {
+        test: trees.slice(0..test),
+        valid: trees.slice(test..valid),
+        train: trees.slice(valid..trees.len()),
+        classes: listops::CLASSES,
+        vocabulary: listops::TOKENS.len() + 1,
+        max_length: config.max_length,
+        notes,
+    })
+}
+
+/// Digest of everything that determines the set.
+fn fingerprint(config: &ListOpsConfig, seed: u64) -> Result<[u8; 32], DataError> {
+    let ListOpsConfig { depth, max_arguments, min_length, max_length, .. } = config;
+    let total = config.total()?;
+    let text = format!("listops {VERSION} {depth} {max_arguments} {min_length} {max_length} {total} {seed}");
+    Ok(Sha256::digest(text).into())
+}
+
+fn file_name(parameters: &[u8; 32]) -> PathBuf {
+    let digits: String = parameters[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("listops-{digits}.bin").into()
+}
+
+/// The set in a file; `None` where there is no file.
+///
+/// # Errors
+/// What is wrong with the file.
+fn read(path: &Path, parameters: &[u8; 32], classes: usize) -> Result<Option<Sequences>, String> {
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(format!("cannot be read ({error})")),
+    };
+    decode(&bytes, parameters, classes).map(Some)
+}
+
+fn decode(bytes: &[u8], parameters: &[u8; 32], classes: usize) -> Result<Sequences, String> {
+    if !bytes.starts_with(MAGIC) {
+        return Err("is not a file of this cache".into());
+    }
+    let Some((content, digest)) = bytes.split_last_chunk::<32>().filter(|(content, _)| content.len() >= HEADER) else {
+        return Err(format!("is truncated to {} bytes", bytes.len()));
+    };
+    let number = |start: usize, bytes: usize| {
+        content[start..start + bytes].iter().rev().fold(0u64, |sum, &byte| sum << 8 | u64::from(byte))
+    };
+    if number(8, 4) != u64::from(VERSION) {
+        return Err(format!("has format {}, not {VERSION}", number(8, 4)));
+    }
+    if content[12..44] != parameters[..] {
+        return Err("was made with other parameters".into());
+    }
+    if Sha256::digest(content)[..] != digest[..] {
+        return Err("is damaged: its SHA-256 does not match its content".into());
+    }
+    let wrong = || "has sizes that do not fit its content".to_string();
+    let (count, symbols) = (number(44, 8), number(52, 8));
+    let expected = count.checked_mul(6).and_then(|n| n.checked_add(symbols)).ok_or_else(wrong)?;
+    if (content.len() - HEADER) as u64 != expected {
+        return Err(wrong());
+    }
+    let (labels, rest) = content[HEADER..].split_at(2 * count as usize);
+    let (lengths, mut symbols) = rest.split_at(4 * count as usize);
+    let mut set = Sequences::new(classes);
+    for (label, length) in labels.as_chunks::<2>().0.iter().zip(lengths.as_chunks::<4>().0) {
+        let (sequence, rest) = symbols.split_at_checked(u32::from_le_bytes(*length) as usize).ok_or_else(wrong)?;
+        set.push(sequence, usize::from(u16::from_le_bytes(*label))).map_err(|error| error.to_string())?;
+        symbols = rest;
+    }
+    Ok(set)
+}
+
+/// Writes a temporary file beside the target, then renames it: a reader sees a whole file or none.
+fn write(path: &Path, parameters: &[u8; 32], set: &Sequences) -> io::Result<()> {
+    /// Keeps the temporary files of threads apart.
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    let unique = format!("{}-{}.tmp", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed));
+    let temporary = path.with_extension(unique);
+    let written = File::create(&temporary).and_then(|mut file| {
+        file.write_all(&encode(parameters, set))?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    });
+    if written.is_err() {
+        // The error that matters is the first; there may be no file to remove.
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+fn encode(parameters: &[u8; 32], set: &Sequences) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEADER + 6 * set.len() + set.tokens() + 32);
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    bytes.extend_from_slice(parameters);
+    bytes.extend_from_slice(&(set.len() as u64).to_le_bytes());
+    bytes.extend_from_slice(&(set.tokens() as u64).to_le_bytes());
+    set.labels().for_each(|label| bytes.extend_from_slice(&(label as u16).to_le_bytes()));
+    (0..set.len()).for_each(|i| bytes.extend_from_slice(&(set.length(i) as u32).to_le_bytes()));
+    (0..set.len()).for_each(|i| bytes.extend_from_slice(set.symbols(i)));
+    let digest = Sha256::digest(&bytes);
+    bytes.extend_from_slice(&digest);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    fn config() -> ListOpsConfig {
+        ListOpsConfig { min_length: 5, max_length: 40, train: 60, valid: 20, test: 30, ..ListOpsConfig::default() }
+    }
+
+    /// Loads and tells whether trees had to be generated.
+    fn load(seed: u64, directory: Option<&Path>) -> (ClassificationData, bool) {
+        let generated = Cell::new(false);
+        let data = load_listops(&config(), seed, directory, &|_, _| generated.set(true)).unwrap();
+        (data, generated.get())
+    }
+
+    fn same(a: &ClassificationData, b: &ClassificationData) -> bool {
+        a.train == b.train && a.valid == b.valid && a.test == b.test
+    }
+
+    fn only_file(directory: &Path) -> PathBuf {
+        let mut files: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(files.len(), 1, "{files:?}");
+        files.remove(0)
+    }
+
+    #[test]
+    fn the_second_load_reads_what_the_first_generated() {
+        let directory = tempfile::tempdir().unwrap();
+        let below = directory.path().join("a/b");
+        let (first, generated) = load(1, Some(&below));
+        assert!(generated && first.notes.is_empty());
+        assert_eq!((first.train.len(), first.valid.len(), first.test.len(), first.vocabulary), (60, 20, 30, 16));
+        let (second, generated) = load(1, Some(&below));
+        assert!(!generated && second.notes.is_empty() && same(&first, &second));
+        only_file(&below);
+        let (other, generated) = load(2, Some(&below));
+        assert!(generated && !same(&first, &other));
+        let (memory, generated) = load(1, None);
+        assert!(generated && same(&first, &memory));
+    }
+
+    #[test]
+    fn damaged_and_foreign_files_are_replaced_with_a_note() {
+        let directory = tempfile::tempdir().unwrap();
+        let (reference, _) = load(1, Some(directory.path()));
+        let path = only_file(directory.path());
+        let sound = fs::read(&path).unwrap();
+        let flipped = |place: usize| {
+            let mut bytes = sound.clone();
+            bytes[place] ^= 1;
+            bytes
+        };
+        for (bytes, expected) in [
+            (b"something else".to_vec(), "is not a file of this cache"),
+            (Vec::new(), "is not a file of this cache"),
+            (sound[..50].to_vec(), "is truncated to 50 bytes"),
+            (sound[..sound.len() - 1].to_vec(), "is damaged"),
+            (flipped(8), "has format 0, not 1"),
+            (flipped(20), "was made with other parameters"),
+            (flipped(HEADER + 3), "is damaged"),
+            (flipped(sound.len() - 1), "is damaged"),
+        ] {
+            fs::write(&path, bytes).unwrap();
+            let (data, generated) = load(1, Some(directory.path()));
+            assert!(generated && same(&data, &reference));
+            assert!(data.notes.len() == 1 && data.notes[0].contains(expected), "{:?}", data.notes);
+            assert!(fs::read(&path).unwrap() == sound);
+        }
+    }
+
+    /// A matching digest does not make sizes trustworthy.
+    #[test]
+    fn sizes_and_labels_are_checked_against_the_content() {
+        let parameters = [7; 32];
+        let mut set = Sequences::new(20);
+        set.push(&[1, 2, 3], 15).unwrap();
+        let sound = encode(&parameters, &set);
+        assert_eq!(decode(&sound, &parameters, 20).unwrap(), set);
+        assert!(decode(&sound, &parameters, 10).unwrap_err().contains("label 15 is out of range"));
+        for (place, value) in [(44, 200), (51, 255), (52, 9), (HEADER + 2, 4), (HEADER + 5, 255)] {
+            let mut bytes = sound[..sound.len() - 32].to_vec();
+            bytes[place] = value;
+            let digest = Sha256::digest(&bytes);
+            bytes.extend_from_slice(&digest);
+            assert!(decode(&bytes, &parameters, 20).is_err(), "byte {place} = {value}");
+        }
+    }
+
+    #[test]
+    fn a_cache_that_cannot_be_written_is_done_without() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("file");
+        fs::write(&file, "in the way").unwrap();
+        let (data, generated) = load(1, Some(&file.join("cache")));
+        assert!(generated && data.train.len() == 60);
+        assert!(data.notes.iter().any(|note| note.contains("cannot be written")), "{:?}", data.notes);
+    }
+}

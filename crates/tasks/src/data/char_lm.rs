@@ -1,0 +1,253 @@
+//! Character language model on an embedded public-domain text or any UTF-8 file.
+
+use std::{io::Read, path::Path};
+
+use flate2::read::GzDecoder;
+use rand::Rng;
+
+use super::{CharLmConfig, DataError, LanguageData, Progress, Streams, file::Meter};
+
+/// Plays of Shakespeare, gzip: see `data/README.md` for source and licence.
+const SHAKESPEARE: &[u8] = include_bytes!("../../data/tinyshakespeare.txt.gz");
+
+/// The characters behind token ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vocabulary {
+    /// Ascending; the id of a character is its place.
+    characters: Vec<char>,
+}
+
+impl Vocabulary {
+    /// The distinct characters of `text`, ascending.
+    ///
+    /// # Errors
+    /// More than 65,536 of them.
+    pub fn of(text: &str) -> Result<Self, DataError> {
+        let mut seen = vec![false; char::MAX as usize + 1];
+        text.chars().for_each(|c| seen[c as usize] = true);
+        let present = seen.iter().zip(0u32..).filter(|(seen, _)| **seen);
+        Self::new(present.filter_map(|(_, code)| char::from_u32(code)).collect())
+    }
+
+    /// Given characters, as a checkpoint keeps them.
+    ///
+    /// # Errors
+    /// Characters that do not ascend; more than 65,536 of them.
+    pub fn new(characters: Vec<char>) -> Result<Self, DataError> {
+        if let Some(pair) = characters.windows(2).find(|pair| pair[0] >= pair[1]) {
+            let (before, after) = (pair[0], pair[1]);
+            return Err(DataError::Value(format!(
+                "a vocabulary with {after:?} after {before:?}; its characters must ascend, each occurring once"
+            )));
+        }
+        if characters.len() > 1 << 16 {
+            let seen = characters.len();
+            return Err(DataError::Value(format!("a vocabulary of {seen} characters; at most 65536 are supported")));
+        }
+        Ok(Self { characters })
+    }
+
+    /// Number of characters.
+    pub fn len(&self) -> usize {
+        self.characters.len()
+    }
+
+    /// Whether there is no character.
+    pub fn is_empty(&self) -> bool {
+        self.characters.is_empty()
+    }
+
+    /// The characters, ascending.
+    pub fn characters(&self) -> &[char] {
+        &self.characters
+    }
+
+    /// Token ids of a text.
+    ///
+    /// # Errors
+    /// A character that is not in the vocabulary.
+    pub fn encode(&self, text: &str) -> Result<Vec<u16>, DataError> {
+        let id = |(place, c): (usize, char)| match self.characters.binary_search(&c) {
+            Ok(id) => Ok(id as u16),
+            Err(_) => Err(DataError::Value(format!(
+                "character {c:?} (U+{:04X}, number {} of the text) is not among the {} characters of the vocabulary; \
+                 leave it out or train on a text that has it",
+                c as u32,
+                place + 1,
+                self.len()
+            ))),
+        };
+        text.chars().enumerate().map(id).collect()
+    }
+
+    /// The text of token ids.
+    ///
+    /// # Errors
+    /// An id that is not below [`Vocabulary::len`].
+    pub fn decode(&self, ids: &[u16]) -> Result<String, DataError> {
+        let character = |&id: &u16| {
+            self.characters.get(usize::from(id)).ok_or_else(|| {
+                let size = self.len();
+                DataError::Value(format!("token id {id} is out of range; a vocabulary of {size} has ids below {size}"))
+            })
+        };
+        ids.iter().map(character).collect()
+    }
+}
+
+/// Windows of a text, each token to be predicted from those before it in its row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LanguageBatch {
+    /// Token ids `[rows, length]`.
+    pub inputs: Vec<i32>,
+    /// The token after each of `inputs`, `[rows, length]`.
+    pub targets: Vec<i32>,
+    /// Windows.
+    pub rows: usize,
+    /// Tokens of a window.
+    pub length: usize,
+}
+
+impl LanguageBatch {
+    /// Windows of `length` predictions from each of `starts`.
+    fn gather(text: &[u16], starts: &[usize], length: usize) -> Self {
+        let windows = |shift: usize| {
+            let window = |&start: &usize| text[start + shift..][..length].iter().map(|&id| i32::from(id));
+            starts.iter().flat_map(window).collect()
+        };
+        Self { inputs: windows(0), targets: windows(1), rows: starts.len(), length }
+    }
+}
+
+impl LanguageData {
+    /// `rows` windows at random places of the training text, a pure function of `seed` and `step`.
+    pub fn train_batch(&self, seed: u64, step: u64, rows: usize) -> LanguageBatch {
+        let mut stream = Streams::new(seed, "windows").at(step);
+        // A window of `context` predictions reads one token more.
+        let places = (self.train.len() - self.context) as u64;
+        let starts: Vec<usize> = (0..rows).map(|_| stream.random_range(0..places) as usize).collect();
+        LanguageBatch::gather(&self.train, &starts, self.context)
+    }
+
+    /// The validation text in consecutive windows, `rows` a batch: every token after the first is predicted exactly
+    /// once. The last window may be shorter and is then a batch of its own.
+    pub fn evaluation_batches(&self, rows: usize) -> impl ExactSizeIterator<Item = LanguageBatch> + '_ {
+        let predictions = self.valid.len().saturating_sub(1);
+        let (whole, rest) = (predictions / self.context, predictions % self.context);
+        let rows = rows.max(1);
+        let batches = whole.div_ceil(rows);
+        (0..batches + usize::from(rest > 0)).map(move |batch| {
+            if batch == batches {
+                return LanguageBatch::gather(&self.valid, &[whole * self.context], rest);
+            }
+            let windows = batch * rows..((batch + 1) * rows).min(whole);
+            let starts: Vec<usize> = windows.map(|window| window * self.context).collect();
+            LanguageBatch::gather(&self.valid, &starts, self.context)
+        })
+    }
+}
+
+/// Reads the text and splits it: the first part trains, the rest validates. The vocabulary is that of the whole text.
+pub(super) fn load(config: &CharLmConfig, progress: Progress<'_>) -> Result<LanguageData, DataError> {
+    let embedded = Path::new("embedded text");
+    let path = config.path.as_deref();
+    let mut bytes = Vec::new();
+    match path {
+        Some(path) => {
+            let meter = Meter::new([path], progress);
+            meter.open(path)?.read_to_end(&mut bytes).map_err(|source| DataError::read(path, source))?
+        }
+        None => GzDecoder::new(SHAKESPEARE).read_to_end(&mut bytes).map_err(|e| DataError::read(embedded, e))?,
+    };
+    split(&bytes, path.unwrap_or(embedded), config)
+}
+
+fn split(bytes: &[u8], path: &Path, config: &CharLmConfig) -> Result<LanguageData, DataError> {
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let before = &bytes[..error.valid_up_to()];
+        let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count() as u64;
+        let problem = "is not UTF-8 from here on; convert the file to UTF-8".into();
+        DataError::Row { path: path.into(), line, problem }
+    })?;
+    let content = |problem| DataError::Content { path: path.into(), problem };
+    let vocabulary = Vocabulary::of(text).map_err(|error| content(error.to_string()))?;
+    let mut train = vocabulary.encode(text)?;
+    let characters = train.len();
+    let valid = train.split_off((characters as f64 * (1.0 - config.valid_fraction)).round() as usize);
+    if train.len() <= config.context || valid.len() < 2 {
+        return Err(content(format!(
+            "has {characters} characters, {} to train on and {} to validate on; a context of {} needs at least {} and \
+             2; give a longer text, lower task.char_lm.context or change task.char_lm.valid_fraction",
+            train.len(),
+            valid.len(),
+            config.context,
+            config.context.saturating_add(1)
+        )));
+    }
+    Ok(LanguageData { train, valid, vocabulary, context: config.context, notes: Vec::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data(text: &str, context: usize) -> Result<LanguageData, DataError> {
+        let config = CharLmConfig { context, ..CharLmConfig::default() };
+        split(text.as_bytes(), Path::new("text"), &config)
+    }
+
+    #[test]
+    fn the_embedded_text_is_the_one_others_report_on() {
+        let data = load(&CharLmConfig::default(), &|_, _| {}).unwrap();
+        assert_eq!((data.vocabulary.len(), data.train.len(), data.valid.len()), (65, 1_003_855, 111_539));
+        assert!(data.vocabulary.decode(&data.train[..14]).unwrap() == "First Citizen:");
+    }
+
+    #[test]
+    fn encoding_is_undone_by_decoding_and_names_the_unknown_character() {
+        let vocabulary = Vocabulary::of("größer\n").unwrap();
+        assert_eq!(vocabulary.characters(), ['\n', 'e', 'g', 'r', 'ß', 'ö']);
+        let ids = vocabulary.encode("großer").unwrap_err().to_string();
+        assert!(ids.contains("'o' (U+006F, number 3 of the text)"), "{ids}");
+        let ids = vocabulary.encode("eßgröße").unwrap();
+        assert_eq!(vocabulary.decode(&ids).unwrap(), "eßgröße");
+        assert!(vocabulary.decode(&[6]).unwrap_err().to_string().contains("token id 6"));
+        assert!(Vocabulary::new(vec!['b', 'a']).is_err());
+    }
+
+    #[test]
+    fn training_windows_depend_on_seed_and_step_and_reach_both_ends() {
+        let text: String = ('a'..='t').collect();
+        let data = data(&text, 5).unwrap();
+        assert_eq!(data.train.len(), 18);
+        assert_eq!(data.train_batch(1, 9, 4), data.train_batch(1, 9, 4));
+        assert_ne!(data.train_batch(1, 9, 4), data.train_batch(1, 10, 4));
+        assert_ne!(data.train_batch(1, 9, 4), data.train_batch(2, 9, 4));
+        let batch = data.train_batch(1, 0, 500);
+        assert_eq!((batch.rows, batch.length, batch.inputs.len()), (500, 5, 2500));
+        assert!(batch.inputs.iter().zip(&batch.targets).all(|(input, target)| target - input == 1));
+        assert_eq!((batch.inputs.iter().min(), batch.targets.iter().max()), (Some(&0), Some(&17)));
+    }
+
+    #[test]
+    fn validation_predicts_every_token_after_the_first_once() {
+        let text: String = ('\u{100}'..).take(230).collect();
+        let data = data(&text, 4).unwrap();
+        for rows in [1, 2, 3, 100] {
+            let batches: Vec<_> = data.evaluation_batches(rows).collect();
+            assert_eq!(batches.len(), data.evaluation_batches(rows).len());
+            let targets: Vec<i32> = batches.iter().flat_map(|batch| batch.targets.clone()).collect();
+            assert_eq!(targets, (208..230).collect::<Vec<_>>());
+            assert!(batches.iter().all(|b| b.inputs.len() == b.rows * b.length && b.rows <= rows));
+        }
+    }
+
+    #[test]
+    fn unusable_texts_are_refused_with_the_place() {
+        let error = data("too short", 9).unwrap_err();
+        assert!(!error.is_config() && error.to_string().contains("has 9 characters, 8 to train on"), "{error}");
+        let config = CharLmConfig::default();
+        let error = split(b"one\ntwo\xff\n", Path::new("text"), &config).unwrap_err().to_string();
+        assert!(error.starts_with("text:2: is not UTF-8"), "{error}");
+    }
+}
