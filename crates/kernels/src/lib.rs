@@ -4,6 +4,7 @@
 //! live one file each, the float64 twins under [`reference`].
 
 mod additive;
+pub mod elementwise;
 mod error;
 mod gaussian_mixture;
 pub mod gemm;

@@ -1,0 +1,211 @@
+//! The dense layer.
+
+use super::{add, for_blocks, row_width, rows_per_block, sum_of_rows};
+use crate::{
+    Error, Operator, Reference, Saved, View,
+    gemm::{Matrix, Write, product},
+    parallel::{Disjoint, for_each, with_scratch},
+    simd::vectorize,
+};
+
+/// `out = x weight + bias`. Inputs `x [.., from]`, `weight [from, to]` and, where [`Affine::bias`] says so, `bias [to]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Affine {
+    /// Whether there is a bias.
+    pub bias: bool,
+}
+
+/// Rows and columns of the tile of a result that one task computes: large enough to pay for packing its operands, small
+/// enough that the tile stays in the second-level cache until its bias is added.
+const TILE: (usize, usize) = (256, 256);
+
+/// The same for the weight's gradient, which is smaller and sums over all rows of `x`.
+const WEIGHT_TILE: (usize, usize) = (128, 128);
+
+impl Operator for Affine {
+    fn inputs(&self) -> Vec<&'static str> {
+        if self.bias { vec!["x", "weight", "bias"] } else { vec!["x", "weight"] }
+    }
+
+    fn out_shape(&self, shapes: &[&[usize]]) -> Result<Vec<usize>, Error> {
+        let from = row_width("x", shapes[0])?;
+        let &[rows, to] = shapes[1] else { return Err(Error::rank("weight", shapes[1], 2)) };
+        if rows != from {
+            return Err(Error::shape("weight", shapes[1], format!("[{from}, ..], a row for each column of x")));
+        }
+        if self.bias {
+            Error::check_shape("bias", shapes[2], &[to])?;
+        }
+        let mut shape = shapes[0].to_vec();
+        *shape.last_mut().expect("at least one axis") = to;
+        Ok(shape)
+    }
+
+    fn forward(&self, inputs: &[View<f32>], out: &mut [f32]) -> Saved {
+        let Sizes { rows, from, to } = sizes(inputs);
+        let bias = self.bias.then(|| inputs[2].data);
+        let (x, weight) = (Matrix::rows(inputs[0].data, from), Matrix::rows(inputs[1].data, to));
+        multiply((rows, to, from), TILE, x, weight, bias, out);
+        Saved::new()
+    }
+
+    fn backward(
+        &self,
+        inputs: &[View<f32>],
+        _out: &[f32],
+        _saved: &Saved,
+        grad_out: &[f32],
+        wanted: &[bool],
+    ) -> Vec<Option<Vec<f32>>> {
+        let Sizes { rows, from, to } = sizes(inputs);
+        let [x, weight] = [(0, from), (1, to)].map(|(input, width)| Matrix::rows(inputs[input].data, width));
+        let grad_out = Matrix::rows(grad_out, to);
+        let x_grad = || {
+            let mut grad = vec![0.0; rows * from];
+            multiply((rows, from, to), TILE, grad_out, weight.transposed(), None, &mut grad);
+            grad
+        };
+        let weight_grad = || {
+            let mut grad = vec![0.0; from * to];
+            multiply((from, to, rows), WEIGHT_TILE, x.transposed(), grad_out, None, &mut grad);
+            grad
+        };
+        let mut grads = vec![wanted[0].then(x_grad), wanted[1].then(weight_grad)];
+        if self.bias {
+            grads.push(wanted[2].then(|| sum_of_columns(grad_out.data, to)));
+        }
+        grads
+    }
+
+    fn reference(&self, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference {
+        let [x, weight] = [inputs[0].data, inputs[1].data];
+        let bias = self.bias.then(|| inputs[2].data);
+        let &[from, to] = inputs[1].shape else { unreachable!("a matrix") };
+        let rows = x.len() / from;
+        let mut out = Vec::with_capacity(rows * to);
+        for row in x.chunks_exact(from) {
+            for j in 0..to {
+                let product: f64 = (0..from).map(|i| row[i] * weight[i * to + j]).sum();
+                out.push(product + bias.map_or(0.0, |bias| bias[j]));
+            }
+        }
+        let Some(grad_out) = grad_out else { return Reference { out, ..Reference::default() } };
+        let mut grads = vec![vec![0.0; x.len()], vec![0.0; weight.len()]];
+        for row in 0..rows {
+            for i in 0..from {
+                for j in 0..to {
+                    grads[0][row * from + i] += grad_out[row * to + j] * weight[i * to + j];
+                    grads[1][i * to + j] += x[row * from + i] * grad_out[row * to + j];
+                }
+            }
+        }
+        if self.bias {
+            grads.push((0..to).map(|j| grad_out.iter().skip(j).step_by(to).sum()).collect());
+        }
+        Reference { out, lse: None, grads }
+    }
+}
+
+struct Sizes {
+    rows: usize,
+    from: usize,
+    to: usize,
+}
+
+fn sizes<T>(inputs: &[View<T>]) -> Sizes {
+    let &[from, to] = inputs[1].shape else { unreachable!("a matrix") };
+    Sizes { rows: inputs[0].shape.iter().rev().skip(1).product(), from, to }
+}
+
+/// `out = a b + bias` with `a [m,k]`, `b [k,n]`, one task a tile of `out`; every task sums over the whole of `k`.
+fn multiply(
+    (m, n, k): (usize, usize, usize),
+    (tall, wide): (usize, usize),
+    a: Matrix,
+    b: Matrix,
+    bias: Option<&[f32]>,
+    out: &mut [f32],
+) {
+    assert_eq!(out.len(), m * n, "product of another size");
+    let across = n.div_ceil(wide);
+    let out = Disjoint::new(out);
+    for_each(m.div_ceil(tall) * across, |tile| {
+        let (top, left) = (tile / across * tall, tile % across * wide);
+        let (height, width) = (tall.min(m - top), wide.min(n - left));
+        let a = Matrix { data: &a.data[top * a.row..], ..a };
+        let b = Matrix { data: &b.data[left * b.column..], ..b };
+        with_scratch(height * width, |scratch| {
+            product((height, width, k), 1.0, a, b, Write::Over, scratch, width);
+            for (row, product) in scratch.chunks_exact(width).enumerate() {
+                // SAFETY: tiles do not overlap, and each task takes the rows of its own tile only, one at a time.
+                let out = unsafe { out.range((top + row) * n + left, width) };
+                match bias {
+                    None => out.copy_from_slice(product),
+                    Some(bias) => vectorize(
+                        #[inline(always)]
+                        || {
+                            for ((out, &product), &bias) in out.iter_mut().zip(product).zip(&bias[left..]) {
+                                *out = product + bias;
+                            }
+                        },
+                    ),
+                }
+            }
+        });
+    });
+}
+
+/// Sums of the columns of a matrix of rows of `width`: each block of rows on its own, then the blocks in order.
+fn sum_of_columns(rows: &[f32], width: usize) -> Vec<f32> {
+    let block = rows_per_block(width) * width;
+    let count = rows.len().div_ceil(block.max(1));
+    let mut sums = vec![0.0; count * width];
+    for_blocks(count, [(&mut sums, width)], |index, [sums]| {
+        let rows = &rows[index * block..rows.len().min((index + 1) * block)];
+        vectorize(
+            #[inline(always)]
+            || rows.chunks_exact(width).for_each(|row| add(sums, row)),
+        );
+    });
+    sum_of_rows(&sums, width)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check;
+    use super::*;
+
+    #[test]
+    fn values_and_gradients_agree_with_the_twin() {
+        for (shape, to) in [(vec![1], 1), (vec![3, 5], 7), (vec![2, 150, 40], 300), (vec![300, 130], 9)] {
+            let from = shape[shape.len() - 1];
+            let (x, weight) = (check::draw(&shape, 1.0, 1), check::draw(&[from, to], 1.0 / (from as f32).sqrt(), 2));
+            check::all(&Affine { bias: true }, &[x.clone(), weight.clone(), check::draw(&[to], 1.0, 3)]);
+            check::all(&Affine { bias: false }, &[x, weight]);
+        }
+    }
+
+    #[test]
+    fn empty_tensors_are_fine() {
+        for (rows, from, to) in [(0, 3, 2), (3, 0, 2), (3, 2, 0)] {
+            let (x, weight, bias) = (vec![1.0; rows * from], vec![1.0; from * to], vec![0.5; to]);
+            let shapes = [vec![rows, from], vec![from, to], vec![to]];
+            let inputs = [View::new(&x, &shapes[0]), View::new(&weight, &shapes[1]), View::new(&bias, &shapes[2])];
+            let mut out = vec![f32::NAN; rows * to];
+            let saved = Affine { bias: true }.forward(&inputs, &mut out);
+            let grads = Affine { bias: true }.backward(&inputs, &[], &saved, &vec![1.0; rows * to], &[true; 3]);
+            assert_eq!(out, vec![if from == 0 { 0.5 } else { f32::NAN }; rows * to]);
+            assert_eq!(grads[0], Some(vec![0.0; rows * from]));
+            assert_eq!(grads[1], Some(vec![0.0; from * to]));
+            assert_eq!(grads[2], Some(vec![rows as f32; to]));
+        }
+    }
+
+    #[test]
+    fn sizes_that_do_not_fit_are_errors() {
+        let error = |shapes: &[&[usize]]| Affine { bias: true }.out_shape(shapes).unwrap_err().to_string();
+        assert!(error(&[&[2, 3], &[4, 5], &[5]]).contains("'weight' has shape [4, 5], expected [3, ..]"));
+        assert!(error(&[&[2, 3], &[3], &[3]]).contains("2 axes"));
+        assert!(error(&[&[2, 3], &[3, 5], &[4]]).contains("'bias' has shape [4], expected [5]"));
+    }
+}
