@@ -12,13 +12,13 @@ use burn_autodiff::{
 use burn_flex::FlexTensor;
 use regard_kernels::{Operator, Saved};
 
-use super::{Kernels, flex, operands::Operands};
+use super::{Call, Keep, Kernels, flex, operands::Operands};
 
 impl<C: CheckpointStrategy> Kernels for Autodiff<Flex, C> {
-    fn run(operator: Arc<dyn Operator>, shape: Vec<usize>, inputs: Operands<Self>) -> FloatTensor<Self> {
+    fn run(call: Call, inputs: Operands<Self>) -> FloatTensor<Self> {
         let inputs = inputs.into_vec();
         let primitives: Vec<_> = inputs.iter().map(|input| input.primitive().clone()).collect();
-        let (out, saved) = flex::forward(&*operator, &shape, &primitives);
+        let (out, saved) = flex::forward(&call, &primitives);
         if !inputs.iter().any(|input| input.is_tracked()) {
             return Self::from_inner(out);
         }
@@ -33,14 +33,14 @@ impl<C: CheckpointStrategy> Kernels for Autodiff<Flex, C> {
             8 => record::<C, 8>,
             count => unreachable!("{count} operands"),
         };
-        record(operator, &inputs, out, saved)
+        record(call, &inputs, out, saved)
     }
 }
 
 /// Enters the call into the graph. Counts as compute-bound, so that gradient checkpointing never runs a kernel twice;
 /// inputs go through the checkpointer, which may recompute cheap ones instead of keeping them.
 fn record<C: CheckpointStrategy, const N: usize>(
-    operator: Arc<dyn Operator>,
+    call: Call,
     inputs: &[FloatTensor<Autodiff<Flex, C>>],
     out: FlexTensor,
     saved: Saved,
@@ -49,7 +49,8 @@ fn record<C: CheckpointStrategy, const N: usize>(
     match Pullback.prepare::<C>(inputs.each_ref().map(|input| input.node())).compute_bound().stateful() {
         OpsKind::Tracked(mut prep) => {
             let inputs = inputs.each_ref().map(|input| prep.checkpoint(input));
-            prep.finish(Call { operator, inputs, out: out.clone(), saved: Arc::new(saved) }, out)
+            let kept = (call.keep == Keep::InputsAndOutput).then(|| out.clone());
+            prep.finish(Recorded { operator: call.operator, inputs, out: kept, saved: Arc::new(saved) }, out)
         }
         OpsKind::UnTracked(prep) => prep.finish(out),
     }
@@ -57,10 +58,10 @@ fn record<C: CheckpointStrategy, const N: usize>(
 
 /// What the backward pass needs of a forward pass.
 #[derive(Clone, Debug)]
-struct Call<const N: usize> {
+struct Recorded<const N: usize> {
     operator: Arc<dyn Operator>,
     inputs: [NodeId; N],
-    out: FlexTensor,
+    out: Option<FlexTensor>,
     saved: Arc<Saved>,
 }
 
@@ -68,14 +69,14 @@ struct Call<const N: usize> {
 struct Pullback;
 
 impl<const N: usize> Backward<Flex, N> for Pullback {
-    type State = Call<N>;
+    type State = Recorded<N>;
 
-    fn backward(self, ops: Ops<Call<N>, N>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
+    fn backward(self, ops: Ops<Recorded<N>, N>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
         let grad_out = grads.consume::<Flex>(&ops.node);
-        let Call { operator, inputs, out, saved } = ops.state;
+        let Recorded { operator, inputs, out, saved } = ops.state;
         let inputs = inputs.map(|input| checkpointer.retrieve_node_output::<FlexTensor>(input));
         let wanted = ops.parents.each_ref().map(Option::is_some);
-        let results = flex::backward(&*operator, &inputs, &out, &saved, grad_out, &wanted);
+        let results = flex::backward(&*operator, &inputs, out.as_ref(), &saved, grad_out, &wanted);
         for (parent, grad) in ops.parents.into_iter().zip(results) {
             if let Some(parent) = parent {
                 let grad = grad.unwrap_or_else(|| panic!("{operator:?} left out a gradient that was wanted"));

@@ -1,40 +1,39 @@
 //! Operators on the buffers of Flex tensors.
 
-use std::sync::Arc;
-
 use burn::backend::{Flex, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{Bytes, DType, Shape};
 use burn_flex::{FlexTensor, Layout};
 use regard_kernels::{Operator, Saved, View};
 
-use super::{Kernels, operands::Operands};
+use super::{Call, Kernels, operands::Operands};
 
 impl Kernels for Flex {
-    fn run(operator: Arc<dyn Operator>, shape: Vec<usize>, inputs: Operands<Self>) -> FloatTensor<Self> {
-        forward(&*operator, &shape, &inputs.into_vec()).0
+    fn run(call: Call, inputs: Operands<Self>) -> FloatTensor<Self> {
+        forward(&call, &inputs.into_vec()).0
     }
 }
 
 /// Output and what the backward pass needs.
-pub(super) fn forward(operator: &dyn Operator, shape: &[usize], inputs: &[FlexTensor]) -> (FlexTensor, Saved) {
+pub(super) fn forward(call: &Call, inputs: &[FlexTensor]) -> (FlexTensor, Saved) {
     // NaN shows a kernel that leaves an element out.
     let empty = if cfg!(debug_assertions) { f32::NAN } else { 0.0 };
-    let mut out = vec![empty; shape.iter().product()];
-    let saved = with_views(inputs, |views| operator.forward(views, &mut out));
-    (wrap(out, shape), saved)
+    let mut out = vec![empty; call.shape.iter().product()];
+    let saved = with_views(inputs, |views| call.operator.forward(views, &mut out));
+    (wrap(out, &call.shape), saved)
 }
 
 /// One gradient an input where `wanted`.
 pub(super) fn backward(
     operator: &dyn Operator,
     inputs: &[FlexTensor],
-    out: &FlexTensor,
+    out: Option<&FlexTensor>,
     saved: &Saved,
     grad_out: FlexTensor,
     wanted: &[bool],
 ) -> Vec<Option<FlexTensor>> {
     let grad_out = dense(grad_out);
-    let grads = with_views(inputs, |views| operator.backward(views, slice(out), saved, slice(&grad_out), wanted));
+    let out = out.map_or(&[][..], slice);
+    let grads = with_views(inputs, |views| operator.backward(views, out, saved, slice(&grad_out), wanted));
     assert_eq!(grads.len(), inputs.len(), "{operator:?} returned a wrong number of gradients");
     grads.into_iter().zip(inputs).map(|(grad, input)| Some(wrap(grad?, &input.shape()))).collect()
 }

@@ -16,12 +16,25 @@ pub use operands::{MOST_OPERANDS, Operand};
 /// Backends that run operators.
 #[backend_extension(Flex, Autodiff)]
 trait Kernels: Backend {
-    /// The output of `operator`, of `shape`. Inputs have passed [`Operator::out_shape`].
-    fn run(
-        operator: Arc<dyn Operator>,
-        shape: Vec<usize>,
-        #[extension_type] inputs: Operands<Self>,
-    ) -> FloatTensor<Self>;
+    /// The output of the call's operator for `inputs`, which have passed [`Operator::out_shape`].
+    fn run(call: Call, #[extension_type] inputs: Operands<Self>) -> FloatTensor<Self>;
+}
+
+/// An operator about to run.
+struct Call {
+    operator: Arc<dyn Operator>,
+    /// Shape of its output.
+    shape: Vec<usize>,
+    /// What a recorded call holds for the backward pass.
+    keep: Keep,
+}
+
+/// What a recorded call holds for the backward pass beside what the operator saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keep {
+    InputsAndOutput,
+    /// The backward pass gets an empty output.
+    Inputs,
 }
 
 /// Whether tensors of this device can go through [`apply`]: those of Flex, with or without autodiff.
@@ -39,6 +52,24 @@ pub fn runs_kernels(device: &Device) -> bool {
 /// # Errors
 /// Inputs that do not fit the operator or each other, are not f32, or whose output has not `D` axes.
 pub fn try_apply<const D: usize>(operator: Arc<dyn Operator>, inputs: &[Operand]) -> Result<Tensor<D>, Error> {
+    run(operator, inputs, Keep::InputsAndOutput)
+}
+
+/// The output of `operator`, differentiable in every input: [`try_apply`] for layers, which know their shapes.
+///
+/// # Panics
+/// Where [`try_apply`] fails.
+pub fn apply<const D: usize>(operator: Arc<dyn Operator>, inputs: &[Operand]) -> Tensor<D> {
+    try_apply(operator, inputs).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// As [`apply`], for operators whose backward pass never looks at the output: it gets an empty one, so that the output's
+/// memory is free as soon as nobody else holds it, and whoever holds it alone may write into it.
+pub(super) fn apply_forgetting_output<const D: usize>(operator: Arc<dyn Operator>, inputs: &[Operand]) -> Tensor<D> {
+    run(operator, inputs, Keep::Inputs).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn run<const D: usize>(operator: Arc<dyn Operator>, inputs: &[Operand], keep: Keep) -> Result<Tensor<D>, Error> {
     let names = operator.inputs();
     if names.len() != inputs.len() || inputs.is_empty() || inputs.len() > MOST_OPERANDS {
         let expected = format!("{} ({}), at most {MOST_OPERANDS}", names.len(), names.join(", "));
@@ -55,16 +86,8 @@ pub fn try_apply<const D: usize>(operator: Arc<dyn Operator>, inputs: &[Operand]
     if shape.len() != D {
         return Err(Error::rank("out", &shape, D));
     }
-    let inputs = inputs.iter().map(|input| input.0.clone()).collect();
-    Ok(Tensor::from_dispatch(Dispatch::run(operator, shape, Operands::from_vec(inputs))))
-}
-
-/// The output of `operator`, differentiable in every input: [`try_apply`] for layers, which know their shapes.
-///
-/// # Panics
-/// Where [`try_apply`] fails.
-pub fn apply<const D: usize>(operator: Arc<dyn Operator>, inputs: &[Operand]) -> Tensor<D> {
-    try_apply(operator, inputs).unwrap_or_else(|error| panic!("{error}"))
+    let inputs = Operands::from_vec(inputs.iter().map(|input| input.0.clone()).collect());
+    Ok(Tensor::from_dispatch(Dispatch::run(Call { operator, shape, keep }, inputs)))
 }
 
 #[cfg(test)]

@@ -1,1 +1,0 @@
-//! Fused element-wise operations.

@@ -1,0 +1,126 @@
+//! Fused operations between attention layers: one kernel each on the CPU, composed of tensor operations elsewhere.
+
+mod composed;
+
+use std::sync::Arc;
+
+use burn::tensor::{DType, Tensor};
+use regard_kernels::elementwise::{Activation, Affine, CrossEntropy, Curve, Dropout, Embedding, LayerNorm};
+
+pub use regard_kernels::elementwise::IGNORE;
+
+use super::bridge::{apply_forgetting_output as apply, runs_kernels};
+
+/// Whether kernels work on this tensor.
+fn fused<const D: usize>(x: &Tensor<D>) -> bool {
+    x.dtype() == DType::F32 && runs_kernels(&x.device())
+}
+
+/// `x Phi(x)`, exact, element by element.
+pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    activation(x, None, Curve::Gelu)
+}
+
+/// [`gelu`] of `x + bias`, with `x [.., width]` and `bias [width]`.
+///
+/// # Panics
+/// If the bias has another width.
+pub fn bias_gelu<const D: usize>(x: Tensor<D>, bias: Tensor<1>) -> Tensor<D> {
+    activation(x, Some(bias), Curve::Gelu)
+}
+
+/// `max(x, 0)`, element by element.
+pub fn relu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    activation(x, None, Curve::Relu)
+}
+
+/// [`relu`] of `x + bias`, with `x [.., width]` and `bias [width]`.
+///
+/// # Panics
+/// If the bias has another width.
+pub fn bias_relu<const D: usize>(x: Tensor<D>, bias: Tensor<1>) -> Tensor<D> {
+    activation(x, Some(bias), Curve::Relu)
+}
+
+fn activation<const D: usize>(x: Tensor<D>, bias: Option<Tensor<1>>, curve: Curve) -> Tensor<D> {
+    if !fused(&x) {
+        return composed::activation(x, bias, curve);
+    }
+    let operator = Arc::new(Activation { curve, bias: bias.is_some() });
+    match bias {
+        None => apply(operator, &[x.into()]),
+        Some(bias) => apply(operator, &[x.into(), bias.into()]),
+    }
+}
+
+/// Layer normalisation of the rows of `x [.., width]`, then `weight [width]` and `bias [width]`:
+/// `(x - mean) / sqrt(variance + epsilon) * weight + bias`, with the biased variance.
+///
+/// # Panics
+/// If a parameter has another width.
+pub fn layer_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, bias: Tensor<1>, epsilon: f32) -> Tensor<D> {
+    if fused(&x) {
+        apply(Arc::new(LayerNorm { epsilon }), &[x.into(), weight.into(), bias.into()])
+    } else {
+        composed::layer_norm(x, weight, bias, epsilon)
+    }
+}
+
+/// Mean cross-entropy of `logits [rows, classes]` with one target class a row, `[1]`. Rows whose target is [`IGNORE`] do
+/// not count; 0 where none does. `smoothing` is the share of each target's weight that is spread over all classes.
+///
+/// # Panics
+/// If there are more or fewer targets than rows, a target is no class, or `smoothing` is not in `[0, 1)`.
+pub fn cross_entropy(logits: Tensor<2>, targets: impl Into<Arc<[i32]>>, smoothing: f32) -> Tensor<1> {
+    if fused(&logits) {
+        apply(Arc::new(CrossEntropy::new(targets.into(), smoothing)), &[logits.into()])
+    } else {
+        composed::cross_entropy(logits, &targets.into(), smoothing)
+    }
+}
+
+/// Each element of `x` becomes 0 with probability `rate`, the others grow by `1 / (1 - rate)`. The same key gives the
+/// same choice, on every device.
+///
+/// # Panics
+/// If `rate` is not in `[0, 1)`.
+pub fn dropout<const D: usize>(x: Tensor<D>, rate: f32, key: u64) -> Tensor<D> {
+    let operator = Dropout { rate, key };
+    if rate == 0.0 {
+        x
+    } else if fused(&x) {
+        apply(Arc::new(operator), &[x.into()])
+    } else {
+        composed::dropout(x, operator)
+    }
+}
+
+/// Rows of `table [vocabulary, width]` by number: `ids [batch, tokens]`, row after row, give `[batch, tokens, width]`.
+///
+/// # Panics
+/// If there are not `batch * tokens` ids or one is not in the table.
+pub fn embedding(table: Tensor<2>, ids: impl Into<Arc<[i32]>>, [batch, tokens]: [usize; 2]) -> Tensor<3> {
+    if fused(&table) {
+        apply(Arc::new(Embedding::new(ids.into(), batch, tokens)), &[table.into()])
+    } else {
+        composed::embedding(table, &ids.into(), [batch, tokens])
+    }
+}
+
+/// `x weight + bias` with `x [.., from]`, `weight [from, to]`, `bias [to]`.
+///
+/// # Panics
+/// If the sizes do not fit.
+pub fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<D> {
+    if !fused(&x) {
+        return composed::linear(x, weight, bias);
+    }
+    let operator = Arc::new(Affine { bias: bias.is_some() });
+    match bias {
+        None => apply(operator, &[x.into(), weight.into()]),
+        Some(bias) => apply(operator, &[x.into(), weight.into(), bias.into()]),
+    }
+}
+
+#[cfg(test)]
+mod tests;

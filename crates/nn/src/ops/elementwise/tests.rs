@@ -1,0 +1,123 @@
+use super::*;
+use burn::tensor::{Device, TensorData};
+use regard_kernels::random;
+
+/// Values in `(-2, 2)`, tracked.
+fn draw<const D: usize>(shape: [usize; D], key: u64) -> Tensor<D> {
+    let value = |i| random::bits(key, i) as f32 / 2f32.powi(30) - 2.0;
+    let values: Vec<f32> = (0..shape.iter().product::<usize>() as u32).map(value).collect();
+    Tensor::from_data(TensorData::new(values, shape), &Device::flex().autodiff()).require_grad()
+}
+
+fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_to_vec().unwrap()
+}
+
+fn assert_close(what: &str, got: &[f32], want: &[f32]) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    let scale = want.iter().fold(1.0f32, |scale, want| scale.max(want.abs()));
+    for (i, (got, want)) in got.iter().zip(want).enumerate() {
+        assert!((got - want).abs() < 1e-5 * scale, "{what}[{i}] is {got}, expected {want}");
+    }
+}
+
+/// The value of `form` and the gradient of its weighted sum in each parameter.
+macro_rules! run {
+    ($form:expr, $($parameter:ident),+) => {{
+        let out = $form;
+        let weights = draw(out.dims(), 77).detach();
+        let grads = (out.clone() * weights).sum().backward();
+        (values(out.inner()), vec![$(values($parameter.grad(&grads).expect(stringify!($parameter)))),+])
+    }};
+}
+
+/// Holds the fused and the composed form together, in value and gradients.
+macro_rules! agree {
+    ($fused:expr, $composed:expr, $($parameter:ident),+) => {{
+        let (fused, fused_grads) = run!($fused, $($parameter),+);
+        let (composed, composed_grads) = run!($composed, $($parameter),+);
+        assert_close("value", &fused, &composed);
+        let names = [$(stringify!($parameter)),+];
+        for ((name, got), want) in names.into_iter().zip(&fused_grads).zip(&composed_grads) {
+            assert_close(name, got, want);
+        }
+    }};
+}
+
+#[test]
+fn activations_agree_with_their_composed_form() {
+    let (x, bias) = (draw([3, 5, 8], 1), draw([8], 2));
+    agree!(gelu(x.clone()), composed::activation(x.clone(), None, Curve::Gelu), x);
+    agree!(relu(x.clone()), composed::activation(x.clone(), None, Curve::Relu), x);
+    let shift = || Some(bias.clone());
+    agree!(bias_gelu(x.clone(), bias.clone()), composed::activation(x.clone(), shift(), Curve::Gelu), x, bias);
+    agree!(bias_relu(x.clone(), bias.clone()), composed::activation(x.clone(), shift(), Curve::Relu), x, bias);
+}
+
+#[test]
+fn layer_norm_agrees_with_its_composed_form() {
+    let (x, weight, bias) = (draw([2, 7, 24], 3), draw([24], 4), draw([24], 5));
+    agree!(
+        layer_norm(x.clone(), weight.clone(), bias.clone(), 1e-5),
+        composed::layer_norm(x.clone(), weight.clone(), bias.clone(), 1e-5),
+        x,
+        weight,
+        bias
+    );
+}
+
+#[test]
+fn cross_entropy_agrees_with_its_composed_form() {
+    let logits = draw([6, 11], 6);
+    for smoothing in [0.0, 0.2] {
+        for targets in [[0, 10, 3, 3, 7, 1], [IGNORE, 10, 3, IGNORE, 7, 1], [IGNORE; 6]] {
+            agree!(
+                cross_entropy(logits.clone(), targets, smoothing),
+                composed::cross_entropy(logits.clone(), &targets, smoothing),
+                logits
+            );
+        }
+    }
+}
+
+#[test]
+fn dropout_agrees_with_its_composed_form_to_the_bit_of_the_mask() {
+    let x = draw([4, 9, 10], 7);
+    let operator = Dropout { rate: 0.3, key: 12 };
+    agree!(dropout(x.clone(), operator.rate, operator.key), composed::dropout(x.clone(), operator), x);
+    assert_eq!(values(dropout(x.clone(), 0.0, 1).inner()), values(x.inner()));
+}
+
+#[test]
+fn embedding_agrees_with_its_composed_form() {
+    let table = draw([5, 6], 8);
+    let ids = [4, 0, 0, 2, 4, 0];
+    agree!(embedding(table.clone(), ids, [2, 3]), composed::embedding(table.clone(), &ids, [2, 3]), table);
+}
+
+#[test]
+fn linear_agrees_with_its_composed_form() {
+    let (x, weight, bias) = (draw([3, 4, 10], 9), draw([10, 7], 10), draw([7], 11));
+    agree!(
+        linear(x.clone(), weight.clone(), Some(bias.clone())),
+        composed::linear(x.clone(), weight.clone(), Some(bias.clone())),
+        x,
+        weight,
+        bias
+    );
+    agree!(linear(x.clone(), weight.clone(), None), composed::linear(x.clone(), weight.clone(), None), x, weight);
+    let (row, flat) = (draw([10], 12), bias.clone());
+    agree!(
+        linear(row.clone(), weight.clone(), Some(flat.clone())),
+        composed::linear(row.clone(), weight.clone(), Some(flat.clone())),
+        row,
+        weight,
+        flat
+    );
+}
+
+#[test]
+fn other_element_types_take_the_composed_form() {
+    let x = draw([2, 8], 13).detach().cast(DType::F64);
+    assert_eq!(gelu(x).dtype(), DType::F64);
+}
