@@ -121,6 +121,9 @@ impl LanguageBatch {
 
 impl LanguageData {
     /// `rows` windows at random places of the training text, a pure function of `seed` and `step`.
+    ///
+    /// # Panics
+    /// If the training text is not longer than `context`, which that of loaded data always is.
     pub fn train_batch(&self, seed: u64, step: u64, rows: usize) -> LanguageBatch {
         let mut stream = Streams::new(seed, "windows").at(step);
         // A window of `context` predictions reads one token more.

@@ -214,7 +214,7 @@ impl ListOpsConfig {
             let seen = self.max_arguments;
             return error("max_arguments", format!("is {seen}; an operator takes at least 2 (Long Range Arena: 10)"));
         }
-        if self.min_length + 1 >= self.max_length {
+        if self.max_length.saturating_sub(self.min_length) < 2 {
             return error(
                 "min_length",
                 format!(
@@ -302,4 +302,69 @@ fn check_file(path: &Path) -> Result<(), DataError> {
         });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip_and_unknown_ones_are_refused() {
+        for &task in TaskName::ALL {
+            assert_eq!(task.name().parse::<TaskName>().unwrap(), task);
+            assert_eq!(serde_json::to_string(&task).unwrap(), format!("\"{task}\""));
+        }
+        let error = "list-ops".parse::<TaskName>().unwrap_err();
+        assert!(error.is_config() && error.to_string().contains("listops, text, char-lm"), "{error}");
+    }
+
+    #[test]
+    fn absent_keys_take_their_defaults_and_unknown_ones_are_refused() {
+        let config: TaskConfig = serde_json::from_str(r#"{"name":"char-lm","char_lm":{"context":64}}"#).unwrap();
+        let char_lm = CharLmConfig { context: 64, ..CharLmConfig::default() };
+        assert_eq!(config, TaskConfig { name: TaskName::CharLm, char_lm, ..TaskConfig::default() });
+        let again: TaskConfig = serde_json::from_str(&serde_json::to_string(&config).unwrap()).unwrap();
+        assert_eq!(again, config);
+        assert!(serde_json::from_str::<TaskConfig>(r#"{"listops":{"min_lenght":5}}"#).is_err());
+    }
+
+    #[test]
+    fn impossible_options_are_named() {
+        let listops = |change: &dyn Fn(&mut ListOpsConfig)| {
+            let mut config = TaskConfig::default();
+            config.check().unwrap();
+            change(&mut config.listops);
+            config.check()
+        };
+        type Change<'a> = (&'a dyn Fn(&mut ListOpsConfig), &'a str);
+        let changes: [Change; 6] = [
+            (&|c| c.depth = 0, "task.listops.depth: is 0"),
+            (&|c| c.max_arguments = 1, "task.listops.max_arguments: is 1"),
+            (&|c| c.max_length = 501, "task.listops.min_length: is 500 and max_length is 501"),
+            (&|c| c.min_length = usize::MAX, "task.listops.min_length: is 18446744073709551615"),
+            (&|c| c.depth = 3, "trees of depth 3 with up to 10 arguments have at most 122 tokens"),
+            (&|c| c.valid = 0, "task.listops.valid: is 0"),
+        ];
+        for (change, expected) in changes {
+            let error = listops(change).unwrap_err();
+            assert!(error.is_config() && error.to_string().contains(expected), "{error}");
+        }
+        let char_lm = CharLmConfig { valid_fraction: f64::NAN, ..CharLmConfig::default() };
+        assert!(char_lm.check().unwrap_err().is_config());
+        assert!(CharLmConfig { context: 0, ..CharLmConfig::default() }.check().unwrap_err().is_config());
+        assert!(TextConfig::default().check().unwrap_err().to_string().contains("task.text.train: is not set"));
+    }
+
+    #[test]
+    fn missing_files_are_missing_data_and_not_a_wrong_option() {
+        let directory = tempfile::tempdir().unwrap();
+        let absent = directory.path().join("absent.tsv");
+        let text = TextConfig { train: Some(absent.clone()), test: Some(absent.clone()), ..TextConfig::default() };
+        let error = text.check().unwrap_err();
+        assert!(matches!(&error, DataError::Read { path, .. } if *path == absent), "{error}");
+        assert!(!error.is_config());
+        let error =
+            CharLmConfig { path: Some(directory.path().into()), ..CharLmConfig::default() }.check().unwrap_err();
+        assert!(!error.is_config() && error.to_string().contains("is a directory"), "{error}");
+    }
 }

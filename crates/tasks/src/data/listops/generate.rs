@@ -168,6 +168,9 @@ mod tests {
     }
 
     /// The share of kept attempts, the lengths and the labels at the sizes of Long Range Arena.
+    ///
+    /// A separate program that follows the same recipe, without operators and labels, took 12.08 draws a tree and gave
+    /// a mean length of 1,034 and a median of 952 over a million trees.
     #[test]
     fn statistics_are_those_of_long_range_arena() {
         let config = ListOpsConfig::default();
@@ -181,11 +184,11 @@ mod tests {
         lengths.sort_unstable();
         let (mean, median) = (lengths.iter().sum::<usize>() as f64 / kept as f64, lengths[kept / 2]);
         let majority = metrics::majority_rate(labels, CLASSES);
-        // Bounds of four standard errors and more over about 8,500 trees (deviation of the length: about 390).
-        assert!((draws - 12.1).abs() < 0.6, "{draws} draws for a tree");
-        assert!((mean - 1061.0).abs() < 20.0, "mean length {mean}");
-        assert!((median as f64 - 997.0).abs() < 25.0, "median length {median}");
-        assert!((majority - 0.17).abs() < 0.015, "majority class {majority}");
+        // Four standard errors over 8,500 trees, whose lengths deviate by 394 from their mean.
+        assert!((draws - 12.08).abs() < 0.5, "{draws} draws for a tree");
+        assert!((mean - 1034.0).abs() < 17.0, "mean length {mean}");
+        assert!((median as f64 - 952.0).abs() < 22.0, "median length {median}");
+        assert!((majority - 0.17).abs() < 0.016, "majority class {majority}");
         assert!(lengths[0] > 500 && lengths[kept - 1] < 2000);
     }
 

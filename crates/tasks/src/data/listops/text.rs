@@ -63,7 +63,7 @@ pub fn evaluate(symbols: &[u8]) -> Result<usize, DataError> {
     match result {
         Some(value) => Ok(value),
         None if open.is_empty() => error(symbols.len(), "missing; the expression is empty"),
-        None => error(symbols.len(), &format!("missing; {} operators are not closed by `]`", open.len())),
+        None => error(symbols.len(), &format!("missing; open operators: {}, each needs its `]`", open.len())),
     }
 }
 
@@ -109,7 +109,7 @@ mod tests {
     fn malformed_expressions_are_refused_with_the_place() {
         for (text, expected) in [
             ("", "token 1: missing; the expression is empty"),
-            ("[MIN 1 2", "token 4: missing; 1 operators are not closed"),
+            ("[MIN 1 2", "token 4: missing; open operators: 1,"),
             ("1 2", "token 2: follows a complete expression"),
             ("]", "token 1: `]` closes nothing"),
             ("[SM ]", "token 2: closes an operator without arguments"),
