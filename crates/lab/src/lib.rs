@@ -1,1 +1,4 @@
 //! What is measured about attention: cost, comparisons, reports.
+
+pub mod cost;
+pub mod report;

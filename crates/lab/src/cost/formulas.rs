@@ -95,7 +95,8 @@ pub fn moa_parameters(sizes: MoaSizes) -> Count {
 /// `2 (k + 1) T dh d + T d E`: multiply-adds of the projections and the router of a layer.
 pub fn moa_linear_macs(sizes: MoaSizes) -> Count {
     let (tokens, width) = (sizes.tokens as Count, sizes.width as Count);
-    2 * (sizes.active as Count + 1) * tokens * sizes.head_width as Count * width + tokens * width * sizes.experts as Count
+    2 * (sizes.active as Count + 1) * tokens * sizes.head_width as Count * width
+        + tokens * width * sizes.experts as Count
 }
 
 /// `2 k T^2 dh`: multiply-adds of the attention itself.

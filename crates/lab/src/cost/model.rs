@@ -101,6 +101,14 @@ pub enum CostError {
         /// Largest that is counted.
         most: usize,
     },
+    /// Heads that cannot share the width evenly.
+    #[error("width is {width}, expected a multiple of the number of heads, {heads}")]
+    Heads {
+        /// Heads.
+        heads: usize,
+        /// Width of the model.
+        width: usize,
+    },
     /// Options of the attention that do not fit together.
     #[error(transparent)]
     Attention(#[from] regard_kernels::Error),
@@ -137,6 +145,21 @@ impl ModelSizes {
         in_range(&sizes)?;
         Ok(options.check()?)
     }
+
+    /// The same model at another width: as many heads, each narrower or wider, the feed-forward part in proportion.
+    ///
+    /// # Errors
+    /// A width that the heads cannot share evenly.
+    pub fn scaled(&self, width: usize) -> Result<Self, CostError> {
+        self.check()?;
+        let heads = self.attention.options.heads;
+        if width == 0 || !width.is_multiple_of(heads) {
+            return Err(CostError::Heads { heads, width });
+        }
+        let share = |size: usize| (size as Count * width as Count / self.width as Count) as usize;
+        let attention = AttentionSizes { head_width: width / heads, ..self.attention.clone() };
+        Ok(Self { width, feed_forward: share(self.feed_forward), attention, ..self.clone() })
+    }
 }
 
 impl Run {
@@ -146,7 +169,11 @@ impl Run {
     /// The first size out of range.
     pub fn check(&self) -> Result<(), CostError> {
         let most = 1 << 30;
-        in_range(&[("batch", self.batch, 1, 1 << 20), ("length", self.length, 1, most), ("decoded", self.decoded, 0, most)])
+        in_range(&[
+            ("batch", self.batch, 1, 1 << 20),
+            ("length", self.length, 1, most),
+            ("decoded", self.decoded, 0, most),
+        ])
     }
 }
 
@@ -219,7 +246,8 @@ fn parts(sizes: &ModelSizes, attention: &AttentionCost, run: Run) -> Vec<Part> {
         activation_bytes: floats * FLOAT,
         state_bytes: state * FLOAT,
     };
-    let positions = if sizes.attention.options.position == Position::Learned { count(sizes.context) * width } else { 0 };
+    let positions =
+        if sizes.attention.options.position == Position::Learned { count(sizes.context) * width } else { 0 };
     // A norm keeps its input and two statistics a token; two stand in each block and one at the end.
     let norms = 2 * layers + 1;
     let (head_parameters, head_operations, head_floats) = match sizes.head {
@@ -260,4 +288,154 @@ fn parts(sizes: &ModelSizes, attention: &AttentionCost, run: Run) -> Vec<Part> {
         ),
         part("head", head_parameters, head_operations, head_floats, 0),
     ]
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use regard_kernels::Mechanism;
+    use regard_kernels::mechanism::{FastformerOptions, Inference, KeyDesign, Prior, Sharing};
+
+    use super::*;
+    use crate::cost::formulas::{self, PaperSizes};
+
+    /// The Long Range Arena model of the recipes.
+    pub fn sizes(mechanism: Mechanism) -> ModelSizes {
+        let options = AttentionOptions { mechanism, heads: 2, ..AttentionOptions::default() };
+        let attention = AttentionSizes { options, head_width: 32, bias: true };
+        let (vocabulary, width, layers, feed_forward, context) = (16, 64, 2, 128, 2_000);
+        ModelSizes { vocabulary, width, layers, feed_forward, context, head: Head::Classes(10), attention }
+    }
+
+    const RUN: Run = Run { batch: 32, length: 1_000, decoded: 500 };
+
+    fn part(sizes: &ModelSizes, name: &str) -> Part {
+        let cost = ModelCost::of(sizes, RUN).expect("sizes");
+        cost.parts.into_iter().find(|part| part.name == name).expect("part")
+    }
+
+    #[test]
+    fn parameters_to_the_last_bias() {
+        let total = |sizes: &ModelSizes| ModelCost::of(sizes, RUN).expect("sizes").total().parameters;
+        let attention = 4 * (64 * 64 + 64);
+        let rest = 16 * 64 + 2_000 * 64 + 2 * (4 * 64 + 64 * 128 + 128 + 128 * 64 + 64) + 2 * 64 + 64 * 10 + 10;
+        assert_eq!(total(&sizes(Mechanism::Softmax)), rest + 2 * attention);
+        assert_eq!(total(&sizes(Mechanism::Gaussian)), rest + 2 * attention);
+        assert_eq!(total(&sizes(Mechanism::Linear)), rest + 2 * attention);
+        // One more key projection, a prior.
+        let mixture = attention + 64 * 64 + 64 + 2 * 2;
+        assert_eq!(total(&sizes(Mechanism::Mgk)), rest + 2 * mixture);
+        assert_eq!(total(&sizes(Mechanism::Mlk)), rest + 2 * mixture);
+        // Two shifts in place of it.
+        let mut shifted = sizes(Mechanism::Mgk);
+        shifted.attention.options.keys.design = KeyDesign::Shifted;
+        assert_eq!(total(&shifted), rest + 2 * (attention + 2 * 64 + 2 * 2));
+        shifted.attention.options.mixture.prior = Prior::PerPosition;
+        assert_eq!(total(&shifted), rest + 2 * (attention + 2 * 64 + 2 * 2 * 2_000));
+        shifted.attention.options.mixture.inference = Inference::Hard;
+        assert_eq!(total(&shifted), rest + 2 * (attention + 2 * 64));
+        // Values are queries; two score vectors a head.
+        let fastformer = 3 * (64 * 64 + 64) + 2 * 64;
+        assert_eq!(total(&sizes(Mechanism::Fastformer)), rest + 2 * fastformer);
+    }
+
+    /// The model of the reference data: `token_embedding`, `position_embedding`, one layer norm pair a layer, `head`
+    /// without bias.
+    #[test]
+    fn language_models_count_as_the_reference_ones() {
+        let mut model = sizes(Mechanism::Softmax);
+        model.head = Head::Language { tied: false };
+        let untied = ModelCost::of(&model, RUN).expect("sizes").total().parameters;
+        model.head = Head::Language { tied: true };
+        let tied = ModelCost::of(&model, RUN).expect("sizes").total().parameters;
+        assert_eq!(untied - tied, 16 * 64);
+        model.attention.options.position = Position::None;
+        assert_eq!(tied - ModelCost::of(&model, RUN).expect("sizes").total().parameters, 2_000 * 64);
+    }
+
+    #[test]
+    fn attention_equals_the_closed_forms() {
+        let paper = PaperSizes { tokens: 10, heads: 8, head_width: 16, width: 128 };
+        let layer = |mechanism, heads| {
+            let mut model = sizes(mechanism);
+            model.attention.options.heads = heads;
+            model.attention.options.fastformer = FastformerOptions::default();
+            model.attention.head_width = 16;
+            model.attention.bias = false;
+            (model.width, model.layers) = (128, 1);
+            part(&model, "attention projections").parameters + part(&model, "attention core").parameters
+        };
+        assert_eq!(layer(Mechanism::Softmax, 8), formulas::softmax_parameters(paper));
+        assert_eq!(Some(layer(Mechanism::Mgk, 4)), formulas::mgk_parameters(paper));
+        assert_eq!(layer(Mechanism::Fastformer, 8), formulas::fastformer_parameters_dense(8, 16));
+    }
+
+    #[test]
+    fn multiply_adds_count_visible_pairs() {
+        let mut model = sizes(Mechanism::Softmax);
+        let core = |model: &ModelSizes| part(model, "attention core").multiply_adds;
+        assert_eq!(core(&model), 2 * 1_000 * 1_000 * 2 * 64);
+        model.attention.options.causal = true;
+        assert_eq!(core(&model), 2 * (1_000 * 1_001 / 2) * 2 * 64);
+        model.attention.options.window = Some(3);
+        assert_eq!(core(&model), 2 * (1_000 * 4 - 6) * 2 * 64);
+        model.attention.options.causal = false;
+        assert_eq!(core(&model), 2 * (1_000 * 7 - 12) * 2 * 64);
+    }
+
+    #[test]
+    fn decode_state() {
+        let state = |mechanism| part(&sizes(mechanism), "attention core").state_bytes;
+        assert_eq!(state(Mechanism::Softmax), 2 * 500 * 2 * 64 * 4);
+        assert_eq!(state(Mechanism::Mgk), 2 * 500 * 3 * 64 * 4);
+        assert_eq!(state(Mechanism::Linear), 2 * 2 * 32 * 33 * 4);
+        let mut shared = sizes(Mechanism::Softmax);
+        shared.attention.options.key_value_heads = Some(1);
+        assert_eq!(part(&shared, "attention core").state_bytes, 2 * 500 * 2 * 32 * 4);
+    }
+
+    #[test]
+    fn sharing_of_fastformer() {
+        let parameters = |sharing| {
+            let mut model = sizes(Mechanism::Fastformer);
+            model.attention.options.fastformer.sharing = sharing;
+            part(&model, "attention projections").parameters
+        };
+        let whole = 64 * 64 + 64;
+        assert_eq!(parameters(Sharing::None), 2 * 4 * whole);
+        assert_eq!(parameters(Sharing::QueryValue), 2 * 3 * whole);
+        assert_eq!(parameters(Sharing::LayerWise), 3 * whole);
+        assert_eq!(parameters(Sharing::HeadWise), 2 * (2 * (64 * 32 + 32) + whole));
+    }
+
+    #[test]
+    fn impossible_and_huge_sizes() {
+        for mechanism in Mechanism::ALL {
+            let mut model = sizes(*mechanism);
+            (model.vocabulary, model.width, model.layers) = (1 << 26, 1 << 20, 1 << 12);
+            (model.feed_forward, model.context) = (1 << 24, 1 << 30);
+            (model.attention.options.heads, model.attention.head_width) = (1 << 12, 1 << 8);
+            model.attention.options.keys.components = 1 << 10;
+            let run = Run { batch: 1 << 20, length: 1 << 30, decoded: 1 << 30 };
+            ModelCost::of(&model, run).expect("counted without overflow");
+            model.attention.options.keys.components = 0;
+            let error = ModelCost::of(&model, run).expect_err("no component").to_string();
+            assert_eq!(error, "keys.components is 0, expected a whole number from 1 to 1024");
+        }
+        let mut model = sizes(Mechanism::Fastformer);
+        model.width = 65;
+        let error = ModelCost::of(&model, RUN).expect_err("inner width").to_string();
+        assert!(error.contains("is 64, expected the width, 65"), "{error}");
+        model = sizes(Mechanism::Softmax);
+        model.attention.options.key_value_heads = Some(3);
+        assert!(ModelCost::of(&model, RUN).is_err());
+    }
+
+    #[test]
+    fn table_ends_in_the_total() {
+        let cost = ModelCost::of(&sizes(Mechanism::Mgk), RUN).expect("sizes");
+        let table = cost.table("mgk");
+        assert_eq!(table.rows.len(), cost.parts.len() + 1);
+        let sum: Count = cost.parts.iter().map(|part| part.parameters).sum();
+        assert_eq!(table.rows.last().map(|row| row[1].clone()), Some(Cell::Whole(sum)));
+    }
 }

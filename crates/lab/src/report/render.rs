@@ -1,0 +1,309 @@
+//! A table in every form in which it is shown.
+
+use serde_json::{Map, Value, json};
+
+use super::escape::escape;
+use super::number::DASH;
+use super::table::{Align, Cell, Column, Table};
+
+/// Set after the best value of a column where bold letters are not to be had.
+const STAR: &str = " *";
+
+impl Table {
+    /// Aligned plain text for a terminal; the best value of a column carries a star.
+    pub fn to_text(&self) -> String {
+        let heading: Vec<String> = self.columns.iter().map(Column::heading).collect();
+        let body: Vec<Vec<String>> = (0..self.rows.len()).map(|row| self.written_row(row)).collect();
+        let starred: Vec<bool> = (0..self.columns.len()).map(|c| self.has_best(c)).collect();
+        let widths: Vec<usize> = (0..self.columns.len())
+            .map(|column| {
+                let cells = body.iter().map(|row| width(&row[column]) + if starred[column] { STAR.len() } else { 0 });
+                cells.chain([width(&heading[column])]).max().unwrap_or(0)
+            })
+            .collect();
+        let line = |cells: Vec<String>| {
+            let padded = cells.iter().zip(&widths).zip(&self.columns).map(|((cell, wide), column)| {
+                let space = " ".repeat(wide.saturating_sub(width(cell)));
+                match column.align {
+                    Align::Left => format!("{cell}{space}"),
+                    Align::Right => format!("{space}{cell}"),
+                }
+            });
+            padded.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+        };
+        let mut text = String::new();
+        if !self.title.is_empty() {
+            text += &format!("{}\n\n", one_line(&self.title));
+        }
+        text += &line(heading.clone());
+        text += &line(widths.iter().map(|wide| "─".repeat(*wide)).collect());
+        for (row, cells) in body.into_iter().enumerate() {
+            let marked = cells.into_iter().enumerate().map(|(column, cell)| {
+                // Columns with a star keep its place in every row, so that digits stay below digits.
+                let mark = if !starred[column] {
+                    ""
+                } else if self.is_best(row, column) {
+                    STAR
+                } else {
+                    "  "
+                };
+                cell + mark
+            });
+            text += &line(marked.collect());
+        }
+        if starred.contains(&true) {
+            text += "* best value of its column\n";
+        }
+        for note in &self.notes {
+            text += &format!("{}\n", one_line(note));
+        }
+        text
+    }
+
+    /// A Markdown table, best values in bold.
+    pub fn to_markdown(&self) -> String {
+        let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+        let mut text = String::new();
+        if !self.title.is_empty() {
+            text += &format!("**{}**\n\n", markdown(&self.title));
+        }
+        text += &line(self.columns.iter().map(|column| markdown(&column.heading())).collect());
+        let rule = |column: &Column| if column.align == Align::Left { ":--" } else { "--:" };
+        text += &line(self.columns.iter().map(|column| rule(column).to_owned()).collect());
+        for row in 0..self.rows.len() {
+            let cells = self.written_row(row).into_iter().enumerate().map(|(column, cell)| {
+                let cell = markdown(&cell);
+                if self.is_best(row, column) { format!("**{cell}**") } else { cell }
+            });
+            text += &line(cells.collect());
+        }
+        for note in &self.notes {
+            text += &format!("\n{}\n", markdown(note));
+        }
+        text
+    }
+
+    /// Comma-separated values (RFC 4180) at full precision, units in the heading; estimates take two columns.
+    pub fn to_csv(&self) -> String {
+        let line = |cells: Vec<String>| cells.iter().map(|cell| quoted(cell)).collect::<Vec<_>>().join(",") + "\r\n";
+        let estimates: Vec<bool> = (0..self.columns.len()).map(|column| self.has_deviation(column)).collect();
+        let mut heading = Vec::new();
+        for (column, estimate) in self.columns.iter().zip(&estimates) {
+            heading.push(column.heading());
+            if *estimate {
+                heading.push(format!("{} deviation", column.heading()));
+            }
+        }
+        let mut text = line(heading);
+        for row in 0..self.rows.len() {
+            let mut cells = Vec::new();
+            for (column, estimate) in estimates.iter().enumerate() {
+                let cell = self.cell(row, column);
+                cells.push(exact(cell));
+                if *estimate {
+                    cells.push(deviation(cell).map_or_else(String::new, |value| value.to_string()));
+                }
+            }
+            text += &line(cells);
+        }
+        text
+    }
+
+    /// Title, columns, notes, and rows as objects by column title: numbers at full precision, estimates as
+    /// `{"mean", "deviation"}`, what is not there or not finite as `null`.
+    pub fn to_json(&self) -> Value {
+        let rows = (0..self.rows.len()).map(|row| {
+            let cells = self.columns.iter().enumerate().map(|(column, named)| {
+                let value = match self.cell(row, column) {
+                    Cell::Empty => Value::Null,
+                    Cell::Text(text) => json!(text),
+                    Cell::Number(value) => json!(value),
+                    // JSON readers hold whole numbers of 64 bits at most.
+                    Cell::Whole(value) => u64::try_from(*value).map_or_else(|_| json!(*value as f64), |v| json!(v)),
+                    Cell::Estimate { mean, deviation } => json!({ "mean": mean, "deviation": deviation }),
+                };
+                (named.title.clone(), value)
+            });
+            Value::Object(cells.collect::<Map<_, _>>())
+        });
+        json!({
+            "title": self.title,
+            "columns": self.columns,
+            "rows": rows.collect::<Vec<_>>(),
+            "notes": self.notes,
+        })
+    }
+
+    /// An HTML table in a figure, best values set apart.
+    pub fn to_html(&self) -> String {
+        let side = |column: &Column| if column.align == Align::Right { " class=\"number\"" } else { "" };
+        let mut text = String::from("<figure class=\"table\">\n");
+        if !self.title.is_empty() {
+            text += &format!("<figcaption>{}</figcaption>\n", escape(&self.title));
+        }
+        text += "<div class=\"scroll\"><table>\n<thead><tr>";
+        for column in &self.columns {
+            let unit = if column.unit.is_empty() {
+                String::new()
+            } else {
+                format!(" <span class=\"unit\">{}</span>", escape(&column.unit))
+            };
+            text += &format!("<th scope=\"col\"{}>{}{unit}</th>", side(column), escape(&column.title));
+        }
+        text += "</tr></thead>\n<tbody>\n";
+        for row in 0..self.rows.len() {
+            text += "<tr>";
+            for (index, (column, cell)) in self.columns.iter().zip(self.written_row(row)).enumerate() {
+                let cell = escape(&cell);
+                let cell = if self.is_best(row, index) { format!("<strong>{cell}</strong>") } else { cell };
+                text += &format!("<td{}>{cell}</td>", side(column));
+            }
+            text += "</tr>\n";
+        }
+        text += "</tbody>\n</table></div>\n";
+        for note in &self.notes {
+            text += &format!("<p class=\"note\">{}</p>\n", escape(note));
+        }
+        text + "</figure>\n"
+    }
+
+    fn written_row(&self, row: usize) -> Vec<String> {
+        let cells = self.columns.iter().enumerate();
+        cells.map(|(index, column)| one_line(&column.format.cell(self.cell(row, index)))).collect()
+    }
+
+    fn has_best(&self, column: usize) -> bool {
+        (0..self.rows.len()).any(|row| self.is_best(row, column))
+    }
+
+    fn has_deviation(&self, column: usize) -> bool {
+        (0..self.rows.len()).any(|row| deviation(self.cell(row, column)).is_some())
+    }
+}
+
+impl Column {
+    /// Title and unit.
+    fn heading(&self) -> String {
+        let unit = if self.unit.is_empty() { String::new() } else { format!(" ({})", self.unit) };
+        one_line(&format!("{}{unit}", self.title))
+    }
+}
+
+fn deviation(cell: &Cell) -> Option<f64> {
+    if let Cell::Estimate { deviation, .. } = cell { *deviation } else { None }
+}
+
+/// A cell at full precision, for machines.
+fn exact(cell: &Cell) -> String {
+    match cell {
+        Cell::Text(text) => text.clone(),
+        Cell::Whole(value) => value.to_string(),
+        other => other.value().map_or_else(String::new, |value| value.to_string()),
+    }
+}
+
+/// Characters across in a terminal. Names and numbers here are of scripts with one column a character.
+fn width(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// Line breaks and other control characters would break the frame.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn markdown(text: &str) -> String {
+    let mut safe = String::new();
+    for character in one_line(text).chars() {
+        if matches!(character, '|' | '*' | '_' | '`' | '<' | '\\' | '[') {
+            safe.push('\\');
+        }
+        safe.push(character);
+    }
+    safe
+}
+
+fn quoted(cell: &str) -> String {
+    if cell == DASH {
+        return String::new();
+    }
+    if cell.contains([',', '"', '\n', '\r']) { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::table::{Best, Format};
+
+    fn sample() -> Table {
+        let mut table = Table::new(
+            "Ti<tle",
+            vec![
+                Column::text("mechanism"),
+                Column::number("accuracy", Format::Percent(1)).best(Best::Highest),
+                Column::number("time", Format::Significant(3)).unit("ms").best(Best::Lowest),
+            ],
+        )
+        .note("3 runs");
+        table.push(vec!["a|b, \"c\"".into(), Cell::Estimate { mean: 0.5, deviation: Some(0.01) }, 12.0.into()]);
+        table.push(vec!["<mgk>\n".into(), Cell::Estimate { mean: 0.75, deviation: Some(0.02) }, f64::NAN.into()]);
+        table.push(vec!["short".into()]);
+        table
+    }
+
+    #[test]
+    fn text() {
+        let expected = "\
+Ti<tle
+
+mechanism        accuracy  time (ms)
+─────────  ──────────────  ─────────
+a|b, \"c\"   50.0 ± 1.0 %         12.0
+<mgk>      75.0 ± 2.0 % *          –
+short                 –            –
+* best value of its column
+3 runs
+";
+        assert_eq!(sample().to_text(), expected);
+    }
+
+    #[test]
+    fn markdown_and_csv() {
+        let markdown = sample().to_markdown();
+        assert!(markdown.contains("| a\\|b, \"c\" | 50.0 ± 1.0 % | 12.0 |\n"), "{markdown}");
+        assert!(markdown.contains("| \\<mgk>  | **75.0 ± 2.0 %** | – |\n"), "{markdown}");
+        let csv = sample().to_csv();
+        let expected = "mechanism,accuracy,accuracy deviation,time (ms)\r\n\"a|b, \"\"c\"\"\",0.5,0.01,12\r\n\"<mgk>\n\",0.75,0.02,\r\nshort,,,\r\n";
+        assert_eq!(csv, expected);
+    }
+
+    #[test]
+    fn json() {
+        let json = sample().to_json();
+        assert_eq!(json["rows"][0]["accuracy"]["mean"], 0.5);
+        assert_eq!(json["rows"][1]["time"], Value::Null);
+        assert_eq!(json["rows"][2]["accuracy"], Value::Null);
+        assert_eq!(json["columns"][2]["unit"], "ms");
+    }
+
+    #[test]
+    fn html_is_well_formed_and_escaped() {
+        let html = sample().to_html();
+        let document = roxmltree::Document::parse(&html).expect("well-formed");
+        let cells: Vec<_> = document.descendants().filter(|node| node.has_tag_name("td")).collect();
+        assert_eq!(cells.len(), 9);
+        assert_eq!(cells[3].text(), Some("<mgk> "));
+        assert_eq!(document.descendants().filter(|node| node.has_tag_name("strong")).count(), 1);
+    }
+
+    #[test]
+    fn no_best_among_equals() {
+        let column = || vec![Column::number("n", Format::Plain).best(Best::Highest)];
+        let mut table = Table::new("", column());
+        table.push(vec![2.0.into()]);
+        table.push(vec![2.0.into()]);
+        assert!(!table.to_text().contains('*'));
+        table.push(vec![1.0.into()]);
+        assert_eq!(table.to_text().matches('*').count(), 3);
+    }
+}
