@@ -1,1 +1,5 @@
 //! Data sets, metrics and the training loop.
+
+pub mod data;
+pub mod metrics;
+pub mod train;
