@@ -75,7 +75,7 @@ pub fn paper(base: PaperSizes) -> Vec<Curve> {
     let against = format!("Two keys and {} heads over softmax with {even}; input as wide as the heads", even / 2);
     let ratio = || Axis::new("ratio of operations", "");
     let rule = |mut curve: Curve| {
-        curve.chart = curve.chart.rule(0.75, "3/4, the limit for long sequences");
+        curve.chart = curve.chart.rule(0.75, "3/4");
         curve
     };
     let over_length = Question {
@@ -103,8 +103,7 @@ pub fn paper(base: PaperSizes) -> Vec<Curve> {
             base.head_width, base.tokens
         ),
         x: Axis::new("heads H", ""),
-        y: Axis::new("operations", "")
-            .range(0.0, 1.05 * formulas::softmax_operations(sizes(base.tokens, 16, base.head_width)) as f64),
+        y: Axis::new("operations", ""),
         format: Format::Count,
     };
     let parameters = Question {
@@ -112,8 +111,7 @@ pub fn paper(base: PaperSizes) -> Vec<Curve> {
         title: "Parameters by number of heads",
         setting: format!("One layer, head width {}; input as wide as the heads, biases apart", base.head_width),
         x: Axis::new("heads H", ""),
-        y: Axis::new("parameters", "")
-            .range(0.0, 1.05 * formulas::softmax_parameters(sizes(1, 16, base.head_width)) as f64),
+        y: Axis::new("parameters", ""),
         format: Format::Count,
     };
     let named =

@@ -48,9 +48,10 @@ impl Ruler {
                     (low, high) = (low - room, high + room);
                 }
                 if padded {
-                    let room = 0.05 * (high - low);
-                    (low, high) =
-                        (if low == 0.0 { 0.0 } else { low - room }, if high == 0.0 { 0.0 } else { high + room });
+                    // Up to the next tick, so that the data lie between two lines of the grid.
+                    let step = linear_step(low, high, most.max(2), &axis.unit);
+                    let outward = ((low / step + 1e-9).floor() * step, (high / step - 1e-9).ceil() * step);
+                    (low, high) = (low.min(outward.0), high.max(outward.1));
                 }
             } else {
                 let room = if high / low < 1.0 + 1e-9 {
@@ -90,16 +91,20 @@ impl Ruler {
     }
 }
 
-/// The step 1, 2 or 5 times a power of ten (of 1024 times that for bytes) that gives at most `most` ticks.
-fn linear_ticks(low: f64, high: f64, most: usize, unit: &str) -> Vec<(f64, String)> {
-    let shown = if unit == "%" { 100.0 } else { 1.0 };
-    let prefix =
-        if unit == "B" { 1024f64.powf((high.abs().max(low.abs()).log2() / 10.0).floor().clamp(0.0, 6.0)) } else { 1.0 };
+/// The step, 1, 2 or 5 times a power of ten (of 1024 times that for bytes), that gives at most `most` ticks.
+fn linear_step(low: f64, high: f64, most: usize, unit: &str) -> f64 {
+    let power = (high.abs().max(low.abs()).log2() / 10.0).floor().clamp(0.0, 6.0);
+    let prefix = if unit == "B" { 1024f64.powf(power) } else { 1.0 };
     let rough = (high - low) / most as f64 / prefix;
     let decade = 10f64.powf(rough.log10().floor());
-    // The largest factor always suffices: rough is less than ten decades.
-    let step = [1.0, 2.0, 5.0, 10.0].iter().map(|factor| factor * decade).find(|step| *step >= rough * (1.0 - 1e-9));
-    let step = step.unwrap_or(10.0 * decade) * prefix;
+    let enough = |factor: &f64| factor * decade >= rough * (1.0 - 1e-9);
+    [1.0, 2.0, 5.0].into_iter().find(enough).unwrap_or(10.0) * decade * prefix
+}
+
+/// Multiples of the step of [`linear_step`] within the ends.
+fn linear_ticks(low: f64, high: f64, most: usize, unit: &str) -> Vec<(f64, String)> {
+    let shown = if unit == "%" { 100.0 } else { 1.0 };
+    let step = linear_step(low, high, most, unit);
     let first = (low / step - 1e-6).ceil();
     let count = ((high / step + 1e-6).floor() - first).clamp(0.0, 2.0 * most as f64) as usize;
     let values: Vec<f64> = (0..=count).map(|index| (first + index as f64) * step + 0.0).collect();
@@ -113,7 +118,7 @@ fn tick_text(value: f64, step: f64, unit: &str) -> String {
         return "0".into();
     }
     if unit == "B" {
-        return number::bytes(value);
+        return factor_text(value, unit);
     }
     let magnitude = value.abs();
     if !(1e-6..1e16).contains(&step) {
@@ -212,9 +217,9 @@ mod tests {
         let linear = |unit: &str| Axis::new("x", unit);
         assert_eq!(texts(&linear(""), 0.0, 1.0), ["0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
         assert_eq!(texts(&linear("%"), 0.0, 0.5), ["0", "10", "20", "30", "40", "50"]);
-        assert_eq!(texts(&linear(""), 0.0, 30_000.0), ["0", "5000", "10 k", "15 k", "20 k", "25 k", "30 k"]);
-        assert_eq!(texts(&linear("B"), 0.0, 4.0 * 1024.0 * 1024.0).last().map(String::as_str), Some("4.00 MiB"));
-        assert_eq!(texts(&linear("").scale(Scale::Log), 1.0, 1e4), ["1", "10", "100", "1000", "10 k"]);
+        assert_eq!(texts(&linear(""), 0.0, 30_000.0), ["0", "5,000", "10 k", "15 k", "20 k", "25 k", "30 k"]);
+        assert_eq!(texts(&linear("B"), 0.0, 4.0 * 1024.0 * 1024.0).last().map(String::as_str), Some("4 MiB"));
+        assert_eq!(texts(&linear("").scale(Scale::Log), 1.0, 1e4), ["1", "10", "100", "1,000", "10 k"]);
         assert_eq!(texts(&linear("").scale(Scale::Log2), 128.0, 1024.0), ["128", "256", "512", "1024"]);
         assert_eq!(texts(&linear("").scale(Scale::Log), 0.5, 5.0), ["0.5", "1", "2", "5"]);
     }

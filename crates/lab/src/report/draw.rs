@@ -4,7 +4,7 @@ use super::axis::{Ruler, drawable};
 use super::chart::{Axis, Chart, Data, Mark, Point, Scale, Series};
 use super::labels::{Area, beside, spread};
 use super::number::{significant, whole};
-use super::svg::{Anchor, Canvas, Letters, Paint, text_width};
+use super::svg::{Anchor, Canvas, Letters, MARGIN, Paint, text_width};
 
 /// Width of every chart.
 const WIDTH: f64 = 760.0;
@@ -17,7 +17,7 @@ const TITLE: f64 = 16.0;
 const TEXT: f64 = 13.0;
 const TICK: f64 = 12.0;
 /// Above the data: title, subtitle, name of the vertical axis.
-const TOP: f64 = 78.0;
+const TOP: f64 = 84.0;
 /// Below the data: ticks and name of the horizontal axis.
 const BOTTOM: f64 = 50.0;
 /// Markers on one line, at most.
@@ -71,8 +71,8 @@ impl Frame {
 fn draw(chart: &Chart, file: bool) -> String {
     let mut canvas = Canvas::default();
     let heading = Letters::new(TITLE, Paint::Ink, Anchor::Start);
-    canvas.text((14.0, 26.0), &chart.title, Letters { bold: true, ..heading });
-    canvas.text((14.0, 46.0), &chart.subtitle, Letters::new(TEXT, Paint::Muted, Anchor::Start));
+    canvas.text((MARGIN, 26.0), &chart.title, Letters { bold: true, ..heading });
+    canvas.text((MARGIN, 46.0), &chart.subtitle, Letters::new(TEXT, Paint::Muted, Anchor::Start));
     let height = match &chart.data {
         Data::Lines(series) => lines(&mut canvas, chart, series),
         Data::Scatter(marks) => scatter(&mut canvas, chart, marks),
@@ -131,18 +131,25 @@ fn axes(canvas: &mut Canvas, chart: &Chart, frame: &Frame) {
     }
     canvas.line((frame.left, frame.bottom), (frame.right, frame.bottom), Paint::Muted, 1.0, "");
     let ink = |anchor| Letters::new(TEXT, Paint::Ink, anchor);
-    canvas.text((14.0, TOP - 12.0), &name(&chart.y), ink(Anchor::Start));
+    canvas.text((MARGIN, TOP - 12.0), &name(&chart.y), ink(Anchor::Start));
     canvas.text(((frame.left + frame.right) / 2.0, frame.bottom + 40.0), &name(&chart.x), ink(Anchor::Middle));
 }
 
-/// The rule across, with its name where it covers least: at the left, above the rule.
-fn rule(canvas: &mut Canvas, chart: &Chart, frame: &Frame) {
-    let Some((value, text)) = &chart.rule else { return };
-    let Some(place) = frame.y.place(*value).filter(|place| (0.0..=1.0).contains(place)) else { return };
+/// The rule across, with its name where it covers the least of `data`. Returns the place of the name.
+fn rule(canvas: &mut Canvas, chart: &Chart, frame: &Frame, data: &[(f64, f64)]) -> Option<Area> {
+    let (value, text) = chart.rule.as_ref()?;
+    let place = frame.y.place(*value).filter(|place| (0.0..=1.0).contains(place))?;
     let y = frame.bottom - place * (frame.bottom - frame.top);
     canvas.line((frame.left, y), (frame.right, y), Paint::Muted, 1.2, "5 4");
-    let letters = Letters { halo: true, ..Letters::new(TICK, Paint::Muted, Anchor::End) };
-    canvas.text((frame.right - 6.0, y - 5.0), text, letters);
+    let wide = text_width(text, TICK);
+    let sides = [(frame.right - 6.0 - wide, y - 5.0), (frame.left + 6.0, y - 5.0)];
+    let below = sides.map(|(left, _)| (left, y + TICK + 3.0)).into_iter().filter(|(_, base)| *base < frame.bottom);
+    let area = |(left, base): (f64, f64)| Area { left, top: base - TICK, right: left + wide, bottom: base + 3.0 };
+    let covered = |area: &Area| data.iter().filter(|place| area.holds(**place)).count();
+    let area = sides.into_iter().chain(below).map(area).min_by_key(covered)?;
+    let letters = Letters { halo: true, ..Letters::new(TICK, Paint::Muted, Anchor::Start) };
+    canvas.text((area.left, area.bottom - 3.0), text, letters);
+    Some(area)
 }
 
 /// Room for the texts of the ticks of a vertical axis.
@@ -181,9 +188,10 @@ fn lines(canvas: &mut Canvas, chart: &Chart, series: &[Series]) -> Option<f64> {
     let names: Vec<String> = shown.iter().map(|line| fitted(&line.name, 190.0)).collect();
     let room = names.iter().map(|name| text_width(name, TEXT)).fold(0.0, f64::max) + 58.0;
     let height = HEIGHT.max(18.0 * shown.len() as f64);
-    let frame = Frame { left: 14.0 + tick_room(&y), right: WIDTH - room, top: TOP, bottom: TOP + height, x, y };
+    let frame = Frame { left: MARGIN + tick_room(&y), right: WIDTH - room, top: TOP, bottom: TOP + height, x, y };
     axes(canvas, chart, &frame);
-    rule(canvas, chart, &frame);
+    let data: Vec<_> = shown.iter().flat_map(|line| along(line, &frame)).collect();
+    rule(canvas, chart, &frame, &data);
 
     let corner = (frame.left, frame.top - 1.0);
     canvas.clipped(corner, (frame.right - frame.left + 1.0, height + 2.0), |canvas| {
@@ -235,6 +243,23 @@ fn pieces<'a>(line: &'a Series, frame: &Frame) -> Vec<Vec<&'a Point>> {
     }
     pieces.retain(|piece| !piece.is_empty());
     pieces
+}
+
+/// Places along the lines of a series, near enough to each other to tell what they cover.
+fn along(line: &Series, frame: &Frame) -> Vec<(f64, f64)> {
+    let mut places = Vec::new();
+    for piece in pieces(line, frame) {
+        let corners: Vec<_> = piece.iter().filter_map(|p| frame.at(p.x, p.y)).collect();
+        for pair in thinned(&corners).windows(2) {
+            let ((x, y), (to_x, to_y)) = (pair[0], pair[1]);
+            let steps = ((to_x - x).hypot(to_y - y) / 4.0).clamp(1.0, 400.0).ceil();
+            places.extend((0..steps as usize).map(|step| {
+                let share = step as f64 / steps;
+                (x + share * (to_x - x), y + share * (to_y - y))
+            }));
+        }
+    }
+    places
 }
 
 fn band(canvas: &mut Canvas, piece: &[&Point], style: usize, frame: &Frame) {
@@ -292,12 +317,13 @@ fn scatter(canvas: &mut Canvas, chart: &Chart, marks: &[Mark]) -> Option<f64> {
     }
     let y = Ruler::fit(&chart.y, ends, false, true, 6)?;
     let x = Ruler::fit(&chart.x, shown.iter().map(|m| m.x), false, true, 7)?;
-    let frame = Frame { left: 14.0 + tick_room(&y), right: WIDTH - 24.0, top: TOP, bottom: TOP + HEIGHT + 20.0, x, y };
+    let frame =
+        Frame { left: MARGIN + tick_room(&y), right: WIDTH - 24.0, top: TOP, bottom: TOP + HEIGHT + 20.0, x, y };
     axes(canvas, chart, &frame);
-    rule(canvas, chart, &frame);
     let inside = |m: &Mark| frame.at(m.x, m.y).filter(|place| frame.holds(*place));
     let inside: Vec<(&Mark, (f64, f64))> = shown.iter().filter_map(|m| Some((*m, inside(m)?))).collect();
-    let mut obstacles = Vec::new();
+    let places: Vec<(f64, f64)> = inside.iter().map(|(_, place)| *place).collect();
+    let mut obstacles: Vec<Area> = rule(canvas, chart, &frame, &places).into_iter().collect();
     for (mark, place) in &inside {
         if let Some((high, low)) = frame.bar(mark.x, mark.y, mark.deviation) {
             error_bar(canvas, mark.style, (place.0, high), (place.0, low));
@@ -310,17 +336,9 @@ fn scatter(canvas: &mut Canvas, chart: &Chart, marks: &[Mark]) -> Option<f64> {
         let hint = format!("{}: {}{deviation} at {}", mark.name, written(mark.y, &chart.y), written(mark.x, &chart.x));
         canvas.marker(*place, mark.style, 6.0, &hint);
     }
-    let places: Vec<(f64, f64)> = inside.iter().map(|(_, place)| *place).collect();
     let names: Vec<String> = inside.iter().map(|(mark, _)| fitted(&mark.name, 220.0)).collect();
     let sizes: Vec<(f64, f64)> = names.iter().map(|name| (text_width(name, TEXT), TEXT + 2.0)).collect();
     let area = Area { left: frame.left + 2.0, top: frame.top, right: frame.right, bottom: frame.bottom - 2.0 };
-    if let Some((value, text)) = &chart.rule
-        && let Some(place) = frame.y.place(*value)
-    {
-        let y = frame.bottom - place * (frame.bottom - frame.top);
-        let left = frame.right - 6.0 - text_width(text, TICK);
-        obstacles.push(Area { left, top: y - TICK - 5.0, right: frame.right, bottom: y });
-    }
     for ((name, at), point) in names.iter().zip(beside(&places, &sizes, &obstacles, &area)).zip(&places) {
         let (x, y) = (at.left, at.bottom - 4.0);
         // A name that had to move away shows what it belongs to.
@@ -352,10 +370,11 @@ fn rows(canvas: &mut Canvas, chart: &Chart, marks: &[Mark], bars: bool) -> Optio
     let ruler = marks.iter().any(|m| drawable(m.y, scale)).then(|| Ruler::fit(&chart.y, values, bars, true, 7))??;
 
     let names: Vec<String> = marks.iter().map(|mark| fitted(&mark.name, 220.0)).collect();
-    let left = 14.0 + names.iter().map(|name| text_width(name, TEXT)).fold(0.0, f64::max) + 12.0;
+    let left = MARGIN + names.iter().map(|name| text_width(name, TEXT)).fold(0.0, f64::max) + 12.0;
     let texts: Vec<String> = marks.iter().map(|mark| fitted(&row_text(mark, chart), 220.0)).collect();
-    let right = WIDTH - 14.0 - texts.iter().map(|text| text_width(text, TEXT)).fold(0.0, f64::max) - 14.0;
-    let top = 62.0;
+    let right = WIDTH - MARGIN - texts.iter().map(|text| text_width(text, TEXT)).fold(0.0, f64::max) - MARGIN;
+    // The name of a rule stands above the rows.
+    let top = if chart.rule.is_some() { 80.0 } else { 62.0 };
     let bottom = top + ROW * marks.len() as f64 + 6.0;
     let across = |value: f64| ruler.place(value).map(|place| left + place.clamp(0.0, 1.0) * (right - left));
 
@@ -372,7 +391,7 @@ fn rows(canvas: &mut Canvas, chart: &Chart, marks: &[Mark], bars: bool) -> Optio
     for (row, ((mark, name), text)) in marks.iter().zip(&names).zip(&texts).enumerate() {
         let y = top + 3.0 + ROW * (row as f64 + 0.5);
         canvas.text((left - 10.0, y + 4.5), name, Letters::new(TEXT, Paint::Ink, Anchor::End));
-        canvas.text((WIDTH - 14.0, y + 4.5), text, Letters::new(TEXT, Paint::Ink, Anchor::End));
+        canvas.text((WIDTH - MARGIN, y + 4.5), text, Letters::new(TEXT, Paint::Ink, Anchor::End));
         let Some(x) = across(mark.y) else { continue };
         if bars {
             canvas.rect((x.min(base), y - 8.0), ((x - base).abs().max(1.0), 16.0), Paint::Series(mark.style));
@@ -410,7 +429,14 @@ fn row_text(mark: &Mark, chart: &Chart) -> String {
         return format.cell(&super::Cell::Estimate { mean: mark.y, deviation });
     }
     let value = written(mark.y, &chart.y);
-    if deviation > 0.0 { format!("{value} ± {}", written(deviation, &chart.y)) } else { value }
+    if deviation == 0.0 {
+        return value;
+    }
+    let estimate = super::Cell::Estimate { mean: mark.y, deviation: Some(deviation) };
+    match chart.y.unit.as_str() {
+        "B" => super::Format::Bytes.cell(&estimate),
+        unit => format!("{} {unit}", super::Format::Significant(3).cell(&estimate)).trim_end().to_owned(),
+    }
 }
 
 /// The deviation where there is one that can be drawn, else 0.

@@ -141,7 +141,7 @@ fn file_name(name: &str) -> String {
 const STYLE: &str = "\
 :root{--ink:#1f2328;--muted:#59636e;--line:#dde1e6;--ground:#fff;--raised:#f6f8fa;--link:#0969da;--best:#e6f4ea}
 *{box-sizing:border-box}
-body{margin:0 auto;max-width:62rem;padding:2.5rem 1.5rem 4rem;background:var(--ground);color:var(--ink);
+body{margin:0 auto;max-width:70rem;padding:2.5rem 1.5rem 4rem;background:var(--ground);color:var(--ink);
 font:16px/1.55 system-ui,-apple-system,'Segoe UI','Helvetica Neue',Arial,'Liberation Sans',sans-serif}
 h1{font-size:1.9rem;line-height:1.2;margin:0 0 .6rem;letter-spacing:-.01em}
 h2{font-size:1.3rem;margin:2.6rem 0 .8rem;padding-top:1.2rem;border-top:1px solid var(--line)}
@@ -158,8 +158,8 @@ figure{margin:1.4rem 0;break-inside:avoid}
 figcaption{font-weight:600;margin-bottom:.5rem}
 svg.chart{display:block;width:100%;max-width:760px;height:auto}
 .scroll{overflow-x:auto}
-table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums}
-th,td{padding:.38rem .8rem;text-align:left;white-space:nowrap;border-bottom:1px solid var(--line)}
+table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nums}
+th,td{padding:.38rem .65rem;text-align:left;white-space:nowrap;border-bottom:1px solid var(--line)}
 th{border-bottom:2px solid var(--muted);vertical-align:bottom}
 .number{text-align:right}
 .unit{color:var(--muted);font-weight:400}

@@ -16,6 +16,11 @@ impl Area {
         if wide > 0.0 && high > 0.0 { wide * high } else { 0.0 }
     }
 
+    /// Whether a point lies in it.
+    pub fn holds(&self, (x, y): (f64, f64)) -> bool {
+        (self.left..=self.right).contains(&x) && (self.top..=self.bottom).contains(&y)
+    }
+
     /// How much of it lies outside `frame`.
     fn outside(&self, frame: &Self) -> f64 {
         let area = (self.right - self.left) * (self.bottom - self.top);

@@ -13,6 +13,9 @@ use super::escape::escape;
 pub(super) const FONT: &str =
     "system-ui, -apple-system, 'Segoe UI', 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif";
 
+/// Left of everything.
+pub(super) const MARGIN: f64 = 14.0;
+
 /// One way to draw a series.
 struct Style {
     light: &'static str,
@@ -151,7 +154,8 @@ pub(super) fn text_width(text: &str, size: f64) -> f64 {
         letter if (letter as u32) > 0x2e80 => 1.0,
         _ => 0.57,
     };
-    size * text.chars().map(em).sum::<f64>()
+    // The widest of the usual fonts.
+    1.1 * size * text.chars().map(em).sum::<f64>()
 }
 
 /// Shapes in the order in which they cover each other.
@@ -294,20 +298,21 @@ impl Canvas {
 
     /// The picture of this size. `file`: a document of its own on white, else an element of a page.
     pub fn finish(self, size: (f64, f64), title: &str, description: &str, file: bool) -> String {
-        let (wide, high) = (px(size.0), px(size.1));
-        let prolog = if file { "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n" } else { "" };
+        // A page has a margin of its own.
+        let left = if file { 0.0 } else { MARGIN };
+        let (left, wide, high) = (px(left), px(size.0 - left), px(size.1));
         let mut ground = Self::default();
         if file {
             ground.rect((0.0, 0.0), size, Paint::Paper);
         }
-        let limits = if file { String::new() } else { " class=\"chart\"".into() };
+        let prolog = if file { "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n" } else { "" };
+        let class = if file { "" } else { " class=\"chart\"" };
+        let (font, title, description) = (escape(FONT), escape(title), escape(description));
         format!(
-            "{prolog}<svg xmlns=\"http://www.w3.org/2000/svg\"{limits} role=\"img\" width=\"{wide}\" height=\"{high}\" viewBox=\"0 0 {wide} {high}\" font-family=\"{}\">\n<title>{}</title>\n<desc>{}</desc>\n{}{}</svg>\n",
-            escape(FONT),
-            escape(title),
-            escape(description),
-            ground.body,
-            self.body
+            "{prolog}<svg xmlns=\"http://www.w3.org/2000/svg\"{class} role=\"img\" width=\"{wide}\" height=\"{high}\" \
+             viewBox=\"{left} 0 {wide} {high}\" font-family=\"{font}\">\n\
+             <title>{title}</title>\n<desc>{description}</desc>\n{}{}</svg>\n",
+            ground.body, self.body
         )
     }
 }

@@ -17,7 +17,7 @@ pub enum Align {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Format {
-    /// As they are: whole numbers with thin groups of three, others with four significant digits.
+    /// As they are: whole numbers in groups of three, others with four significant digits.
     #[default]
     Plain,
     /// This many digits after the point.
