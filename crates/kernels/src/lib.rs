@@ -4,6 +4,8 @@
 //! live one file each, the float64 twins under [`reference`].
 
 mod additive;
+mod cache;
+mod dropout;
 pub mod elementwise;
 mod error;
 mod gaussian_mixture;
@@ -18,8 +20,10 @@ pub mod reference;
 mod shape;
 pub mod simd;
 mod softmax;
+mod tiled;
 
 pub use additive::Additive;
+pub use dropout::Dropout;
 pub use error::Error;
 pub use gaussian_mixture::GaussianMixture;
 pub use linear::Linear;
@@ -27,4 +31,4 @@ pub use mask::{Mask, Padding};
 pub use mechanism::{AttentionOptions, Call, Mechanism};
 pub use operator::{Decode, Operator, Reference, Saved, View};
 pub use shape::{AttentionShape, Layout, Rows};
-pub use softmax::{Dropout, Softmax};
+pub use softmax::Softmax;

@@ -266,17 +266,19 @@ pub enum Prior {
 }
 
 /// `mixture.variances`: a named choice or a list with one variance a component.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Variances {
     /// A choice that scales with the head width.
     Named(NamedVariances),
     /// One variance a component.
     List(Vec<f64>),
-    /// `sqrt(D)` for all (MGK paper, appendix A.1).
-    #[default]
-    #[serde(skip)]
-    Default,
+}
+
+impl Default for Variances {
+    fn default() -> Self {
+        Self::Named(NamedVariances::Paper)
+    }
 }
 
 /// Named choices of variances.
@@ -309,7 +311,7 @@ impl Variances {
             )),
         };
         match self {
-            Self::Default | Self::Named(NamedVariances::Paper) => Ok(vec![root; components]),
+            Self::Named(NamedVariances::Paper) => Ok(vec![root; components]),
             Self::Named(NamedVariances::Paper13) => pair(3.0 * root, "paper-1-3"),
             Self::Named(NamedVariances::ReleasedLm) => pair(root / 3.0, "released-lm"),
             Self::List(list) if list.len() != components => Err(Error::option(

@@ -1,18 +1,15 @@
 //! Exact scaled dot-product attention.
 
-use crate::{Error, Layout, Mask, Operator, Reference, Saved, View};
 use std::sync::Arc;
 
-/// Dropout on normalised attention weights.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Dropout {
-    /// Probability that a weight becomes 0, in `[0, 1)`; the others grow by `1 / (1 - rate)`.
-    pub rate: f32,
-    /// Names the draw: the same key gives the same weights.
-    pub key: u64,
-}
+use crate::{
+    AttentionShape, Decode, Dropout, Error, Layout, Mask, Operator, Reference, Saved, View,
+    cache::Cache,
+    reference,
+    tiled::Scores,
+};
 
-/// Inputs `q k v [bias]`; `bias [H,N,S]`.
+/// `out = softmax_j(tau q_i.k_j + bias_ij) v`: inputs `q k v [bias]`, `bias [H,N,S]`.
 #[derive(Clone, Debug, Default)]
 pub struct Softmax {
     /// Axis order.
@@ -21,7 +18,7 @@ pub struct Softmax {
     pub mask: Mask,
     /// Score scale `tau` in place of `1/sqrt(D)`.
     pub scale: Option<f64>,
-    /// ALiBi: `slopes[h] * |j - (i + S - N)|` is taken from each score.
+    /// ALiBi (Press et al. 2022): `slopes[h] * |j - (i + S - N)|` is taken from each score.
     pub slopes: Option<Arc<[f32]>>,
     /// Whether the inputs end with an additive bias.
     pub bias: bool,
@@ -29,31 +26,90 @@ pub struct Softmax {
     pub dropout: Option<Dropout>,
 }
 
+impl Softmax {
+    /// Sizes of a call.
+    ///
+    /// # Errors
+    /// Shapes that do not fit together.
+    pub fn shape(&self, shapes: &[&[usize]]) -> Result<AttentionShape, Error> {
+        let shape = AttentionShape::from_tensors(shapes[0], shapes[1], shapes[2], self.layout, false)?;
+        self.mask.check(&shape)?;
+        if self.bias {
+            Error::check_shape("bias", shapes[3], &[shape.heads, shape.queries, shape.keys])?;
+        }
+        if let Some(slopes) = &self.slopes {
+            Error::check_shape("slopes", &[slopes.len()], &[shape.heads])?;
+        }
+        if let Some(scale) = self.scale
+            && !(scale.is_finite() && scale > 0.0)
+        {
+            return Err(Error::option("scale", scale, "a positive number"));
+        }
+        Ok(shape)
+    }
+
+    fn scores<'a>(&'a self, inputs: &[View<'a, f32>]) -> Scores<'a> {
+        let shapes: Vec<_> = inputs.iter().map(|x| x.shape).collect();
+        let shape = self.shape(&shapes).expect("shapes were checked");
+        let scale = self.scale.unwrap_or(1.0 / (shape.head_width as f64).sqrt());
+        Scores {
+            shape,
+            mask: &self.mask,
+            q: inputs[0].data,
+            k: inputs[1].data,
+            v: inputs[2].data,
+            gains: vec![scale as f32],
+            gaussian: false,
+            hard: false,
+            prior: None,
+            shift: None,
+            bias: self.bias.then(|| inputs[3].data),
+            slopes: self.slopes.as_deref(),
+            dropout: self.dropout,
+        }
+    }
+}
+
 impl Operator for Softmax {
     fn inputs(&self) -> Vec<&'static str> {
-        todo!()
+        if self.bias { vec!["q", "k", "v", "bias"] } else { vec!["q", "k", "v"] }
     }
 
-    fn out_shape(&self, _shapes: &[&[usize]]) -> Result<Vec<usize>, Error> {
-        todo!()
+    fn out_shape(&self, shapes: &[&[usize]]) -> Result<Vec<usize>, Error> {
+        Ok(self.shape(shapes)?.out_shape())
     }
 
-    fn forward(&self, _inputs: &[View<f32>], _out: &mut [f32]) -> Saved {
-        todo!()
+    fn forward(&self, inputs: &[View<f32>], out: &mut [f32]) -> Saved {
+        self.scores(inputs).forward(out)
     }
 
     fn backward(
         &self,
-        _inputs: &[View<f32>],
-        _out: &[f32],
-        _saved: &Saved,
-        _grad_out: &[f32],
-        _wanted: &[bool],
+        inputs: &[View<f32>],
+        out: &[f32],
+        saved: &Saved,
+        grad_out: &[f32],
+        wanted: &[bool],
     ) -> Vec<Option<Vec<f32>>> {
-        todo!()
+        let bias = self.bias && wanted[3];
+        let grads = self.scores(inputs).backward(out, saved, grad_out, false, bias);
+        let all = [Some(grads.q), Some(grads.k), Some(grads.v), grads.bias];
+        all.into_iter().zip(wanted).map(|(grad, wanted)| grad.filter(|_| *wanted)).collect()
     }
 
-    fn reference(&self, _inputs: &[View<f64>], _grad_out: Option<&[f64]>) -> Reference {
-        todo!()
+    fn reference(&self, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference {
+        reference::softmax::softmax(self, inputs, grad_out)
+    }
+
+    fn has_lse(&self) -> bool {
+        true
+    }
+
+    fn decoder(&self) -> Option<Box<dyn Decode>> {
+        let decodes = self.mask.causal && self.mask.valid.is_none() && !self.bias;
+        decodes.then(|| {
+            let operator = Self { layout: Layout::TokenFirst, dropout: None, ..self.clone() };
+            Box::new(Cache::new(Arc::new(operator), self.layout, self.mask.window)) as Box<dyn Decode>
+        })
     }
 }

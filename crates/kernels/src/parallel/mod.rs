@@ -41,3 +41,15 @@ pub fn with_scratch<R>(len: usize, task: impl FnOnce(&mut [f32]) -> R) -> R {
     SCRATCH.replace(buffer);
     result
 }
+
+/// Cuts a scratch buffer into consecutive parts of these sizes.
+///
+/// # Panics
+/// If the buffer is shorter than their sum.
+pub fn split<const PARTS: usize>(mut scratch: &mut [f32], sizes: [usize; PARTS]) -> [&mut [f32]; PARTS] {
+    sizes.map(|size| {
+        let (part, rest) = std::mem::take(&mut scratch).split_at_mut(size);
+        scratch = rest;
+        part
+    })
+}

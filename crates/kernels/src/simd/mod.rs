@@ -5,7 +5,7 @@
 
 mod math;
 
-pub use math::{exp, gelu, gelu_slope, tanh};
+pub use math::{exp, exp2, gelu, gelu_slope, tanh};
 
 /// Floats that loops handle at a time: one AVX-512 register, two of AVX2, four of NEON.
 pub const LANES: usize = 16;

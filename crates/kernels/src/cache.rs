@@ -1,0 +1,104 @@
+//! Decoding with a cache of keys and values, for mechanisms whose every query looks at every earlier key.
+
+use std::sync::Arc;
+
+use crate::{Decode, Layout, Operator, View};
+
+/// Keys and values of the tokens so far, token first, one buffer a batch row.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    /// The operator in token-first layout, causal.
+    operator: Arc<dyn Operator>,
+    /// Layout of the tokens that come in.
+    layout: Layout,
+    /// Keys further back than this are dropped.
+    window: Option<usize>,
+    rows: Vec<Row>,
+    /// Tokens that came before the first one in the cache.
+    dropped: usize,
+    tokens: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Row {
+    k: Vec<f32>,
+    v: Vec<f32>,
+}
+
+impl Cache {
+    /// An empty cache. `operator` takes one batch row, token first, under a causal mask with this `window`.
+    pub fn new(operator: Arc<dyn Operator>, layout: Layout, window: Option<usize>) -> Self {
+        Self { operator, layout, window, rows: Vec::new(), dropped: 0, tokens: 0 }
+    }
+}
+
+impl Decode for Cache {
+    fn step(&mut self, inputs: &[View<f32>], out: &mut [f32]) {
+        let names = self.operator.inputs();
+        let (q, k, v) = (&inputs[0], &inputs[1], &inputs[2]);
+        let batch = q.shape[0];
+        self.rows.resize_with(batch, Row::default);
+        self.tokens += 1;
+        // With one token, [B,H,1,D] and [B,1,H,D] are the same memory; only components and heads trade places.
+        let head_first = self.layout == Layout::HeadFirst;
+        let heads = |x: &View<f32>| if head_first { x.shape[1] } else { x.shape[x.shape.len() - 2] };
+        let width = q.shape[3];
+        let (k_len, v_len) = (k.data.len() / batch, v.data.len() / batch);
+        let components = k_len / (heads(k) * width);
+        for (b, row) in self.rows.iter_mut().enumerate() {
+            let token = &k.data[b * k_len..(b + 1) * k_len];
+            for r in 0..components {
+                for h in 0..heads(k) {
+                    let at = if head_first { h * components + r } else { r * heads(k) + h };
+                    row.k.extend_from_slice(&token[at * width..(at + 1) * width]);
+                }
+            }
+            row.v.extend_from_slice(&v.data[b * v_len..(b + 1) * v_len]);
+        }
+        let mut cached = self.tokens - self.dropped;
+        if let Some(window) = self.window
+            && cached > 2 * (window + 1)
+        {
+            // Half of the cache leaves at a time, so that a token costs a constant amount of copying on average.
+            let leaving = cached - (window + 1);
+            for row in &mut self.rows {
+                row.k.drain(..leaving * k_len);
+                row.v.drain(..leaving * v_len);
+            }
+            self.dropped += leaving;
+            cached -= leaving;
+        }
+        // A prior a position is cut to the positions in the cache.
+        let parameters: Vec<(Vec<usize>, Vec<f32>)> = inputs[3..]
+            .iter()
+            .zip(&names[3..])
+            .map(|(x, name)| match (*name, x.shape) {
+                ("log_prior", &[heads, components, positions]) => {
+                    let rows = x.data.chunks_exact(positions);
+                    let cut = rows.flat_map(|row| row[self.dropped..self.dropped + cached].iter().copied());
+                    (vec![heads, components, cached], cut.collect())
+                }
+                _ => (x.shape.to_vec(), x.data.to_vec()),
+            })
+            .collect();
+        let q_shape = [1, 1, heads(q), width];
+        let v_shape = [1, cached, heads(v), v.shape[3]];
+        let mixture = k.shape.len() == 5;
+        let k_shape: &[usize] =
+            if mixture { &[1, cached, components, heads(k), width] } else { &[1, cached, heads(k), width] };
+        let q_len = q.data.len() / batch;
+        for (b, (row, out)) in self.rows.iter().zip(out.chunks_exact_mut(heads(q) * v.shape[3])).enumerate() {
+            let mut views = vec![
+                View::new(&q.data[b * q_len..(b + 1) * q_len], &q_shape),
+                View::new(&row.k, k_shape),
+                View::new(&row.v, &v_shape),
+            ];
+            views.extend(parameters.iter().map(|(shape, data)| View::new(data, shape)));
+            self.operator.forward(&views, out);
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.rows.iter().map(|row| (row.k.len() + row.v.len()) * size_of::<f32>()).sum()
+    }
+}
