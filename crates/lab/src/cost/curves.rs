@@ -135,7 +135,8 @@ pub fn paper(base: PaperSizes) -> Vec<Curve> {
     ]
 }
 
-/// Multiply-adds, activations and decode state of named models over the length of the sequence. Each length is
+/// Multiply-adds, activations and decode state of named models over the length of the sequence, and the first two as a
+/// share of those of the first model. Each length is
 /// also the context, so that models are compared beyond the one that they were made for.
 ///
 /// # Errors
@@ -179,7 +180,24 @@ pub fn over_length(models: &[(String, ModelSizes)], batch: usize, lengths: &[usi
     ];
     let measures =
         [|part: &Part| part.multiply_adds, |part: &Part| part.activation_bytes, |part: &Part| part.state_bytes];
-    Ok(curves(questions, measures, models, lengths, &costs))
+    let mut curves = curves(questions, measures, models, lengths, &costs);
+    // Lines that lie on each other over many factors of two part when held against the first.
+    if let Some((first, _)) = models.first() {
+        let against = |measured: &str| format!("{measured}, as a share of that of {first}");
+        let ratios = [
+            ("multiply-adds-ratio-over-length", "Multiply-adds against the first model", against("Forward pass")),
+            ("activations-ratio-over-length", "Activations against the first model", against("Training step")),
+        ];
+        for ((name, title, setting), measure) in ratios.into_iter().zip(measures) {
+            let y = Axis::new("ratio", "");
+            let question = Question { name, title, setting, x: tokens(), y, format: Format::Ratio };
+            let share = |at: usize, line: usize| measure(&costs[at][line]) as f64 / measure(&costs[at][0]) as f64;
+            curves.push(question.curve(lengths, &names(models), |line, at| {
+                lengths.iter().position(|length| *length == at).map(|at| share(at, line)).into()
+            }));
+        }
+    }
+    Ok(curves)
 }
 
 /// Parameters, multiply-adds and activations of named models over the width of the model. Heads stay as many and
@@ -238,6 +256,10 @@ fn question<'a>(
     Question { name, title, setting, x, y: Axis::new(measured, unit).scale(Scale::Log), format }
 }
 
+fn names(models: &[(String, ModelSizes)]) -> Vec<String> {
+    models.iter().map(|model| model.0.clone()).collect()
+}
+
 /// One curve a question; `costs[place][model]`.
 fn curves<const N: usize>(
     questions: [Question; N],
@@ -246,7 +268,7 @@ fn curves<const N: usize>(
     over: &[usize],
     costs: &[Vec<Part>],
 ) -> Vec<Curve> {
-    let names: Vec<String> = models.iter().map(|model| model.0.clone()).collect();
+    let names = names(models);
     let answered = questions.into_iter().zip(measures).map(|(question, measure)| {
         question.curve(over, &names, |line, at| {
             let place = over.iter().position(|value| *value == at);
@@ -291,6 +313,8 @@ mod tests {
         assert!(growth(&curves[0], 0) > 3.9 && (1.999..=2.0).contains(&growth(&curves[0], 1)));
         // Memory of training is linear in the length for both; decode state is for softmax alone.
         assert!(growth(&curves[1], 0) < 2.01 && growth(&curves[1], 1) < 2.01);
+        let last = |curve: &Curve| curve.table.rows[1][2].value().expect("a number");
+        assert!(last(&curves[3]) < 0.1 && (0.9..1.1).contains(&last(&curves[4])));
         assert!(growth(&curves[2], 0) == 2.0 && growth(&curves[2], 1) == 1.0);
         assert!(over_length(&models, 0, &[16]).is_err());
         let run = Run { batch: 4, length: 16, decoded: 16 };

@@ -25,6 +25,9 @@ pub struct AttentionCost {
     pub shared_between_layers: bool,
 }
 
+/// Positions between two sums that the causal form of linear attention keeps for its backward pass.
+const LINEAR_SEGMENT: Count = 256;
+
 /// Counts the attention of one layer of a model of `width` and `context`.
 ///
 /// # Errors
@@ -37,84 +40,86 @@ pub fn attention_cost(
 ) -> Result<AttentionCost, CostError> {
     let count = |size: usize| size as Count;
     let options = &sizes.options;
+    let mixture = options.mechanism.is_mixture();
     let (heads, key_heads) = (count(options.heads), count(options.key_heads()));
     let (head, components) = (count(sizes.head_width), count(options.components()));
-    let (n, decoded) = (count(run.length), count(run.decoded));
-    let outside = count(width);
+    let (n, decoded, outside) = (count(run.length), count(run.decoded), count(width));
     let (inner, key_inner) = (heads * head, key_heads * head);
     let projected_keys = if options.shifted() { 1 } else { components };
+    let bias = Count::from(sizes.bias);
 
-    // Softmax and the kernels around keys: q, k of every component, v, and the output projection.
-    let projection = |columns: Count| (outside * columns, if sizes.bias { columns } else { 0 });
-    let columns = [inner, projected_keys * key_inner, key_inner];
-    let mut weights: Count = columns.iter().map(|c| projection(*c).0).sum::<Count>() + inner * outside;
-    let mut biases: Count = if sizes.bias { columns.iter().sum::<Count>() + outside } else { 0 };
+    // Queries, keys of every component, values, and back: the same for every mechanism with keys of its own.
+    let columns = inner + (projected_keys + 1) * key_inner;
     let shifts = if options.shifted() { components * key_inner } else { 0 };
-
-    let pairs = visible_pairs(n, options.causal, options.window.map(count));
-    let prior_rows = if options.mixture.prior == Prior::PerPosition { count(context) } else { 1 };
-    let mixture_parameters = match options.mixture.inference {
-        // Not learned by gradient: a buffer, or not there at all.
-        Inference::SoftEm | Inference::Hard => 0,
-        Inference::Soft => heads * components * prior_rows,
+    let mut cost = AttentionCost {
+        projection_parameters: outside * (columns + inner) + bias * (columns + outside) + shifts,
+        projection_operations: n * outside * (columns + inner),
+        ..AttentionCost::default()
     };
-    let variances = if options.mixture.learn_variances { components } else { 0 };
-    let read_and_written = n * (2 * inner + (projected_keys + 1) * key_inner);
-    let cached = |keys: Count| decoded * (keys + 1) * key_inner;
-    // `[D,Dv]` and `[D]` a head; a prior of their own gives query heads that share keys different states.
-    let prefix = |heads: Count| heads * head * (head + 1);
+    let read_and_written = n * (columns + inner);
 
-    let mut cost = AttentionCost::default();
+    // Every query looks at every key that it sees. Kept a row: the log of its denominator, its top and an inverse.
+    let pairs = visible_pairs(n, options.causal, options.window.map(count));
+    let rows = 3 * n * heads;
+    // A cache is cut back to its window when it is twice as long.
+    let cached = options.window.map_or(decoded, |window| decoded.min(2 * (count(window) + 1)));
+    let cache = cached * (projected_keys + 1) * key_inner;
+
     match options.mechanism {
         Mechanism::Softmax => {
             cost.core_operations = pairs * 2 * inner;
-            cost.kept_floats = read_and_written + n * heads;
-            cost.state_floats = cached(1);
+            cost.kept_floats = read_and_written + rows;
+            cost.state_floats = cache;
         }
         Mechanism::Gaussian | Mechanism::Mgk => {
-            let mixture = options.mechanism.is_mixture();
-            cost.core_parameters = variances + if mixture { mixture_parameters } else { 0 };
+            let learned = mixture && options.mixture.inference == Inference::Soft;
+            let positions = if options.mixture.prior == Prior::PerPosition { count(context) } else { 1 };
+            let prior = if learned { heads * components * positions } else { 0 };
+            let variances = if options.mixture.learn_variances { components } else { 0 };
+            cost.core_parameters = prior + variances;
             // One dot product a component and one value a pair; the squared norms once a query and a key.
             let norms = n * (inner + components * key_inner);
             cost.core_operations = pairs * (components + 1) * inner + norms;
-            cost.kept_floats = read_and_written + n * heads;
-            cost.state_floats = cached(projected_keys);
+            cost.kept_floats = read_and_written + rows;
+            cost.state_floats = cache;
         }
         Mechanism::Linear | Mechanism::Mlk => {
-            let mixture = options.mechanism.is_mixture();
             cost.core_parameters = if mixture { heads * components } else { 0 };
+            // With priors of their own, query heads that share keys have different sums, `[D,Dv]` and `[D]` each.
             let states = if mixture { heads } else { key_heads };
+            let sums = states * head * (head + 1);
             let mixing = if mixture { n * components * states * head } else { 0 };
             cost.core_operations = n * (states + heads) * head * (head + 1) + mixing;
-            cost.kept_floats = read_and_written + n * heads;
-            cost.state_floats = prefix(states);
+            let kept_sums = if options.causal { n.div_ceil(LINEAR_SEGMENT) } else { 1 };
+            cost.kept_floats = read_and_written + n * heads + kept_sums * sums;
+            cost.state_floats = sums;
         }
         Mechanism::Fastformer => {
-            if options.heads * sizes.head_width != width {
+            if inner != outside {
                 let inner = options.heads * sizes.head_width;
                 return Err(CostError::Inner { mechanism: options.mechanism, inner, width });
             }
             let sharing = options.fastformer.sharing;
-            // Query and key projections see all of the input; with head-wise sharing they make one head's channels.
-            let made = if sharing == Sharing::HeadWise { head } else { inner };
+            // Head-wise, one matrix `[D,D]` and one score vector serve every head.
+            let head_wise = sharing == Sharing::HeadWise;
+            let (from, to, uses) = if head_wise { (head, head, heads) } else { (outside, inner, 1) };
+            let vectors = if head_wise { 1 } else { heads };
             let inputs = if sharing == Sharing::None { 3 } else { 2 };
-            weights = inputs * outside * made + inner * outside;
-            biases = if sizes.bias { inputs * made + outside } else { 0 };
             let seen = match options.fastformer.scores {
                 AdditiveScores::Paper => head,
                 AdditiveScores::Released => inner,
             };
-            let vectors = if sharing == Sharing::HeadWise { 1 } else { heads };
+            cost.projection_parameters = inputs * (from * to + bias * to) + inner * outside + bias * outside;
+            cost.projection_operations = n * (inputs * uses * from * to + inner * outside);
             cost.core_parameters = 2 * vectors * seen;
             // Two scores, two weighted sums and two element-wise products.
             cost.core_operations = n * (2 * heads * seen + 4 * inner);
-            cost.kept_floats = n * ((inputs + 1) * inner + 2 * heads);
-            cost.state_floats = heads * (2 * head + 4);
+            cost.kept_floats = n * ((inputs + 1) * inner + 2 * heads) + 2 * inner;
+            // Two averages and the token at hand; for each average and head a top, and a denominator in f64.
+            cost.state_floats = 3 * inner + 2 * heads * 3;
             cost.shared_between_layers = sharing == Sharing::LayerWise;
         }
     }
-    cost.projection_parameters = weights + biases + shifts;
-    cost.projection_operations = n * weights;
     Ok(cost)
 }
 

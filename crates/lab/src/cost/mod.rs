@@ -3,6 +3,7 @@
 //! [`formulas`] holds the papers' closed forms, to the letter; [`model`] counts any model of ours by part; [`mechanism`]
 //! is the one place that knows what each mechanism adds; [`curves`] draws both over length, width and heads.
 
+mod config;
 pub mod curves;
 pub mod formulas;
 pub mod mechanism;

@@ -16,15 +16,20 @@ pub struct AttentionSizes {
     pub options: AttentionOptions,
     /// `D`, width of one head; values are as wide.
     pub head_width: usize,
-    /// Whether the projections have biases.
+    /// Whether the projections, here and in the rest of the model, have biases.
     pub bias: bool,
 }
 
 /// What stands on top of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
-    /// Pooling over the sequence, then one projection with bias to this many classes.
-    Classes(usize),
+    /// One vector a sequence, then one projection to this many classes.
+    Classes {
+        /// Classes.
+        classes: usize,
+        /// Whether the vector is a mean weighted by learned scores.
+        attention_pooling: bool,
+    },
     /// Logits over the vocabulary at each position, without bias; `tied` uses the token embedding.
     Language {
         /// Whether the projection is the token embedding.
@@ -47,6 +52,10 @@ pub struct ModelSizes {
     pub context: usize,
     /// What stands on top.
     pub head: Head,
+    /// Whether a norm follows the last block.
+    pub final_norm: bool,
+    /// Whether a training step keeps only the input of each block and computes the block again for its backward pass.
+    pub checkpointing: bool,
     /// Attention of each layer.
     pub attention: AttentionSizes,
 }
@@ -140,7 +149,7 @@ impl ModelSizes {
             ("heads", options.heads, 1, 1 << 12),
             ("head_width", self.attention.head_width, 1, 1 << 16),
             ("keys.components", options.keys.components, 1, 1 << 10),
-            ("classes", if let Head::Classes(classes) = self.head { classes } else { 1 }, 1, 1 << 26),
+            ("classes", if let Head::Classes { classes, .. } = self.head { classes } else { 1 }, 1, 1 << 26),
         ];
         in_range(&sizes)?;
         Ok(options.check()?)
@@ -248,46 +257,55 @@ fn parts(sizes: &ModelSizes, attention: &AttentionCost, run: Run) -> Vec<Part> {
     };
     let positions =
         if sizes.attention.options.position == Position::Learned { count(sizes.context) * width } else { 0 };
-    // A norm keeps its input and two statistics a token; two stand in each block and one at the end.
-    let norms = 2 * layers + 1;
+    let bias = Count::from(sizes.attention.bias);
+    // Of blocks that are computed again, one at a time is there whole.
+    let kept = if sizes.checkpointing { layers.min(1) } else { layers };
+    let last_norm = Count::from(sizes.final_norm);
+    let norms = 2 * layers + last_norm;
     let (head_parameters, head_operations, head_floats) = match sizes.head {
-        // The pooled sequence and the logits, once a sequence.
-        Head::Classes(classes) => {
-            let classes = count(classes);
-            (width * classes + classes, width * classes, count(run.batch) * (width + classes))
+        Head::Classes { classes, attention_pooling } => {
+            let (classes, scores) = (count(classes), Count::from(attention_pooling));
+            let parameters = width * classes + bias * classes + scores * width;
+            let operations = width * classes + (1 + scores) * length * width;
+            (parameters, operations, count(run.batch) * (width + classes) + tokens * (width + scores))
         }
         Head::Language { tied } => {
             let parameters = if tied { 0 } else { width * vocabulary };
             (parameters, length * width * vocabulary, tokens * (width + vocabulary))
         }
     };
-    vec![
+    let mut parts = vec![
         part("token embedding", vocabulary * width, 0, 0, 0),
         part("position embedding", positions, 0, 0, 0),
         part(
             "attention projections",
             attentions * attention.projection_parameters,
             layers * attention.projection_operations,
-            layers * tokens * width,
+            kept * tokens * width,
             0,
         ),
         part(
             "attention core",
             attentions * attention.core_parameters,
             layers * attention.core_operations,
-            layers * count(run.batch) * attention.kept_floats,
+            kept * count(run.batch) * attention.kept_floats,
             layers * attention.state_floats,
         ),
-        part("norms", norms * 2 * width, norms * 2 * length * width, norms * tokens * (width + 2), 0),
+        // Its input and two statistics a token.
+        part("norms", norms * 2 * width, norms * 2 * length * width, (2 * kept + last_norm) * tokens * (width + 2), 0),
         part(
             "feed-forward",
-            layers * (2 * width * inside + inside + width),
+            layers * (2 * width * inside + bias * (inside + width)),
             layers * length * 2 * width * inside,
-            layers * tokens * (width + 2 * inside),
+            kept * tokens * (width + 2 * inside),
             0,
         ),
         part("head", head_parameters, head_operations, head_floats, 0),
-    ]
+    ];
+    if sizes.checkpointing {
+        parts.push(part("inputs of blocks", 0, 0, layers * tokens * width, 0));
+    }
+    parts
 }
 
 #[cfg(test)]
@@ -303,7 +321,9 @@ pub(super) mod tests {
         let options = AttentionOptions { mechanism, heads: 2, ..AttentionOptions::default() };
         let attention = AttentionSizes { options, head_width: 32, bias: true };
         let (vocabulary, width, layers, feed_forward, context) = (16, 64, 2, 128, 2_000);
-        ModelSizes { vocabulary, width, layers, feed_forward, context, head: Head::Classes(10), attention }
+        let head = Head::Classes { classes: 10, attention_pooling: false };
+        let (final_norm, checkpointing) = (true, false);
+        ModelSizes { vocabulary, width, layers, feed_forward, context, head, final_norm, checkpointing, attention }
     }
 
     const RUN: Run = Run { batch: 32, length: 1_000, decoded: 500 };
@@ -383,6 +403,17 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn recomputed_blocks_keep_their_inputs() {
+        let mut model = sizes(Mechanism::Softmax);
+        let bytes = |model: &ModelSizes| ModelCost::of(model, RUN).expect("sizes").total().activation_bytes;
+        model.layers = 16;
+        let whole = bytes(&model);
+        model.checkpointing = true;
+        assert!(bytes(&model) < whole / 5);
+        assert_eq!(part(&model, "inputs of blocks").activation_bytes, 16 * 32_000 * 64 * 4);
+    }
+
+    #[test]
     fn decode_state() {
         let state = |mechanism| part(&sizes(mechanism), "attention core").state_bytes;
         assert_eq!(state(Mechanism::Softmax), 2 * 500 * 2 * 64 * 4);
@@ -404,7 +435,7 @@ pub(super) mod tests {
         assert_eq!(parameters(Sharing::None), 2 * 4 * whole);
         assert_eq!(parameters(Sharing::QueryValue), 2 * 3 * whole);
         assert_eq!(parameters(Sharing::LayerWise), 3 * whole);
-        assert_eq!(parameters(Sharing::HeadWise), 2 * (2 * (64 * 32 + 32) + whole));
+        assert_eq!(parameters(Sharing::HeadWise), 2 * (2 * (32 * 32 + 32) + whole));
     }
 
     #[test]

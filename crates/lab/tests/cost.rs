@@ -1,0 +1,75 @@
+//! Counted costs against models as they are built.
+
+use burn::tensor::Device;
+use regard_kernels::Mechanism;
+use regard_kernels::mechanism::{AdditiveScores, Inference, KeyDesign, Position, Prior, Sharing};
+use regard_lab::cost::{Count, ModelCost, ModelSizes, Run};
+use regard_nn::attention::AttentionConfig;
+use regard_nn::models::{Classifier, LanguageModel, ModelConfig, NormPlace, Pooling, parameter_count};
+
+const CONTEXT: usize = 12;
+
+/// Every mechanism with every option that changes a size.
+fn variants() -> Vec<AttentionConfig> {
+    let plain = |mechanism| AttentionConfig { mechanism, heads: 4, ..AttentionConfig::default() };
+    let mut all: Vec<AttentionConfig> = Mechanism::ALL.iter().map(|mechanism| plain(*mechanism)).collect();
+    for mechanism in Mechanism::ALL.iter().filter(|mechanism| mechanism.is_mixture()) {
+        let mut shifted = plain(*mechanism);
+        shifted.keys.design = KeyDesign::Shifted;
+        shifted.keys.components = 3;
+        all.push(shifted);
+    }
+    for mechanism in Mechanism::ALL.iter().filter(|mechanism| **mechanism != Mechanism::Fastformer) {
+        all.push(AttentionConfig { key_value_heads: Some(2), position: Position::None, ..plain(*mechanism) });
+    }
+    for (inference, prior) in
+        [(Inference::Soft, Prior::PerPosition), (Inference::SoftEm, Prior::Tied), (Inference::Hard, Prior::Tied)]
+    {
+        let mut mixture = plain(Mechanism::Mgk);
+        (mixture.mixture.inference, mixture.mixture.prior) = (inference, prior);
+        mixture.mixture.learn_variances = inference == Inference::Soft;
+        all.push(mixture);
+    }
+    for sharing in [Sharing::None, Sharing::HeadWise, Sharing::LayerWise] {
+        let mut additive = plain(Mechanism::Fastformer);
+        additive.fastformer.sharing = sharing;
+        additive.fastformer.scores = AdditiveScores::Released;
+        all.push(additive);
+    }
+    all
+}
+
+#[test]
+fn parameters_are_those_of_the_built_models() {
+    let device = Device::default();
+    let run = Run { batch: 1, length: 1, decoded: 0 };
+    let counted = |sizes: &ModelSizes| ModelCost::of(sizes, run).expect("sizes").total().parameters;
+    for attention in variants() {
+        for (bias, norm, pooling) in
+            [(true, NormPlace::Pre, Pooling::Mean), (false, NormPlace::Post, Pooling::Attention)]
+        {
+            let config = ModelConfig { width: 16, bias, norm, pooling, tied_head: bias, ..ModelConfig::default() };
+            let model = Classifier::new(&config, &attention, 11, 5, CONTEXT, 0, &device).expect("classifier");
+            let sizes = ModelSizes::classifier(&config, &attention, 11, 5, CONTEXT);
+            assert_eq!(counted(&sizes), parameter_count(&model) as Count, "{attention:?} {config:?}");
+            let model = LanguageModel::new(&config, &attention, 11, CONTEXT, 0, &device).expect("language model");
+            let sizes = ModelSizes::language_model(&config, &attention, 11, CONTEXT);
+            assert_eq!(counted(&sizes), parameter_count(&model) as Count, "{attention:?} {config:?}");
+        }
+    }
+}
+
+#[test]
+fn decode_state_is_that_of_the_models() {
+    let config = ModelConfig { width: 16, ..ModelConfig::default() };
+    for attention in variants() {
+        let model = LanguageModel::new(&config, &attention, 11, CONTEXT, 0, &Device::default()).expect("model");
+        let mut state = model.decoder(1).expect("every mechanism here decodes");
+        for decoded in 1..=3 {
+            model.step(&[1], &mut state).expect("a token");
+            let sizes = ModelSizes::language_model(&config, &attention, 11, CONTEXT);
+            let cost = ModelCost::of(&sizes, Run { batch: 1, length: 1, decoded }).expect("sizes");
+            assert_eq!(cost.total().state_bytes, state.bytes() as Count, "{attention:?} after {decoded}");
+        }
+    }
+}
