@@ -1,13 +1,13 @@
 //! Mixture of Gaussian keys, arXiv 2110.08678, section 2; one component is the plain Gaussian kernel.
 
-use super::row::{add_scaled, dot, normalise, score_gradient, visible_keys, weigh};
+use super::row::{add_scaled, dot, dropout_factors, normalise, score_gradient, visible_keys, weigh};
 use crate::{AttentionShape, GaussianMixture, Reference, View, mechanism::Score};
 
 /// Attention by a mixture of Gaussian keys, and all its gradients.
 ///
 /// `l_ijr = log_prior_r - |q_i - k_jr|^2 / (2 s_r)`, or `log_prior_r + q_i.k_jr / s_r` with [`Score::Dot`];
 /// `score_ij = LSE_r l_ijr`, or with hard inference the largest `l_ijr` without a prior; `A = softmax_j(score)`;
-/// `out_i = sum_j A_ij v_j`. With `rho = softmax_r l` (hard: 1 at the maximum, the lowest index of a tie) and `G` the
+/// `out_i = sum_j A_ij v_j`, dropout as for softmax. With `rho = softmax_r l` (hard: 1 at the maximum, the lowest index of a tie) and `G` the
 /// gradient of the scores: `dq_i = -sum_jr G rho (q_i - k_jr) / s_r`, `dk_jr = sum_i G rho (q_i - k_jr) / s_r`,
 /// `ds_r = sum G rho |q - k|^2 / (2 s_r^2)`, `dlog_prior_r = sum G rho`, `dshift_r = sum_j dk_jr`.
 ///
@@ -36,9 +36,10 @@ pub fn gaussian_mixture(op: &GaussianMixture, inputs: &[View<f64>], grad_out: Op
                     seen.iter().map(|&j| mixture.score(b, h, i, j)).unzip();
                 let values: Vec<&[f64]> = seen.iter().map(|&j| v_rows.row(v.data, j)).collect();
                 let (weights, log_sum) = normalise(&scores);
-                let kept = vec![1.0; seen.len()];
+                let row = (b * heads + h) * queries + i;
+                let kept = dropout_factors(op.dropout, row, &seen);
                 weigh(&weights, &kept, &values, out_rows.row_mut(&mut out, i));
-                lse[(b * heads + h) * queries + i] = log_sum;
+                lse[row] = log_sum;
 
                 let Some(grad_out) = grad_out else { continue };
                 let grad_row = out_rows.row(grad_out, i);

@@ -1,6 +1,6 @@
 //! One query's row of attention weights, shared by the twins that normalise scores.
 
-use crate::{AttentionShape, Mask};
+use crate::{AttentionShape, Dropout, Mask};
 
 /// Weights proportional to `exp(scores)` that sum to 1, and the log of their denominator.
 ///
@@ -19,6 +19,11 @@ pub(super) fn normalise(scores: &[f64]) -> (Vec<f64>, f64) {
 pub(super) fn visible_keys(mask: &Mask, shape: &AttentionShape, b: usize, i: usize) -> Vec<usize> {
     let real = mask.valid_row(b);
     mask.visible(i, shape.queries, shape.keys).filter(|&j| real.is_none_or(|row| row[j] != 0)).collect()
+}
+
+/// Factor that dropout puts on each weight of row `row = (b H + h) N + i`; 1 without it.
+pub(super) fn dropout_factors(dropout: Option<Dropout>, row: usize, keys: &[usize]) -> Vec<f64> {
+    keys.iter().map(|&j| dropout.map_or(1.0, |drop| f64::from(drop.factor(row as u64, j)))).collect()
 }
 
 /// `out_i = sum_j P_ij v_j` over the keys of one row, `P` the weights after dropout; adds to `out`.

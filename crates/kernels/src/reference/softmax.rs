@@ -1,6 +1,6 @@
 //! Softmax attention, Vaswani et al. 2017, section 3.2.1.
 
-use super::row::{add_scaled, dot, normalise, score_gradient, visible_keys, weigh};
+use super::row::{add_scaled, dot, dropout_factors, normalise, score_gradient, visible_keys, weigh};
 use crate::{AttentionShape, Reference, Softmax, View};
 
 /// Softmax attention over the keys that each query sees, and all its gradients.
@@ -45,9 +45,10 @@ pub fn softmax(op: &Softmax, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> 
                 let scores: Vec<f64> = seen.iter().map(score).collect();
                 let values: Vec<&[f64]> = seen.iter().map(|&j| v_rows.row(v.data, j)).collect();
                 let (weights, log_sum) = normalise(&scores);
-                let kept = vec![1.0; seen.len()];
+                let row = (b * heads + h) * queries + i;
+                let kept = dropout_factors(op.dropout, row, &seen);
                 weigh(&weights, &kept, &values, out_rows.row_mut(&mut out, i));
-                lse[(b * heads + h) * queries + i] = log_sum;
+                lse[row] = log_sum;
 
                 let Some(grad_out) = grad_out else { continue };
                 let grad_row = out_rows.row(grad_out, i);
