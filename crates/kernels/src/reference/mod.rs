@@ -1,5 +1,6 @@
 //! Plain float64 twins of every mechanism: written to be read, not to be fast.
 
+pub mod additive;
 pub mod gaussian_mixture;
 mod row;
 pub mod softmax;

@@ -1,0 +1,316 @@
+//! Forward pass: two rounds of block sums, each settled per head, then values, projection and residual in one go.
+
+use std::ops::Range;
+
+use crate::{
+    Layout, Rows, Saved,
+    gemm::{Matrix, Write, product},
+    parallel::{Disjoint, for_each, with_scratch},
+    simd::{add_scaled, dot, exp, max, sum, vectorize},
+};
+
+use super::plan::{Average, BLOCK, Plan, follow, multiply};
+
+/// Stands for "no maximum yet": below every score, but finite, so that differences with it are never NaN.
+const LOWEST: f32 = f32::MIN;
+
+impl Plan<'_> {
+    /// Fills `out`; saves weights and states of the average of queries, then of gated keys.
+    pub fn forward(&self, out: &mut [f32]) -> Saved {
+        let (q_weights, q_state) = self.average(None);
+        let queries = Average { weights: &q_weights, state: &q_state };
+        let (k_weights, k_state) = self.average(Some(queries));
+        self.project(queries, Average { weights: &k_weights, state: &k_state }, out);
+        vec![q_weights, q_state, k_weights, k_state]
+    }
+
+    /// Weights and states of the average of the queries, or, given that one, of the gated keys.
+    fn average(&self, gate: Option<Average>) -> (Vec<f32>, Vec<f32>) {
+        let shape = &self.shape;
+        let (heads, width, blocks) = (shape.heads, self.width(), self.blocks());
+        let mut weights = vec![0.0; shape.batch * heads * shape.queries];
+        let mut state = vec![0.0; shape.batch * blocks * width];
+        let mut tops = vec![LOWEST; shape.batch * heads * blocks];
+        {
+            let (weights, state, tops) =
+                (Disjoint::new(&mut weights), Disjoint::new(&mut state), Disjoint::new(&mut tops));
+            for_each(shape.batch * blocks, |task| {
+                let (b, block) = self.place(task);
+                self.sum_block(gate, b, block, |h, rows| {
+                    // SAFETY: these belong to this batch row, block and head, which no other task has and which this
+                    // one takes one head at a time.
+                    unsafe {
+                        let top = tops.range((b * heads + h) * blocks + block, 1);
+                        let at = self.partial(b, block, h);
+                        let scores = self.scalars(b, h, rows);
+                        (weights.range(scores.start, scores.len()), state.range(at.start, at.len()), &mut top[0])
+                    }
+                });
+            });
+            for_each(shape.batch * heads, |task| {
+                let (b, h) = (task / heads, task % heads);
+                // SAFETY: the scores and maxima of this head belong to this task alone.
+                let (scores, tops) = unsafe {
+                    let rows = self.scalars(b, h, &(0..shape.queries));
+                    (weights.range(rows.start, rows.len()), tops.range(task * blocks, blocks))
+                };
+                with_scratch(BLOCK + shape.head_width, |scratch| {
+                    vectorize(
+                        #[inline(always)]
+                        || match self.causal {
+                            true => self.settle_prefixes((b, h), scores, tops, &state, scratch),
+                            false => self.settle_total((b, h), scores, tops, &state, scratch),
+                        },
+                    );
+                });
+            });
+        }
+        (weights, state)
+    }
+
+    /// Scores of a block's rows, their maximum, and the sum of the rows weighted by `e^(score - maximum)`; for each
+    /// head into what `target` lends: scores, sum, maximum.
+    fn sum_block<'t>(
+        &self,
+        gate: Option<Average>,
+        b: usize,
+        block: usize,
+        target: impl Fn(usize, &Range<usize>) -> (&'t mut [f32], &'t mut [f32], &'t mut f32),
+    ) {
+        let (heads, head_width, width) = (self.shape.heads, self.shape.head_width, self.width());
+        let rows = &self.seeing(b, block);
+        let count = rows.len();
+        if count == 0 {
+            return;
+        }
+        let real = self.mask.valid_row(b).map(|real| &real[rows.clone()]);
+        let vectors = if gate.is_some() { self.w_k } else { self.w_q };
+        // Scores over all channels need the gated keys of all heads at once; else one head's, still in cache, will do.
+        let kept = if self.released { heads } else { 1 };
+        let gated = if gate.is_some() { kept * BLOCK * head_width } else { 0 };
+        with_scratch(gated + head_width + BLOCK + heads * BLOCK, |scratch| {
+            let (gated, scratch) = scratch.split_at_mut(gated);
+            let (state, scratch) = scratch.split_at_mut(head_width);
+            let (powers, all_scores) = scratch.split_at_mut(BLOCK);
+            let powers = &mut powers[..count];
+            let strip = |h: usize| -> Rows {
+                match gate {
+                    Some(_) => self.in_block(h % kept, count),
+                    None => self.head(b, h, rows),
+                }
+            };
+            if self.released {
+                for h in 0..heads {
+                    if let Some(average) = gate {
+                        let start = strip(h).offset;
+                        vectorize(
+                            #[inline(always)]
+                            || self.gate(average, (b, block, h), rows, state, &mut gated[start..]),
+                        );
+                    }
+                    let (strip, data) = (strip(h), if gate.is_some() { &*gated } else { self.q });
+                    let rows = Matrix::rows(&data[strip.offset..], strip.stride);
+                    let write = if h == 0 { Write::Over } else { Write::Add };
+                    let vectors = Matrix::rows(&vectors[h * head_width..], width);
+                    product(
+                        (heads, count, head_width),
+                        self.scale,
+                        vectors,
+                        rows.transposed(),
+                        write,
+                        all_scores,
+                        BLOCK,
+                    );
+                }
+            }
+            for h in 0..heads {
+                let (scores, total, top) = target(h, rows);
+                vectorize(
+                    #[inline(always)]
+                    || {
+                        if let (Some(average), false) = (gate, self.released) {
+                            self.gate(average, (b, block, h), rows, state, gated);
+                        }
+                        let (strip, data) = (strip(h), if gate.is_some() { &*gated } else { self.q });
+                        if self.released {
+                            scores.copy_from_slice(&all_scores[h * BLOCK..][..count]);
+                        } else {
+                            let vector = self.vector(vectors, h);
+                            for (i, score) in scores.iter_mut().enumerate() {
+                                *score = self.scale * dot(strip.row(data, i), vector);
+                            }
+                        }
+                        if let Some(real) = real {
+                            for (score, &real) in scores.iter_mut().zip(real) {
+                                *score = if real == 0 { f32::NEG_INFINITY } else { *score };
+                            }
+                        }
+                        *top = max(scores).max(LOWEST);
+                        for (power, &score) in powers.iter_mut().zip(scores.iter()) {
+                            *power = exp(score - *top);
+                        }
+                        total.fill(0.0);
+                        for (i, &power) in powers.iter().enumerate() {
+                            if power != 0.0 {
+                                add_scaled(total, power, strip.row(data, i));
+                            }
+                        }
+                    },
+                );
+            }
+        });
+    }
+
+    /// Turns a head's scores into weights, and its block sums into one average in slot 0.
+    #[inline(always)]
+    fn settle_total(
+        &self,
+        (b, h): (usize, usize),
+        scores: &mut [f32],
+        tops: &[f32],
+        sums: &Disjoint<f32>,
+        total: &mut [f32],
+    ) {
+        if self.first(b) == scores.len() {
+            return;
+        }
+        let top = max(tops);
+        for score in scores.iter_mut() {
+            *score = exp(*score - top);
+        }
+        let inverse = 1.0 / sum(scores.len(), |i| scores[i]);
+        for weight in scores.iter_mut() {
+            *weight *= inverse;
+        }
+        let total = &mut total[..self.shape.head_width];
+        total.fill(0.0);
+        for (block, &block_top) in tops.iter().enumerate() {
+            let at = self.partial(b, block, h);
+            // SAFETY: sums of this head belong to this task alone, which holds one at a time.
+            add_scaled(total, exp(block_top - top) * inverse, unsafe { sums.range(at.start, at.len()) });
+        }
+        let at = self.partial(b, 0, h);
+        // SAFETY: as above.
+        unsafe { sums.range(at.start, at.len()) }.copy_from_slice(total);
+    }
+
+    /// Turns a head's scores into weights within the prefix that ends at each, and its block sums into the averages
+    /// that enter each block.
+    #[inline(always)]
+    fn settle_prefixes(
+        &self,
+        (b, h): (usize, usize),
+        scores: &mut [f32],
+        tops: &[f32],
+        sums: &Disjoint<f32>,
+        scratch: &mut [f32],
+    ) {
+        let (decay_buffer, running) = scratch.split_at_mut(BLOCK);
+        let running = &mut running[..self.shape.head_width];
+        running.fill(0.0);
+        // The running denominator is `denominator * e^top`.
+        let (mut top, mut denominator) = (LOWEST, 0.0f64);
+        for (block, &block_top) in tops.iter().enumerate() {
+            let scores = &mut scores[self.seeing(b, block)];
+            let (old_top, old_denominator) = (top, denominator);
+            let decays = &mut decay_buffer[..scores.len()];
+            for (score, decay) in scores.iter_mut().zip(decays.iter_mut()) {
+                let new_top = if *score > top { *score } else { top };
+                *decay = top - new_top;
+                *score -= new_top;
+                top = new_top;
+            }
+            for (power, decay) in scores.iter_mut().zip(decays.iter_mut()) {
+                *power = exp(*power);
+                *decay = exp(*decay);
+            }
+            for (weight, &decay) in scores.iter_mut().zip(decays.iter()) {
+                let power = f64::from(*weight);
+                denominator = denominator * f64::from(decay) + power;
+                *weight = if denominator == 0.0 { 0.0 } else { (power / denominator) as f32 };
+            }
+            // The slot gives its sum and keeps the average that enters its block.
+            let inverse = if denominator == 0.0 { 0.0 } else { 1.0 / denominator };
+            let keep = (old_denominator * f64::from(exp(old_top - top)) * inverse) as f32;
+            let add = (f64::from(exp(block_top - top)) * inverse) as f32;
+            let at = self.partial(b, block, h);
+            // SAFETY: sums of this head belong to this task alone, which holds one at a time.
+            let slot = unsafe { sums.range(at.start, at.len()) };
+            for (slot, running) in slot.iter_mut().zip(running.iter_mut()) {
+                let entering = *running;
+                *running = keep * entering + add * *slot;
+                *slot = entering;
+            }
+        }
+    }
+
+    /// `u_i = g_k * v_i`, then `out = u W_t + q`, a block of rows a task.
+    fn project(&self, queries: Average, keys: Average, out: &mut [f32]) {
+        let (heads, head_width, width) = (self.shape.heads, self.shape.head_width, self.width());
+        let out = Disjoint::new(out);
+        for_each(self.shape.batch * self.blocks(), |task| {
+            let (b, block) = self.place(task);
+            let (all, rows) = (self.block(block), &self.seeing(b, block));
+            let start = b * self.shape.queries;
+            // SAFETY: the rows of this block belong to this task alone.
+            let out = unsafe { out.range((start + all.start) * width, all.len() * width) };
+            let (blind, out) = out.split_at_mut((rows.start - all.start) * width);
+            blind.fill(0.0);
+            if rows.is_empty() {
+                return;
+            }
+            with_scratch(BLOCK * width + 3 * head_width, |scratch| {
+                let (values, states) = scratch.split_at_mut(BLOCK * width);
+                vectorize(
+                    #[inline(always)]
+                    || {
+                        for h in 0..heads {
+                            let values = &mut values[h * head_width..];
+                            self.values((queries, keys), (b, block, h), rows, states, values);
+                        }
+                        if self.shape.layout == Layout::TokenFirst {
+                            out.copy_from_slice(&self.q[(start + rows.start) * width..][..rows.len() * width]);
+                        } else {
+                            for h in 0..heads {
+                                let head = self.head(b, h, rows);
+                                for (i, out) in out.chunks_exact_mut(width).enumerate() {
+                                    out[h * head_width..][..head_width].copy_from_slice(head.row(self.q, i));
+                                }
+                            }
+                        }
+                    },
+                );
+                let (values, w_t) = (Matrix::rows(values, width), Matrix::rows(self.w_t, width));
+                product((rows.len(), width, width), 1.0, values, w_t, Write::Add, out, width);
+            });
+        });
+    }
+
+    /// One head of `u`, in rows of all channels. `states` is scratch for `3 D` floats.
+    #[inline(always)]
+    fn values(
+        &self,
+        (queries, keys): (Average, Average),
+        (b, block, h): (usize, usize, usize),
+        rows: &Range<usize>,
+        states: &mut [f32],
+        values: &mut [f32],
+    ) {
+        let head_width = self.shape.head_width;
+        let (query, rest) = states.split_at_mut(head_width);
+        let (key, gated) = rest.split_at_mut(head_width);
+        query.copy_from_slice(&queries.state[self.slot(b, block, h)]);
+        key.copy_from_slice(&keys.state[self.slot(b, block, h)]);
+        let head = self.head(b, h, rows);
+        let scalars = self.scalars(b, h, rows);
+        let (query_weights, key_weights) = (&queries.weights[scalars.clone()], &keys.weights[scalars]);
+        for (i, values) in values.chunks_mut(self.width()).take(rows.len()).enumerate() {
+            if self.causal {
+                follow(query, query_weights[i], head.row(self.q, i));
+                multiply(gated, query, head.row(self.k, i));
+                follow(key, key_weights[i], gated);
+            }
+            multiply(values, key, head.row(self.v, i));
+        }
+    }
+}

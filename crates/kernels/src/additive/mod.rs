@@ -1,0 +1,125 @@
+//! Fastformer's additive attention (arXiv 2108.09084, section 3).
+//!
+//! Per head, with `s = 1/sqrt(D)`: `g_q = sum_i alpha_i q_i`, `alpha = softmax_i(s w_q.q_i)`; `p_i = g_q * k_i`;
+//! `g_k = sum_i beta_i p_i`, `beta = softmax_i(s w_k.p_i)`; `u_i = g_k * v_i`; the output is `[u heads] W_t + q`.
+//! In the causal form both averages run over the prefix of each row. Nothing of size `N x N` exists in either.
+
+mod backward;
+mod decode;
+mod forward;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    AttentionShape, Decode, Error, Layout, Mask, Operator, Reference, Saved, View, mechanism::AdditiveScores,
+    reference::additive::additive,
+};
+use plan::Plan;
+
+/// Inputs `q k [v] w_q w_k w_t`, `v` absent where `shared_value`; `q k v [B,H,N,D]` (token first `[B,N,H,D]`),
+/// `w_q w_k [H,D]` or `[H,H*D]`, `w_t [H*D,H*D]`; the output is `[B,N,H*D]` in either layout.
+///
+/// Only real tokens enter the two averages. A row that sees no real token outputs 0, the residual included, and passes
+/// no gradient; any other padded row is computed as usual.
+#[derive(Clone, Debug, Default)]
+pub struct Additive {
+    /// Axis order.
+    pub layout: Layout,
+    /// Causality and padding; a window is refused.
+    pub mask: Mask,
+    /// What a head's score vector sees.
+    pub scores: AdditiveScores,
+    /// `v = q`.
+    pub shared_value: bool,
+}
+
+impl Additive {
+    /// Sizes of the call, everything checked.
+    fn shape(&self, shapes: &[&[usize]]) -> Result<AttentionShape, Error> {
+        let names = self.inputs();
+        if shapes.len() != names.len() {
+            return Err(Error::option(
+                "number of input tensors",
+                shapes.len(),
+                format!("{}: {}", names.len(), names.join(", ")),
+            ));
+        }
+        let (q, k) = (shapes[0], shapes[1]);
+        // Without a tensor of values those of the keys stand in, so that no error speaks of a tensor nobody gave.
+        let v = if self.shared_value { k } else { shapes[2] };
+        let shape = AttentionShape::from_tensors(q, k, v, self.layout, false)?;
+        if k != q {
+            return Err(Error::shape(
+                "k",
+                k,
+                format!("{q:?} as q: additive attention reads queries and keys of the same tokens and heads"),
+            ));
+        }
+        if v != q {
+            return Err(Error::shape("v", v, format!("{q:?} as q: values meet the global key channel by channel")));
+        }
+        if let Some(window) = self.mask.window {
+            return Err(Error::option("window", window, "none: additive attention sums over all tokens it sees"));
+        }
+        self.mask.check(&shape)?;
+        if self.mask.query_valid.is_some() && self.mask.query_valid != self.mask.valid {
+            return Err(Error::option(
+                "query_valid",
+                "another padding than valid",
+                "the same or none: queries and keys are the same tokens here",
+            ));
+        }
+        let (heads, width) = (shape.heads, shape.heads * shape.head_width);
+        let seen = match self.scores {
+            AdditiveScores::Paper => shape.head_width,
+            AdditiveScores::Released => width,
+        };
+        let rest = &shapes[shapes.len() - 3..];
+        Error::check_shape("w_q", rest[0], &[heads, seen])?;
+        Error::check_shape("w_k", rest[1], &[heads, seen])?;
+        Error::check_shape("w_t", rest[2], &[width, width])?;
+        Ok(shape)
+    }
+}
+
+impl Operator for Additive {
+    fn inputs(&self) -> Vec<&'static str> {
+        match self.shared_value {
+            true => vec!["q", "k", "w_q", "w_k", "w_t"],
+            false => vec!["q", "k", "v", "w_q", "w_k", "w_t"],
+        }
+    }
+
+    fn out_shape(&self, shapes: &[&[usize]]) -> Result<Vec<usize>, Error> {
+        let shape = self.shape(shapes)?;
+        Ok(vec![shape.batch, shape.queries, shape.heads * shape.head_width])
+    }
+
+    fn forward(&self, inputs: &[View<f32>], out: &mut [f32]) -> Saved {
+        Plan::new(self, inputs).forward(out)
+    }
+
+    fn backward(
+        &self,
+        inputs: &[View<f32>],
+        _out: &[f32],
+        saved: &Saved,
+        grad_out: &[f32],
+        wanted: &[bool],
+    ) -> Vec<Option<Vec<f32>>> {
+        let plan = Plan::new(self, inputs);
+        let gradients = plan.backward(saved, grad_out, wanted[wanted.len() - 1]);
+        gradients.into_iter().zip(wanted).map(|(gradient, wanted)| wanted.then_some(gradient)).collect()
+    }
+
+    fn reference(&self, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference {
+        let shapes: Vec<_> = inputs.iter().map(|view| view.shape).collect();
+        let shape = self.shape(&shapes).expect("inputs checked by out_shape");
+        additive(&shape, &self.mask, self.scores, inputs, grad_out)
+    }
+
+    fn decoder(&self) -> Option<Box<dyn Decode>> {
+        self.mask.causal.then(|| decode::decoder(self))
+    }
+}
