@@ -65,7 +65,7 @@ pub(super) fn spread(heights: &[f64], gap: f64, top: f64, bottom: f64) -> Vec<f6
 /// Finds a rectangle of each size near its point, away from all points, from `obstacles`, from each other and from the
 /// edges. The nearest free place wins; without a free one, the one that covers least.
 pub(super) fn beside(points: &[(f64, f64)], sizes: &[(f64, f64)], obstacles: &[Area], frame: &Area) -> Vec<Area> {
-    const RADIUS: f64 = 7.0;
+    const RADIUS: f64 = 8.5;
     let around = |point: &(f64, f64)| Area {
         left: point.0 - RADIUS,
         top: point.1 - RADIUS,
