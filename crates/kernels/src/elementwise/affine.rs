@@ -15,12 +15,15 @@ pub struct Affine {
     pub bias: bool,
 }
 
-/// Rows and columns of the tile of a result that one task computes: large enough to pay for packing its operands, small
-/// enough that the tile stays in the second-level cache until its bias is added.
-const TILE: (usize, usize) = (256, 256);
+/// Rows of a result that one task computes. Every task packs the other matrix anew, which costs a share of about
+/// 4 / rows of its time; rows enough for two tasks are computed whole, into their place.
+const ROWS: usize = 256;
 
-/// The same for the weight's gradient, which is smaller and sums over all rows of `x`.
-const WEIGHT_TILE: (usize, usize) = (128, 128);
+/// The same for the weight's gradient, which has fewer rows and sums over all rows of `x`.
+const WEIGHT_ROWS: usize = 128;
+
+/// Columns of a task where there are too few rows for two, as when a model decodes token by token.
+const COLUMNS: usize = 256;
 
 impl Operator for Affine {
     fn inputs(&self) -> Vec<&'static str> {
@@ -45,7 +48,7 @@ impl Operator for Affine {
         let Sizes { rows, from, to } = sizes(inputs);
         let bias = self.bias.then(|| inputs[2].data);
         let (x, weight) = (Matrix::rows(inputs[0].data, from), Matrix::rows(inputs[1].data, to));
-        multiply((rows, to, from), TILE, x, weight, bias, out);
+        multiply((rows, to, from), ROWS, x, weight, bias, out);
         Saved::new()
     }
 
@@ -62,12 +65,12 @@ impl Operator for Affine {
         let grad_out = Matrix::rows(grad_out, to);
         let x_grad = || {
             let mut grad = vec![0.0; rows * from];
-            multiply((rows, from, to), TILE, grad_out, weight.transposed(), None, &mut grad);
+            multiply((rows, from, to), ROWS, grad_out, weight.transposed(), None, &mut grad);
             grad
         };
         let weight_grad = || {
             let mut grad = vec![0.0; from * to];
-            multiply((from, to, rows), WEIGHT_TILE, x.transposed(), grad_out, None, &mut grad);
+            multiply((from, to, rows), WEIGHT_ROWS, x.transposed(), grad_out, None, &mut grad);
             grad
         };
         let mut grads = vec![wanted[0].then(x_grad), wanted[1].then(weight_grad)];
@@ -117,42 +120,49 @@ fn sizes<T>(inputs: &[View<T>]) -> Sizes {
     Sizes { rows: inputs[0].shape.iter().rev().skip(1).product(), from, to }
 }
 
-/// `out = a b + bias` with `a [m,k]`, `b [k,n]`, one task a tile of `out`; every task sums over the whole of `k`.
+/// `out = a b + bias` with `a [m,k]`, `b [k,n]`, one task a block of `out`; every task sums over the whole of `k`.
 fn multiply(
     (m, n, k): (usize, usize, usize),
-    (tall, wide): (usize, usize),
+    tall: usize,
     a: Matrix,
     b: Matrix,
     bias: Option<&[f32]>,
     out: &mut [f32],
 ) {
-    assert_eq!(out.len(), m * n, "product of another size");
-    let across = n.div_ceil(wide);
+    if m > tall {
+        for_blocks(m.div_ceil(tall), [(out, tall * n)], |block, [out]| {
+            let a = Matrix { data: &a.data[block * tall * a.row..], ..a };
+            product((out.len() / n.max(1), n, k), 1.0, a, b, Write::Over, out, n);
+            if let Some(bias) = bias {
+                add_bias(out, bias);
+            }
+        });
+        return;
+    }
     let out = Disjoint::new(out);
-    for_each(m.div_ceil(tall) * across, |tile| {
-        let (top, left) = (tile / across * tall, tile % across * wide);
-        let (height, width) = (tall.min(m - top), wide.min(n - left));
-        let a = Matrix { data: &a.data[top * a.row..], ..a };
+    for_each(n.div_ceil(COLUMNS), |block| {
+        let left = block * COLUMNS;
+        let width = COLUMNS.min(n - left);
         let b = Matrix { data: &b.data[left * b.column..], ..b };
-        with_scratch(height * width, |scratch| {
-            product((height, width, k), 1.0, a, b, Write::Over, scratch, width);
-            for (row, product) in scratch.chunks_exact(width).enumerate() {
-                // SAFETY: tiles do not overlap, and each task takes the rows of its own tile only, one at a time.
-                let out = unsafe { out.range((top + row) * n + left, width) };
-                match bias {
-                    None => out.copy_from_slice(product),
-                    Some(bias) => vectorize(
-                        #[inline(always)]
-                        || {
-                            for ((out, &product), &bias) in out.iter_mut().zip(product).zip(&bias[left..]) {
-                                *out = product + bias;
-                            }
-                        },
-                    ),
-                }
+        with_scratch(m * width, |tile| {
+            product((m, width, k), 1.0, a, b, Write::Over, tile, width);
+            if let Some(bias) = bias {
+                add_bias(tile, &bias[left..left + width]);
+            }
+            for (row, tile) in tile.chunks_exact(width).enumerate() {
+                // SAFETY: blocks of columns do not overlap, and each task takes rows of its own only, one at a time.
+                unsafe { out.range(row * n + left, width) }.copy_from_slice(tile);
             }
         });
     });
+}
+
+/// Adds `bias` to every row.
+fn add_bias(rows: &mut [f32], bias: &[f32]) {
+    vectorize(
+        #[inline(always)]
+        || rows.chunks_exact_mut(bias.len().max(1)).for_each(|row| add(row, bias)),
+    );
 }
 
 /// Sums of the columns of a matrix of rows of `width`: each block of rows on its own, then the blocks in order.

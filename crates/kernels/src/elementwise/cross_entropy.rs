@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{for_blocks, rows_per_block};
+use super::{for_blocks, rows_per_block, sum_pairs};
 use crate::{
     Error, Operator, Reference, Saved, View,
-    simd::{exp, max, sum, vectorize},
+    simd::{exp, max, vectorize},
 };
 
 /// Target of a row that does not count.
@@ -64,17 +64,17 @@ impl Operator for CrossEntropy {
         for_blocks(rows.div_ceil(tall), [(&mut normalisers, tall), (&mut losses, tall)], |block, [lse, losses]| {
             vectorize(
                 #[inline(always)]
-                || {
+                move || {
                     for (row, (lse, loss)) in lse.iter_mut().zip(losses).enumerate() {
                         let row = block * tall + row;
                         let z = &logits[row * classes..][..classes];
                         let top = max(z);
-                        *lse = top + sum(classes, |c| exp(z[c] - top)).ln();
+                        *lse = top + sum_pairs(z, z, |z, _| exp(z - top)).ln();
                         if self.targets[row] != IGNORE {
                             *loss = *lse - (1.0 - self.smoothing) * z[self.targets[row] as usize];
                             // Not for a smoothing of 0: a logit of minus infinity is a class ruled out.
                             if spread > 0.0 {
-                                *loss -= spread * sum(classes, |c| z[c]);
+                                *loss -= spread * sum_pairs(z, z, |z, _| z);
                             }
                         }
                     }
@@ -105,7 +105,7 @@ impl Operator for CrossEntropy {
         for_blocks(self.targets.len().div_ceil(tall), [(&mut grad, tall * classes)], |block, [grad]| {
             vectorize(
                 #[inline(always)]
-                || {
+                move || {
                     for (row, grad) in grad.chunks_exact_mut(classes).enumerate() {
                         let row = block * tall + row;
                         if self.targets[row] == IGNORE {

@@ -35,13 +35,13 @@ impl Dropout {
         for_blocks(x.len().div_ceil(BLOCK), [(out, BLOCK)], |block, [out]| {
             let start = block * BLOCK;
             let key = self.key_at(start);
-            let x = &x[start..][..out.len()];
             vectorize(
                 #[inline(always)]
-                || {
-                    for (i, (out, &x)) in out.iter_mut().zip(x).enumerate() {
+                move || {
+                    let x = &x[start..][..out.len()];
+                    for i in 0..out.len() {
                         let kept = random::keep(key, (start as u32).wrapping_add(i as u32), threshold);
-                        *out = if kept { x * scale } else { 0.0 };
+                        out[i] = if kept { x[i] * scale } else { 0.0 };
                     }
                 },
             );

@@ -1,10 +1,7 @@
 //! Layer normalisation (Ba, Kiros and Hinton 2016).
 
-use super::{for_blocks, row_width, rows_per_block, sum_of_rows};
-use crate::{
-    Error, Operator, Reference, Saved, View,
-    simd::{sum, vectorize},
-};
+use super::{for_blocks, row_width, rows_per_block, sum_of_rows, sum_pairs};
+use crate::{Error, Operator, Reference, Saved, View, simd::vectorize};
 
 /// `out = (x - mean) / sqrt(variance + epsilon) * weight + bias` over rows, with the biased variance.
 ///
@@ -38,7 +35,9 @@ impl Operator for LayerNorm {
             let x = &x[block * tall * width..][..out.len()];
             vectorize(
                 #[inline(always)]
-                || {
+                move || {
+                    // Lengths that the loops below can rely on without checking.
+                    let (weight, bias) = (&weight[..width], &bias[..width]);
                     for (row, (x, out)) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)).enumerate() {
                         let (mean, scale) = moments(x, self.epsilon);
                         (means[row], scales[row]) = (mean, scale);
@@ -71,22 +70,25 @@ impl Operator for LayerNorm {
         for_blocks(count, buffers, |block, [x_grad, weight_sums, bias_sums]| {
             let x = &x[block * tall * width..][..x_grad.len()];
             let grad_out = &grad_out[block * tall * width..][..x_grad.len()];
+            let (means, scales) = (&means[block * tall..], &scales[block * tall..]);
             vectorize(
                 #[inline(always)]
-                || {
+                move || {
+                    let weight = &weight[..width];
+                    let (weight_sums, bias_sums) = (&mut weight_sums[..width], &mut bias_sums[..width]);
                     let rows = x.chunks_exact(width).zip(grad_out.chunks_exact(width));
                     for (row, (x_grad, (x, grad))) in x_grad.chunks_exact_mut(width).zip(rows).enumerate() {
-                        let (mean, scale) = (means[block * tall + row], scales[block * tall + row]);
-                        let (weight_sums, bias_sums) = (&mut weight_sums[..width], &mut bias_sums[..width]);
+                        let (mean, scale) = (means[row], scales[row]);
                         for j in 0..width {
                             weight_sums[j] += grad[j] * ((x[j] - mean) * scale);
                             bias_sums[j] += grad[j];
+                            x_grad[j] = grad[j] * weight[j];
                         }
                         // Moving x along the row or away from its mean changes nothing: those two parts go.
-                        let along = sum(width, |j| grad[j] * weight[j]) / width as f32;
-                        let away = sum(width, |j| grad[j] * weight[j] * ((x[j] - mean) * scale)) / width as f32;
+                        let along = sum_pairs(x_grad, x_grad, |grad, _| grad) / width as f32;
+                        let away = sum_pairs(x_grad, x, |grad, x| grad * ((x - mean) * scale)) / width as f32;
                         for j in 0..width {
-                            x_grad[j] = scale * (grad[j] * weight[j] - along - (x[j] - mean) * scale * away);
+                            x_grad[j] = scale * (x_grad[j] - along - (x[j] - mean) * scale * away);
                         }
                     }
                 },
@@ -127,8 +129,8 @@ impl Operator for LayerNorm {
 /// Mean and reciprocal deviation of a row, in two passes: one would cancel where the mean is large.
 #[inline(always)]
 fn moments(x: &[f32], epsilon: f32) -> (f32, f32) {
-    let mean = sum(x.len(), |j| x[j]) / x.len() as f32;
-    let variance = sum(x.len(), |j| (x[j] - mean) * (x[j] - mean)) / x.len() as f32;
+    let mean = sum_pairs(x, x, |x, _| x) / x.len() as f32;
+    let variance = sum_pairs(x, x, |x, _| (x - mean) * (x - mean)) / x.len() as f32;
     (mean, 1.0 / (variance + epsilon).sqrt())
 }
 
