@@ -2,5 +2,6 @@
 
 pub mod additive;
 pub mod gaussian_mixture;
+pub mod linear;
 mod row;
 pub mod softmax;

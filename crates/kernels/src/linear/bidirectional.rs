@@ -1,0 +1,243 @@
+//! Every query sees every real key: one sum over all keys, read by all queries.
+
+use super::{
+    blocks::{Blocks, CHUNK, Parts, runs, scratch_len, transpose},
+    gradients::{Gradients, KeyChunk, Shared},
+    operands::{Operands, Output, fill_rows, inverse},
+};
+use crate::{
+    Saved,
+    gemm::{Matrix, Write, product},
+    parallel::{Disjoint, for_each, with_scratch},
+    simd,
+};
+
+/// Sums over blocks of keys, then outputs over blocks of queries. Saves the denominators and the sums.
+pub(super) fn forward(operands: &Operands, out: &mut [f32]) -> Saved {
+    let sums = sum_keys(operands);
+    let shape = operands.shape;
+    let (width, value_width) = (shape.head_width, shape.value_width);
+    let blocks = Blocks::spread(shape.queries, shape.batch * shape.heads);
+    let mut denominators = vec![0.0f32; shape.batch * shape.heads * shape.queries];
+    let (shared_out, shared_denominators) = (Disjoint::new(out), Disjoint::new(&mut denominators));
+
+    for_each(shape.batch * shape.heads * blocks.count, |task| {
+        let (head, block) = (task / blocks.count, task % blocks.count);
+        let (b, h) = (head / shape.heads, head % shape.heads);
+        let sum = &sums[(b * operands.sums() + h / operands.shares) * operands.sum_len()..][..operands.sum_len()];
+        let (numerator_sum, z) = sum.split_at(width * value_width);
+        let rows = shape.out_rows(b, h);
+        with_scratch(scratch_len(&[CHUNK * width, CHUNK * value_width]), |scratch| {
+            let mut parts = Parts::new(scratch);
+            let (features, numerators) = (parts.take(CHUNK * width), parts.take(CHUNK * value_width));
+            for queries in runs(blocks.range(block), CHUNK) {
+                let count = queries.len();
+                operands.query_features(b, h, queries.clone(), features);
+                product(
+                    (count, value_width, width),
+                    1.0,
+                    Matrix::rows(features, width),
+                    Matrix::rows(numerator_sum, value_width),
+                    Write::Over,
+                    numerators,
+                    value_width,
+                );
+                // SAFETY: the denominators of these queries are this task's.
+                let denominators = unsafe { shared_denominators.range(head * shape.queries + queries.start, count) };
+                simd::vectorize(
+                    #[inline(always)]
+                    || {
+                        for (t, denominator) in denominators.iter_mut().enumerate() {
+                            *denominator = simd::dot(&features[t * width..(t + 1) * width], z);
+                            // SAFETY: this row of this head is this task's.
+                            let row = unsafe { shared_out.row(&rows, queries.start + t) };
+                            let scale = inverse(*denominator);
+                            for (y, &x) in row.iter_mut().zip(&numerators[t * value_width..]) {
+                                *y = x * scale;
+                            }
+                        }
+                    },
+                );
+            }
+        });
+    });
+    vec![denominators, sums]
+}
+
+/// `Z` and `z` of every batch row and sum, `[B, sums, D (Dv + 1)]`.
+fn sum_keys(operands: &Operands) -> Vec<f32> {
+    let shape = operands.shape;
+    let (width, value_width, len) = (shape.head_width, shape.value_width, operands.sum_len());
+    let sums = shape.batch * operands.sums();
+    let blocks = Blocks::spread(shape.keys, sums);
+    let mut partial = vec![0.0f32; sums * blocks.count * len];
+    let shared = Disjoint::new(&mut partial);
+
+    for_each(sums * blocks.count, |task| {
+        let (sum, block) = (task / blocks.count, task % blocks.count);
+        let (b, s) = (sum / operands.sums(), sum % operands.sums());
+        // SAFETY: each task has its own sum.
+        let total = unsafe { shared.range(task * len, len) };
+        with_scratch(scratch_len(&[CHUNK * width, CHUNK * value_width]), |scratch| {
+            let mut parts = Parts::new(scratch);
+            let (features, values) = (parts.take(CHUNK * width), parts.take(CHUNK * value_width));
+            for keys in runs(blocks.range(block), CHUNK) {
+                let count = keys.len();
+                operands.key_features(b, s, keys.clone(), &mut [], features);
+                operands.values(b, s, keys, values);
+                operands.accumulate(total, &features[..count * width], &values[..count * value_width], None);
+            }
+        });
+    });
+    fold(partial, blocks.count, len)
+}
+
+/// Adds up the `blocks` consecutive parts of each sum.
+fn fold(partial: Vec<f32>, blocks: usize, len: usize) -> Vec<f32> {
+    if blocks == 1 {
+        return partial;
+    }
+    let sums = partial.len() / (blocks * len);
+    let mut total = vec![0.0f32; sums * len];
+    let shared = Disjoint::new(&mut total);
+    for_each(sums, |sum| {
+        // SAFETY: each task has its own sum.
+        let total = unsafe { shared.range(sum * len, len) };
+        for block in partial[sum * blocks * len..(sum + 1) * blocks * len].chunks_exact(len) {
+            total.iter_mut().zip(block).for_each(|(t, p)| *t += p);
+        }
+    });
+    total
+}
+
+/// Gradients of queries with those of the sums on the way, then gradients of keys from the latter.
+pub(super) fn backward(operands: &Operands, output: Output, sums: &[f32], wanted: &[bool]) -> Vec<Option<Vec<f32>>> {
+    let shape = operands.shape;
+    let key_heads = shape.batch * shape.key_heads;
+    let blocks = Blocks::spread(shape.keys, key_heads);
+    let mut gradients = Gradients::new(operands, blocks.count, wanted);
+    let shared = gradients.share(operands);
+    let grad_sums = backward_queries(operands, output, sums, &shared);
+    if shared.wants_keys() {
+        for_each(key_heads * blocks.count, |task| {
+            let (head, block) = (task / blocks.count, task % blocks.count);
+            let (b, key_head) = (head / shape.key_heads, head % shape.key_heads);
+            for s in key_head * operands.splits..(key_head + 1) * operands.splits {
+                let sum = b * operands.sums() + s;
+                let grad_sum = &grad_sums[sum * operands.sum_len()..(sum + 1) * operands.sum_len()];
+                backward_keys(operands, (b, s, block), &blocks, grad_sum, &shared);
+            }
+        });
+    }
+    gradients.finish(operands, wanted.len())
+}
+
+/// Writes the gradient of `q`; returns the gradients of the sums, shaped like them.
+fn backward_queries(operands: &Operands, output: Output, sums: &[f32], gradients: &Shared) -> Vec<f32> {
+    let shape = operands.shape;
+    let (width, value_width, len) = (shape.head_width, shape.value_width, operands.sum_len());
+    let all = shape.batch * operands.sums();
+    let blocks = Blocks::spread(shape.queries, all);
+    let mut partial = vec![0.0f32; all * blocks.count * len];
+    let shared = Disjoint::new(&mut partial);
+    let sizes = [CHUNK * width, CHUNK * value_width, CHUNK, CHUNK * width, width * value_width];
+
+    for_each(all * blocks.count, |task| {
+        let (sum, block) = (task / blocks.count, task % blocks.count);
+        let (b, s) = (sum / operands.sums(), sum % operands.sums());
+        let (numerator_sum, z) = sums[sum * len..(sum + 1) * len].split_at(width * value_width);
+        // SAFETY: each task has its own sum.
+        let total = unsafe { shared.range(task * len, len) };
+        with_scratch(scratch_len(&sizes), |scratch| {
+            let mut parts = Parts::new(scratch);
+            let [features, grad_numerators, grad_denominators, grad_features, transposed] =
+                sizes.map(|size| parts.take(size));
+            transpose(numerator_sum, value_width, transposed);
+            for h in operands.query_heads(s) {
+                for queries in runs(blocks.range(block), CHUNK) {
+                    let count = queries.len();
+                    let features = &mut features[..count * width];
+                    let grad_numerators = &mut grad_numerators[..count * value_width];
+                    let grad_denominators = &mut grad_denominators[..count];
+                    operands.query_features(b, h, queries.clone(), features);
+                    operands.scaled_gradient(output, (b, h), queries.clone(), grad_numerators, grad_denominators);
+                    if gradients.wants_queries() {
+                        product(
+                            (count, width, value_width),
+                            1.0,
+                            Matrix::rows(grad_numerators, value_width),
+                            Matrix::rows(transposed, width),
+                            Write::Over,
+                            grad_features,
+                            width,
+                        );
+                        // SAFETY: these rows of this query head are this task's.
+                        unsafe {
+                            gradients.write_queries((b, h), queries, features, grad_features, grad_denominators, z);
+                        }
+                    }
+                    if gradients.wants_keys() {
+                        operands.accumulate(total, features, grad_numerators, Some(grad_denominators));
+                    }
+                }
+            }
+        });
+    });
+    fold(partial, blocks.count, len)
+}
+
+/// Adds what one sum gives to the gradients of one block of keys.
+fn backward_keys(
+    operands: &Operands,
+    (b, s, block): (usize, usize, usize),
+    blocks: &Blocks,
+    grad_sum: &[f32],
+    gradients: &Shared,
+) {
+    let shape = operands.shape;
+    let (width, value_width) = (shape.head_width, shape.value_width);
+    let (grad_numerator_sum, grad_z) = grad_sum.split_at(width * value_width);
+    let sizes = [
+        operands.components_len(CHUNK),
+        CHUNK * width,
+        CHUNK * value_width,
+        CHUNK * width,
+        CHUNK * value_width,
+        width * value_width,
+    ];
+    with_scratch(scratch_len(&sizes), |scratch| {
+        let mut parts = Parts::new(scratch);
+        let [components, mixed, values, grad_mixed, grad_values, transposed] = sizes.map(|size| parts.take(size));
+        transpose(grad_numerator_sum, value_width, transposed);
+        for keys in runs(blocks.range(block), CHUNK) {
+            let count = keys.len();
+            operands.key_features(b, s, keys.clone(), components, mixed);
+            if gradients.wants_features() {
+                operands.values(b, s, keys.clone(), values);
+                fill_rows(&mut grad_mixed[..count * width], grad_z);
+                product(
+                    (count, width, value_width),
+                    1.0,
+                    Matrix::rows(values, value_width),
+                    Matrix::rows(transposed, width),
+                    Write::Add,
+                    grad_mixed,
+                    width,
+                );
+            }
+            product(
+                (count, value_width, width),
+                1.0,
+                Matrix::rows(mixed, width),
+                Matrix::rows(grad_numerator_sum, value_width),
+                Write::Over,
+                grad_values,
+                value_width,
+            );
+            // SAFETY: this block of this key head is this task's.
+            unsafe {
+                gradients.add_keys((b, s, block), keys, &KeyChunk { components, mixed, grad_mixed, grad_values })
+            };
+        }
+    });
+}

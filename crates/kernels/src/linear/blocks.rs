@@ -1,0 +1,89 @@
+//! How rows are cut into blocks, and scratch into parts: by sizes alone.
+
+use std::ops::Range;
+
+/// Rows of one tile product.
+pub(super) const CHUNK: usize = 64;
+
+/// Blocks of rows that tasks own, all of one size but the last.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Blocks {
+    /// Rows in all.
+    pub total: usize,
+    /// Rows of a block.
+    pub rows: usize,
+    /// Number of blocks.
+    pub count: usize,
+}
+
+impl Blocks {
+    /// At most `count` blocks of `total` rows, each a multiple of `unit` long.
+    pub fn new(total: usize, count: usize, unit: usize) -> Self {
+        let rows = total.div_ceil(count.max(1)).next_multiple_of(unit);
+        Self { total, rows, count: total.div_ceil(rows) }
+    }
+
+    /// Blocks for `streams` independent sequences of `total` rows: enough of them to keep some tens of cores busy, none
+    /// much shorter than 256 rows, so that what is kept for a block is small beside the block.
+    pub fn spread(total: usize, streams: usize) -> Self {
+        const TASKS: usize = 32;
+        const LEAST: usize = 256;
+        Self::new(total, total.div_ceil(LEAST).min(TASKS.div_ceil(streams)), CHUNK)
+    }
+
+    /// Rows of block `i`.
+    pub fn range(&self, i: usize) -> Range<usize> {
+        i * self.rows..((i + 1) * self.rows).min(self.total)
+    }
+}
+
+/// `rows` in runs of `length`, the last one shorter.
+pub(super) fn runs(
+    rows: Range<usize>,
+    length: usize,
+) -> impl DoubleEndedIterator<Item = Range<usize>> + ExactSizeIterator {
+    let end = rows.end;
+    rows.step_by(length).map(move |start| start..(start + length).min(end))
+}
+
+/// Floats between cache lines: parts of the scratch start on one, so that no vector straddles two.
+const LINE: usize = 16;
+
+/// Scratch to ask for when it is to be cut into parts of these sizes.
+pub(super) fn scratch_len(parts: &[usize]) -> usize {
+    LINE + parts.iter().map(|len| len.next_multiple_of(LINE)).sum::<usize>()
+}
+
+/// Hands out the parts of a scratch buffer one after the other.
+pub(super) struct Parts<'a> {
+    rest: &'a mut [f32],
+}
+
+impl<'a> Parts<'a> {
+    pub fn new(scratch: &'a mut [f32]) -> Self {
+        let skip = scratch.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
+        Self { rest: &mut scratch[skip..] }
+    }
+
+    /// The next `len` floats, of arbitrary content.
+    pub fn take(&mut self, len: usize) -> &'a mut [f32] {
+        let (part, rest) = std::mem::take(&mut self.rest).split_at_mut(len.next_multiple_of(LINE));
+        self.rest = rest;
+        &mut part[..len]
+    }
+}
+
+/// `dst = src^T` with `src [rows, columns]`.
+pub(super) fn transpose(src: &[f32], columns: usize, dst: &mut [f32]) {
+    let rows = src.len() / columns;
+    const TILE: usize = 16;
+    for i0 in (0..rows).step_by(TILE) {
+        for c0 in (0..columns).step_by(TILE) {
+            for c in c0..(c0 + TILE).min(columns) {
+                for i in i0..(i0 + TILE).min(rows) {
+                    dst[c * rows + i] = src[i * columns + c];
+                }
+            }
+        }
+    }
+}

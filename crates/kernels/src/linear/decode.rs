@@ -1,0 +1,79 @@
+//! Decoding token by token: the running sums of the causal form are the whole state.
+
+use super::{
+    Linear,
+    blocks::{Parts, scratch_len},
+    operands::inverse,
+};
+use crate::{Decode, View, parallel::with_scratch, simd};
+
+/// `Z [D,Dv]` and `z [D]` of every batch row and sum, a constant number of bytes whatever the number of tokens.
+#[derive(Debug)]
+pub(super) struct Sums {
+    operator: Linear,
+    /// `[B, sums, D (Dv + 1)]`; empty before the first token.
+    sums: Vec<f32>,
+}
+
+impl Sums {
+    pub fn new(operator: Linear) -> Self {
+        Self { operator, sums: Vec::new() }
+    }
+}
+
+impl Decode for Sums {
+    /// # Panics
+    /// If the inputs do not hold one token a batch row, or are not of the sizes of the first step.
+    fn step(&mut self, inputs: &[View<f32>], out: &mut [f32]) {
+        let operands = self.operator.operands(inputs);
+        let shape = operands.shape;
+        assert_eq!((shape.queries, shape.keys), (1, 1), "a decoder takes one token at a time");
+        let (width, value_width, len) = (shape.head_width, shape.value_width, operands.sum_len());
+        let all = shape.batch * operands.sums();
+        if self.sums.is_empty() {
+            self.sums = vec![0.0; all * len];
+        }
+        assert_eq!(self.sums.len(), all * len, "sizes changed since the first token");
+
+        let sizes = [width, value_width];
+        with_scratch(scratch_len(&sizes), |scratch| {
+            let mut parts = Parts::new(scratch);
+            let [features, values] = sizes.map(|size| parts.take(size));
+            for (n, sum) in self.sums.chunks_exact_mut(len).enumerate() {
+                let (b, s) = (n / operands.sums(), n % operands.sums());
+                operands.key_features(b, s, 0..1, &mut [], features);
+                operands.values(b, s, 0..1, values);
+                let (numerator_sum, z) = sum.split_at_mut(width * value_width);
+                simd::vectorize(
+                    #[inline(always)]
+                    || {
+                        for ((row, z), &f) in
+                            numerator_sum.chunks_exact_mut(value_width).zip(z.iter_mut()).zip(&*features)
+                        {
+                            simd::add_scaled(row, f, values);
+                            *z += f;
+                        }
+                    },
+                );
+                for h in operands.query_heads(s) {
+                    operands.query_features(b, h, 0..1, features);
+                    let row = shape.out_rows(b, h).row_mut(out, 0);
+                    simd::vectorize(
+                        #[inline(always)]
+                        || {
+                            let scale = inverse(simd::dot(features, z));
+                            row.fill(0.0);
+                            for (numerators, &f) in numerator_sum.chunks_exact(value_width).zip(&*features) {
+                                simd::add_scaled(row, f * scale, numerators);
+                            }
+                        },
+                    );
+                }
+            }
+        });
+    }
+
+    fn bytes(&self) -> usize {
+        size_of_val(self.sums.as_slice())
+    }
+}

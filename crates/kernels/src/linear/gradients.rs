@@ -1,0 +1,231 @@
+//! Gradients of the inputs, written by tasks that each own their rows.
+
+use std::ops::Range;
+
+use super::operands::{Operands, slope};
+use crate::{parallel::Disjoint, simd};
+
+/// Gradient buffers of one backward pass, `None` where not wanted.
+///
+/// Prior and shift collect a contribution from every key: each block of keys has sums of its own, added up at the end in
+/// a fixed order.
+pub(super) struct Gradients {
+    q: Option<Vec<f32>>,
+    k: Option<Vec<f32>>,
+    v: Option<Vec<f32>>,
+    /// `[B, sums, blocks, M]`, in double precision: its terms cancel, for the gradient sums to 0 over components.
+    log_prior: Option<Vec<f64>>,
+    /// `[B, Hk, blocks, M, D]`.
+    shift: Option<Vec<f32>>,
+    blocks: usize,
+}
+
+/// Gradient buffers as tasks see them.
+pub(super) struct Shared<'a> {
+    operands: &'a Operands<'a>,
+    q: Option<Disjoint<'a, f32>>,
+    k: Option<Disjoint<'a, f32>>,
+    v: Option<Disjoint<'a, f32>>,
+    log_prior: Option<Disjoint<'a, f64>>,
+    shift: Option<Disjoint<'a, f32>>,
+    blocks: usize,
+}
+
+/// What a chunk of keys has computed, one dense row a key.
+pub(super) struct KeyChunk<'a> {
+    /// `phi(k_jr)` `[M, keys, D]`, empty with one component.
+    pub components: &'a [f32],
+    /// `f_j`.
+    pub mixed: &'a [f32],
+    /// Gradient of `f_j`.
+    pub grad_mixed: &'a [f32],
+    /// Gradient of `v_j`.
+    pub grad_values: &'a [f32],
+}
+
+impl Gradients {
+    /// Zeros for the inputs that are `wanted`, their keys in `blocks` blocks.
+    pub fn new(operands: &Operands, blocks: usize, wanted: &[bool]) -> Self {
+        let shape = operands.shape;
+        let [q, k, v, log_prior, shift] = [0, 1, 2, 3, 4].map(|i| wanted.get(i).copied().unwrap_or(false));
+        let tokens = shape.batch * shape.key_heads;
+        let keys = if operands.shifted() { 1 } else { operands.components };
+        let sums = shape.batch * operands.sums();
+        Self {
+            q: q.then(|| vec![0.0; shape.batch * shape.heads * shape.queries * shape.head_width]),
+            k: k.then(|| vec![0.0; tokens * keys * shape.keys * shape.head_width]),
+            v: v.then(|| vec![0.0; tokens * shape.keys * shape.value_width]),
+            log_prior: log_prior.then(|| vec![0.0; sums * blocks * operands.components]),
+            shift: shift.then(|| vec![0.0; tokens * blocks * operands.components * shape.head_width]),
+            blocks,
+        }
+    }
+
+    pub fn share<'a>(&'a mut self, operands: &'a Operands<'a>) -> Shared<'a> {
+        Shared {
+            operands,
+            q: self.q.as_deref_mut().map(Disjoint::new),
+            k: self.k.as_deref_mut().map(Disjoint::new),
+            v: self.v.as_deref_mut().map(Disjoint::new),
+            log_prior: self.log_prior.as_deref_mut().map(Disjoint::new),
+            shift: self.shift.as_deref_mut().map(Disjoint::new),
+            blocks: self.blocks,
+        }
+    }
+
+    /// The gradients in the order of the inputs, of which there are `inputs`.
+    pub fn finish(self, operands: &Operands, inputs: usize) -> Vec<Option<Vec<f32>>> {
+        let (shape, components) = (operands.shape, operands.components);
+        let log_prior = self.log_prior.map(|partial| {
+            // With one component the prior cancels altogether; with more, a sum belongs to one query head.
+            let mut total = vec![0.0f64; shape.heads * components];
+            if components > 1 {
+                for (s, sum) in partial.chunks_exact(self.blocks * components).enumerate() {
+                    let head = &mut total[s % shape.heads * components..][..components];
+                    for block in sum.chunks_exact(components) {
+                        head.iter_mut().zip(block).for_each(|(t, p)| *t += p);
+                    }
+                }
+                // The scale of a head's prior cancels, so its gradient sums to 0: what it sums to is rounding, which all
+                // components share in proportion to their weight.
+                for (h, head) in total.chunks_exact_mut(components).enumerate() {
+                    let rounding: f64 = head.iter().sum();
+                    for (r, t) in head.iter_mut().enumerate() {
+                        *t -= f64::from(operands.prior(h, r)) * rounding;
+                    }
+                }
+            }
+            total.into_iter().map(|t| t as f32).collect()
+        });
+        let shift = self.shift.map(|partial| {
+            let len = components * shape.head_width;
+            let mut total = vec![0.0f32; shape.key_heads * len];
+            for (s, sum) in partial.chunks_exact(self.blocks * len).enumerate() {
+                let head = &mut total[s % shape.key_heads * len..][..len];
+                for block in sum.chunks_exact(len) {
+                    head.iter_mut().zip(block).for_each(|(t, p)| *t += p);
+                }
+            }
+            total
+        });
+        let mut all = vec![self.q, self.k, self.v, log_prior, shift];
+        all.truncate(inputs);
+        all
+    }
+}
+
+impl Shared<'_> {
+    /// Whether anything but the gradient of `q` is wanted.
+    pub fn wants_keys(&self) -> bool {
+        self.wants_features() || self.v.is_some()
+    }
+
+    /// Whether the gradient of `f_j` is needed.
+    pub fn wants_features(&self) -> bool {
+        self.k.is_some() || self.log_prior.is_some() || self.shift.is_some()
+    }
+
+    /// Whether the gradient of `q` is wanted.
+    pub fn wants_queries(&self) -> bool {
+        self.q.is_some()
+    }
+
+    /// `dq_i = phi'(q_i) (d phi_i + dden_i z)`, `grad` holding the first term and `z` the sum of visible key features so
+    /// far.
+    ///
+    /// # Safety
+    /// No other task may hold these rows of `q`'s gradient.
+    pub unsafe fn write_queries(
+        &self,
+        (b, h): (usize, usize),
+        queries: Range<usize>,
+        features: &[f32],
+        grad: &[f32],
+        grad_denominators: &[f32],
+        z: &[f32],
+    ) {
+        let Some(q) = &self.q else { return };
+        let rows = self.operands.shape.query_rows(b, h);
+        simd::vectorize(
+            #[inline(always)]
+            || {
+                let chunk = features.chunks_exact(rows.width).zip(grad.chunks_exact(rows.width));
+                for (((features, grad), &grad_denominator), i) in chunk.zip(grad_denominators).zip(queries) {
+                    // SAFETY: the caller's promise.
+                    let row = unsafe { q.row(&rows, i) };
+                    for (((y, &f), &g), &z) in row.iter_mut().zip(features).zip(grad).zip(z) {
+                        *y = slope(f) * (g + grad_denominator * z);
+                    }
+                }
+            },
+        );
+    }
+
+    /// Adds what sum `s` of batch row `b` gives to keys, values, prior and shift through the keys of `block`.
+    ///
+    /// # Safety
+    /// No other task may work on this block of this key head.
+    pub unsafe fn add_keys(&self, (b, s, block): (usize, usize, usize), keys: Range<usize>, chunk: &KeyChunk) {
+        let operands = self.operands;
+        let (shape, count, width) = (operands.shape, keys.len(), operands.shape.head_width);
+        let (key_head, real) = (s / operands.splits, operands.mask.valid_row(b));
+        let value_rows = shape.value_rows(b, key_head);
+        let padded = |t: usize| real.is_some_and(|row| row[keys.start + t] == 0);
+        simd::vectorize(
+            #[inline(always)]
+            || {
+                for r in 0..operands.components {
+                    if !self.wants_features() {
+                        break;
+                    }
+                    let (rows, prior) = (operands.key_rows(b, s, r), operands.prior(s, r));
+                    let features = match chunk.components.get(r * count * width..(r + 1) * count * width) {
+                        Some(features) if operands.components > 1 => features,
+                        _ => &chunk.mixed[..count * width],
+                    };
+                    let sum = (b * operands.sums() + s) * self.blocks + block;
+                    // SAFETY: the sums of a block belong to the task that owns it.
+                    let log_prior =
+                        self.log_prior.as_ref().map(|p| unsafe { &mut p.range(sum * operands.components + r, 1)[0] });
+                    let sum = (b * shape.key_heads + key_head) * self.blocks + block;
+                    // SAFETY: as above.
+                    let mut shift =
+                        self.shift.as_ref().map(|p| unsafe { p.range((sum * operands.components + r) * width, width) });
+                    let mut shares = 0.0f64;
+                    for t in (0..count).filter(|&t| !padded(t)) {
+                        let features = &features[t * width..(t + 1) * width];
+                        let grad = &chunk.grad_mixed[t * width..(t + 1) * width];
+                        if log_prior.is_some() {
+                            shares += f64::from(prior * simd::dot(features, grad));
+                        }
+                        if let Some(shift) = &mut shift {
+                            add_key(shift, features, grad, prior);
+                        }
+                        if let Some(k) = &self.k {
+                            // SAFETY: the caller's promise.
+                            add_key(unsafe { k.row(&rows, keys.start + t) }, features, grad, prior);
+                        }
+                    }
+                    if let Some(log_prior) = log_prior {
+                        *log_prior += shares;
+                    }
+                }
+                if let Some(v) = &self.v {
+                    for (t, grad) in chunk.grad_values.chunks_exact(shape.value_width).take(count).enumerate() {
+                        // SAFETY: the caller's promise.
+                        let row = unsafe { v.row(&value_rows, keys.start + t) };
+                        row.iter_mut().zip(grad).for_each(|(y, &x)| *y += x);
+                    }
+                }
+            },
+        );
+    }
+}
+
+/// `y += prior phi'(k) grad`.
+#[inline(always)]
+fn add_key(y: &mut [f32], features: &[f32], grad: &[f32], prior: f32) {
+    for ((y, &f), &g) in y.iter_mut().zip(features).zip(grad) {
+        *y += prior * slope(f) * g;
+    }
+}
