@@ -1,0 +1,355 @@
+//! What every mechanism promises, checked on every variant of every mechanism.
+
+mod support;
+
+use regard_kernels::{Layout, Mask, Mechanism};
+use regard_testkit::{Random, Report, measure::largest};
+use support::{
+    Array, Sizes, Variant,
+    array::token_axis,
+    padding, sees_any,
+    setting::{LAYOUTS, ROUNDING, Setting, TWIN_BOUND, usual_sizes, walk},
+};
+
+/// Larger than any input by far, but no infinity: whatever leaks, shows.
+const JUNK: f64 = 1e3;
+
+#[test]
+fn padding_never_leaks() {
+    walk(|variant, report| {
+        for (sizes, causal) in usual_sizes().into_iter().flat_map(|s| [(s, false), (s, true)]) {
+            let sizes = variant.fit(sizes);
+            let valid = padding(sizes.batch, sizes.keys);
+            let mask = Mask { causal, ..Mask::none() }.with_valid(Some(valid.clone()));
+            let mut setting = Setting::new(variant, sizes, mask, Layout::TokenFirst);
+            // In self-attention the padded tokens are queries too; nobody asks for their outputs.
+            let padded_key = |b: usize, j: usize| valid.row(b)[j] == 0;
+            let padded_query = |b: usize, i: usize| sizes.queries == sizes.keys && padded_key(b, i);
+            setting.silence(padded_query);
+            let clean = setting.kernel();
+            setting.spoil(JUNK, padded_query, padded_key);
+            let spoilt = setting.kernel();
+
+            let axis = setting.out_axis();
+            let at_real = |out: &Array| out.only(|ix| !padded_query(ix[0], ix[axis]));
+            report.same(setting.label("out"), &at_real(&spoilt.out), &at_real(&clean.out));
+            for (n, name) in setting.subject.names().into_iter().enumerate() {
+                let (seen, expected) = (&spoilt.grads[n], &clean.grads[n]);
+                report.same(setting.label(&format!("grad.{name}")), &seen.data, &expected.data);
+                if let ("k" | "v", Some(axis)) = (name, token_axis(name, seen.shape.len())) {
+                    let padded = seen.only(|ix| padded_key(ix[0], ix[axis]));
+                    report.require(largest(&padded) == 0.0, setting.label(&format!("grad.{name} of padding is not 0")));
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn the_future_never_leaks() {
+    walk(|variant, report| {
+        for sizes in [Sizes::new(2, 2, 21, 21), Sizes::new(1, 2, 90, 150), Sizes::new(1, 2, 150, 90)] {
+            let sizes = variant.fit(sizes);
+            for share in [0.2, 0.7] {
+                let mut setting = Setting::new(variant, sizes, Mask::causal(), Layout::TokenFirst);
+                // The last query that must not notice, and the key at its position.
+                let last = (share * sizes.queries as f64) as usize;
+                let position = (last + sizes.keys) as isize - sizes.queries as isize;
+                let later_query = |_: usize, i: usize| i > last;
+                let later_key = |_: usize, j: usize| j as isize > position;
+                setting.silence(later_query);
+                let clean = setting.kernel();
+                setting.spoil(JUNK, later_query, later_key);
+                let spoilt = setting.kernel();
+
+                let axis = setting.out_axis();
+                let early = |out: &Array| out.only(|ix| ix[axis] <= last);
+                report.same(setting.label("out"), &early(&spoilt.out), &early(&clean.out));
+                for (n, name) in setting.subject.names().into_iter().enumerate() {
+                    let (seen, expected) = (&spoilt.grads[n], &clean.grads[n]);
+                    report.same(setting.label(&format!("grad.{name}")), &seen.data, &expected.data);
+                    if let Some(axis) = token_axis(name, seen.shape.len()) {
+                        let query_side = name == "q";
+                        let later =
+                            seen.only(|ix| if query_side { later_query(0, ix[axis]) } else { later_key(0, ix[axis]) });
+                        report
+                            .require(largest(&later) == 0.0, setting.label(&format!("grad.{name} reaches the future")));
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn constant_values_are_preserved() {
+    walk(|variant, report| {
+        for (sizes, causal) in usual_sizes().into_iter().flat_map(|s| [(s, false), (s, true)]) {
+            if !variant.averages() {
+                continue;
+            }
+            let mask = Mask { causal, ..Mask::none() }.with_valid(Some(padding(sizes.batch, sizes.keys)));
+            let mut setting = Setting::new(variant, sizes, mask, Layout::TokenFirst);
+            let channel = |c: usize| 0.5 + c as f64;
+            let values = setting.subject.names().iter().position(|n| *n == "v").expect("values");
+            for c in 0..sizes.value_width {
+                setting.inputs[values] = setting.inputs[values].with(channel(c), |ix| ix[3] == c);
+            }
+            let out = setting.kernel().out;
+            let masked = variant.masked(&setting.mask);
+            for c in 0..sizes.value_width {
+                let seeing = out.only(|ix| ix[3] == c && sees_any(&masked, ix[0], ix[2], sizes.queries, sizes.keys));
+                let expected = vec![channel(c); seeing.len()];
+                report.compare(setting.label(&format!("channel {c}")), &seeing, &expected, ROUNDING);
+            }
+        }
+    });
+}
+
+#[test]
+fn the_order_of_keys_does_not_matter() {
+    walk(|variant, report| {
+        for sizes in usual_sizes() {
+            if variant.positional() {
+                continue;
+            }
+            let mut setting = Setting::new(variant, sizes, Mask::none(), Layout::TokenFirst);
+            let Sizes { queries, keys, .. } = setting.sizes;
+            let key_order = Random::new(5).permutation(keys);
+            // Where queries and keys are the same tokens, they move together.
+            let query_order = if variant.cross() { (0..queries).collect() } else { key_order.clone() };
+            let order = |name: &str| if matches!(name, "q" | "out") { &query_order } else { &key_order };
+            let moved = |name: &str, tensor: &Array| match token_axis(name, tensor.shape.len()) {
+                Some(axis) => tensor.select(axis, order(name)),
+                None => tensor.clone(),
+            };
+            let names = setting.subject.names();
+            let straight = setting.kernel();
+            for (name, input) in names.iter().zip(&mut setting.inputs) {
+                *input = moved(name, input);
+            }
+            setting.grad_out = moved("out", &setting.grad_out);
+            let permuted = setting.kernel();
+            report.compare(setting.label("out"), &permuted.out.data, &moved("out", &straight.out).data, ROUNDING);
+            let scale = straight.grads.iter().map(|g| largest(&g.data)).fold(0.0, f64::max);
+            for (name, (seen, expected)) in names.iter().zip(permuted.grads.iter().zip(&straight.grads)) {
+                // Gradients of a prior may vanish: their rounding is that of the terms, not of the sum.
+                let of_tokens = token_axis(name, expected.shape.len()).is_some();
+                let bound = if of_tokens { TWIN_BOUND } else { TWIN_BOUND * scale / largest(&expected.data) };
+                let expected = moved(name, expected);
+                report.compare(setting.label(&format!("grad.{name}")), &seen.data, &expected.data, bound);
+            }
+        }
+    });
+}
+
+#[test]
+fn batch_rows_are_independent() {
+    walk(|variant, report| {
+        for (sizes, causal) in [(Sizes::new(3, 2, 21, 21), true), (Sizes::new(3, 2, 70, 150), false)] {
+            // Dropout draws another mask for another batch row.
+            if variant.dropout {
+                continue;
+            }
+            let mask = Mask { causal, ..Mask::none() };
+            let together = Setting::new(variant, sizes, mask.clone(), Layout::TokenFirst);
+            let all = together.kernel();
+            for b in 0..sizes.batch {
+                let mut alone = Setting::new(variant, Sizes { batch: 1, ..sizes }, mask.clone(), Layout::TokenFirst);
+                let names = alone.subject.names();
+                for (n, name) in names.iter().enumerate() {
+                    let batched = matches!(*name, "q" | "k" | "v");
+                    alone.inputs[n] =
+                        if batched { together.inputs[n].select(0, &[b]) } else { together.inputs[n].clone() };
+                }
+                alone.grad_out = together.grad_out.select(0, &[b]);
+                let one = alone.kernel();
+                report.same(alone.label("out"), &one.out.data, &all.out.select(0, &[b]).data);
+                for (n, name) in names.iter().enumerate().filter(|(_, name)| matches!(**name, "q" | "k" | "v")) {
+                    let expected = all.grads[n].select(0, &[b]);
+                    report.same(alone.label(&format!("grad.{name}")), &one.grads[n].data, &expected.data);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn large_logits_stay_finite() {
+    walk(|variant, report| {
+        for (sizes, causal) in usual_sizes().into_iter().flat_map(|s| [(s, false), (s, true)]) {
+            let mut setting = Setting::new(variant, sizes, Mask { causal, ..Mask::none() }, Layout::TokenFirst);
+            // Elements around 14 give products q.k / sqrt(D) up to 200 in size at D = 8, and distances beyond.
+            let names = setting.subject.names();
+            for (_, input) in names.iter().zip(&mut setting.inputs).filter(|(name, _)| matches!(**name, "q" | "k")) {
+                input.data.iter_mut().for_each(|x| *x *= 14.0);
+            }
+            let outcome = setting.kernel();
+            report.require(largest(&outcome.out.data).is_finite(), setting.label("out is not finite"));
+            for (name, grad) in names.iter().zip(&outcome.grads) {
+                report.require(largest(&grad.data).is_finite(), setting.label(&format!("grad.{name} is not finite")));
+            }
+            if variant.averages() {
+                let values = &setting.inputs[names.iter().position(|n| *n == "v").expect("values")];
+                let within = largest(&outcome.out.data) <= largest(&values.data) * (1.0 + ROUNDING);
+                report.require(within, setting.label("an average lies outside its values"));
+            }
+        }
+    });
+}
+
+#[test]
+fn rows_that_see_nothing_give_0() {
+    walk(|variant, report| {
+        for (sizes, causal) in usual_sizes().into_iter().flat_map(|s| [(s, false), (s, true)]) {
+            let sizes = variant.fit(sizes);
+            let mask = Mask { causal, ..Mask::none() }.with_valid(Some(padding(sizes.batch, sizes.keys)));
+            let setting = Setting::new(variant, sizes, mask, Layout::TokenFirst);
+            let masked = variant.masked(&setting.mask);
+            let blind = |b: usize, i: usize| !sees_any(&masked, b, i, sizes.queries, sizes.keys);
+            let axis = setting.out_axis();
+            let outcome = setting.kernel();
+            let out = outcome.out.only(|ix| blind(ix[0], ix[axis]));
+            report.require(!out.is_empty(), setting.label("the last row is padding"));
+            report.require(largest(&out) == 0.0, setting.label("out of a blind row is not 0"));
+            let grad = outcome.grads[0].only(|ix| blind(ix[0], ix[2]));
+            report.require(largest(&grad) == 0.0, setting.label("grad.q of a blind row is not 0"));
+            report.require(largest(&outcome.out.data).is_finite(), setting.label("out is not finite"));
+        }
+    });
+}
+
+#[test]
+fn any_number_of_threads_gives_the_same_bits() {
+    let pools = [1, 2, 7].map(|n| rayon::ThreadPoolBuilder::new().num_threads(n).build().expect("a pool"));
+    walk(|variant, report| {
+        for (sizes, causal) in
+            [(Sizes::new(2, 4, 257, 257), true), (Sizes { key_heads: 1, ..Sizes::new(1, 3, 33, 600) }, false)]
+        {
+            let setting = Setting::new(variant, sizes, Mask { causal, ..Mask::none() }, Layout::TokenFirst);
+            let [one, two, seven] = pools.each_ref().map(|pool| pool.install(|| setting.kernel()));
+            for (threads, many) in [(2, two), (7, seven)] {
+                let label = |what: &str| setting.label(&format!("{what} on {threads} threads"));
+                report.same(label("out"), &many.out.data, &one.out.data);
+                for (name, (seen, expected)) in setting.subject.names().iter().zip(many.grads.iter().zip(&one.grads)) {
+                    report.same(label(&format!("grad.{name}")), &seen.data, &expected.data);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn unwanted_gradients_are_not_computed() {
+    walk(|variant, report| {
+        let setting = Setting::new(variant, Sizes::new(2, 2, 21, 21), Mask::causal(), Layout::TokenFirst);
+        let all = setting.kernel();
+        let names = setting.subject.names();
+        for (n, name) in names.iter().enumerate() {
+            let wanted: Vec<bool> = (0..names.len()).map(|other| other == n).collect();
+            let (_, _, grads) = setting.subject.kernel_where(&setting.inputs, &setting.grad_out, &wanted);
+            for (other, grad) in grads.iter().enumerate() {
+                match grad {
+                    Some(grad) if other == n => {
+                        report.same(setting.label(&format!("grad.{name} alone")), &grad.data, &all.grads[n].data);
+                    }
+                    found => report.require(
+                        found.is_none() && other != n,
+                        setting.label(&format!(
+                            "asked for {name}, {} is {}",
+                            names[other],
+                            if found.is_some() { "there" } else { "missing" }
+                        )),
+                    ),
+                }
+            }
+        }
+        let (_, _, none) = setting.subject.kernel_where(&setting.inputs, &setting.grad_out, &vec![false; names.len()]);
+        report.require(none.iter().all(Option::is_none), setting.label("asked for nothing"));
+    });
+}
+
+#[test]
+fn shared_key_heads_equal_copies() {
+    walk(|variant, report| {
+        for key_heads in [1, 2] {
+            if !variant.cross() {
+                continue;
+            }
+            let sizes = Sizes { key_heads, ..Sizes::new(2, 4, 21, 37) };
+            let shared = Setting::new(variant, sizes, Mask::none(), Layout::TokenFirst);
+            let mut copied = Setting::new(variant, Sizes { key_heads: 4, ..sizes }, Mask::none(), Layout::TokenFirst);
+            let copies: Vec<usize> = (0..4).map(|h| h * key_heads / 4).collect();
+            let names = shared.subject.names();
+            // Axis of the key heads.
+            let head_axis = |name: &str| match name {
+                "k" | "v" => Some(1),
+                "shift" => Some(0),
+                _ => None,
+            };
+            for (n, name) in names.iter().enumerate() {
+                copied.inputs[n] = match head_axis(name) {
+                    Some(axis) => shared.inputs[n].select(axis, &copies),
+                    None => shared.inputs[n].clone(),
+                };
+            }
+            copied.grad_out = shared.grad_out.clone();
+            let (seen, expected) = (shared.kernel(), copied.kernel());
+            report.compare(shared.label("out"), &seen.out.data, &expected.out.data, ROUNDING);
+            for (n, name) in names.iter().enumerate() {
+                let grad = &expected.grads[n];
+                let summed = match head_axis(name) {
+                    None => grad.clone(),
+                    // A shared head receives the sum over its copies.
+                    Some(axis) => {
+                        let group = 4 / key_heads;
+                        let part =
+                            |c: usize| grad.select(axis, &(0..key_heads).map(|h| h * group + c).collect::<Vec<_>>());
+                        (1..group).map(part).fold(part(0), |sum, next| {
+                            let data = sum.data.iter().zip(&next.data).map(|(a, b)| a + b).collect();
+                            Array::new(&sum.shape, data)
+                        })
+                    }
+                };
+                report.compare(shared.label(&format!("grad.{name}")), &seen.grads[n].data, &summed.data, TWIN_BOUND);
+            }
+        }
+    });
+}
+
+#[test]
+fn decoding_token_by_token_equals_the_whole() {
+    let mut report = Report::new();
+    let mut decoded = Vec::new();
+    for variant in Variant::all() {
+        for layout in LAYOUTS {
+            let sizes = Sizes::new(2, 2, 40, 40);
+            let setting = Setting::new(&variant, sizes, Mask::causal(), layout);
+            // A decoder speaks after training, where nothing is dropped.
+            let Some(mut decoder) = setting.subject.operator.decoder().filter(|_| !variant.dropout) else { continue };
+            decoded.push(variant.mechanism());
+            let whole = setting.kernel().out;
+            let axis = setting.out_axis();
+            for t in 0..sizes.queries {
+                let token: Vec<Array> = setting
+                    .subject
+                    .names()
+                    .iter()
+                    .zip(&setting.inputs)
+                    .map(|(name, input)| match *name {
+                        "q" | "k" | "v" => input.select(token_axis(name, input.shape.len()).expect("tokens"), &[t]),
+                        _ => input.clone(),
+                    })
+                    .collect();
+                let expected = whole.select(axis, &[t]);
+                let row = setting.subject.step(decoder.as_mut(), &token, &expected.shape);
+                report.compare(setting.label(&format!("token {t}")), &row.data, &expected.data, TWIN_BOUND);
+            }
+            report.require(decoder.bytes() > 0, setting.label("a state without bytes"));
+        }
+    }
+    for mechanism in Mechanism::ALL.iter().filter(|m| m.facts().decode_state == "1") {
+        report.require(decoded.contains(mechanism), format_args!("{mechanism} has no decoder"));
+    }
+    report.finish();
+}

@@ -1,0 +1,143 @@
+//! Every operator against the golden data: the float64 twin to 1e-10, the float32 kernel to the bound of the manifest,
+//! output and every gradient, in both layouts.
+
+mod support;
+
+use std::sync::Arc;
+
+use regard_kernels::{Layout, View, reference::gaussian_mixture::responsibilities};
+use regard_testkit::{Report, cases};
+use support::{
+    Array, Subject,
+    golden::{array, inputs, log, options, soft_em, subject},
+};
+
+/// Float64 implementations of one formula agree to this.
+const FLOAT64_BOUND: f64 = 1e-10;
+
+/// Which implementation is held against the files.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    Twin,
+    Kernel,
+}
+
+/// Holds all cases of these mechanisms against their files.
+fn check(form: Form, mechanisms: &[&str], expected_cases: usize) {
+    let mut report = Report::new();
+    let mut seen = 0;
+    for case in cases().iter().filter(|c| mechanisms.contains(&&*c.mechanism)) {
+        seen += 1;
+        let tensors = case.load();
+        let (out, grad_out) = (array(&tensors, "out"), array(&tensors, "grad_out"));
+        for layout in [Layout::HeadFirst, Layout::TokenFirst] {
+            let subject = subject(case, &tensors, layout);
+            let inputs = inputs(&subject, &tensors);
+            let outcome = match form {
+                Form::Twin => subject.twin(&inputs, &grad_out),
+                Form::Kernel => subject.kernel(&inputs, &grad_out),
+            };
+            let bound = |name: &str| match form {
+                Form::Twin => FLOAT64_BOUND,
+                Form::Kernel => case.bound(name),
+            };
+            let label = |name: &str| format!("{} {layout:?} {name}", case.name());
+            report.compare(label("out"), &outcome.out.data, &out.data, bound("out"));
+            for name in case.differentiated() {
+                let position = subject.names().iter().position(|n| *n == name);
+                let grad = &outcome.grads[position.unwrap_or_else(|| panic!("{} has no input {name}", case.file))];
+                let name = format!("grad.{name}");
+                report.compare(label(&name), &grad.data, &array(&tensors, &name).data, bound(&name));
+            }
+        }
+    }
+    assert_eq!(seen, expected_cases, "cases of {mechanisms:?}");
+    report.finish();
+}
+
+#[test]
+fn softmax_twin() {
+    check(Form::Twin, &["softmax"], 13);
+}
+
+#[test]
+fn gaussian_mixture_twin() {
+    check(Form::Twin, &["gaussian", "mgk"], 23);
+}
+
+#[test]
+fn linear_twin() {
+    check(Form::Twin, &["linear", "mlk"], 12);
+}
+
+#[test]
+fn fastformer_twin() {
+    check(Form::Twin, &["fastformer"], 9);
+}
+
+#[test]
+fn softmax_kernel() {
+    check(Form::Kernel, &["softmax"], 13);
+}
+
+#[test]
+fn gaussian_mixture_kernel() {
+    check(Form::Kernel, &["gaussian", "mgk"], 23);
+}
+
+#[test]
+fn linear_kernel() {
+    check(Form::Kernel, &["linear", "mlk"], 12);
+}
+
+#[test]
+fn fastformer_kernel() {
+    check(Form::Kernel, &["fastformer"], 9);
+}
+
+#[test]
+fn named_variances_are_those_of_the_files() {
+    let mut report = Report::new();
+    for case in cases().iter().filter(|c| ["gaussian", "mgk"].contains(&&*c.mechanism)) {
+        let tensors = case.load();
+        let stored = tensors.tensor("variance");
+        let width = *tensors.tensor("q").shape.last().expect("four axes");
+        let resolved = options(case, &tensors).mixture.variances.resolve(stored.f64().len(), width).expect("a choice");
+        // The files round variances to float32.
+        report.compare(case.name(), &resolved, stored.f64(), 1e-7);
+    }
+    report.finish();
+}
+
+#[test]
+fn soft_em_sets_the_prior_to_the_mean_responsibility() {
+    let mut report = Report::new();
+    let updates = cases().into_iter().filter(|c| c.tensors.contains_key("prior_after"));
+    for (case, layout) in updates.flat_map(|c| [(c.clone(), Layout::HeadFirst), (c, Layout::TokenFirst)]) {
+        let tensors = case.load();
+        let operator = soft_em(&case, &tensors, layout);
+        let subject = Subject { operator: Arc::new(operator.clone()), layout };
+        let mut inputs = inputs(&subject, &tensors);
+        let arranged = subject.arrange(&inputs);
+        let (prior_after, out_after) = (array(&tensors, "prior_after"), array(&tensors, "out_after"));
+
+        let views: Vec<View<f64>> = arranged.iter().map(Array::view).collect();
+        let twin = responsibilities(&operator, &views);
+        let data: Vec<Vec<f32>> = arranged.iter().map(Array::f32).collect();
+        let views: Vec<View<f32>> = data.iter().zip(&arranged).map(|(d, a)| View::new(d, &a.shape)).collect();
+        let kernel: Vec<f64> = operator.responsibilities(&views).into_iter().map(f64::from).collect();
+        let label = |what: &str| format!("{} {layout:?} {what}", case.name());
+        report.compare(label("prior of the twin"), &twin, &prior_after.data, FLOAT64_BOUND);
+        report.compare(label("prior of the kernel"), &kernel, &prior_after.data, case.bound("prior_after"));
+
+        let prior = subject.names().iter().position(|n| *n == "log_prior").expect("a prior");
+        let grad_out = array(&tensors, "grad_out");
+        inputs[prior] = log(&Array::new(&prior_after.shape, twin));
+        let out = subject.twin(&inputs, &grad_out).out;
+        report.compare(label("output of the twin"), &out.data, &out_after.data, FLOAT64_BOUND);
+        inputs[prior] = log(&Array::new(&prior_after.shape, kernel));
+        let out = subject.kernel(&inputs, &grad_out).out;
+        report.compare(label("output of the kernel"), &out.data, &out_after.data, case.bound("out_after"));
+    }
+    report.finish();
+}

@@ -1,0 +1,101 @@
+//! One variant at one size under one mask, with its inputs.
+
+use super::{Array, Outcome, Sizes, Subject, Variant, array::token_axis};
+use regard_kernels::{Layout, Mask};
+use regard_testkit::{Random, Report};
+
+/// Equal but for the order of float32 sums.
+pub const ROUNDING: f64 = 3e-6;
+
+/// A float32 kernel against its twin on inputs of size 1.
+pub const TWIN_BOUND: f64 = 1e-5;
+
+/// One variant at one size under one mask.
+pub struct Setting {
+    pub variant: Variant,
+    pub sizes: Sizes,
+    pub mask: Mask,
+    pub subject: Subject,
+    pub inputs: Vec<Array>,
+    pub grad_out: Array,
+}
+
+impl Setting {
+    pub fn new(variant: &Variant, sizes: Sizes, mask: Mask, layout: Layout) -> Self {
+        let sizes = variant.fit(sizes);
+        let subject = variant.subject(&sizes, &mask, layout);
+        let inputs = variant.inputs(&sizes, 11);
+        let grad_out = Array::normal(&subject.head_first_out_shape(&inputs), 1.0, &mut Random::new(12));
+        Self { variant: variant.clone(), sizes, mask, subject, inputs, grad_out }
+    }
+
+    pub fn kernel(&self) -> Outcome {
+        self.subject.kernel(&self.inputs, &self.grad_out)
+    }
+
+    /// The twin on inputs that are off by about one rounding to float32.
+    pub fn jittered(&self, seed: u64) -> Outcome {
+        let random = &mut Random::new(seed);
+        let mut off = |tensor: &Array| {
+            let jitter = f64::from(f32::EPSILON) / 2.0;
+            let data = tensor.data.iter().map(|x| x * (1.0 + jitter * random.normal())).collect();
+            Array::new(&tensor.shape, data)
+        };
+        let inputs: Vec<Array> = self.inputs.iter().map(&mut off).collect();
+        self.subject.twin(&inputs, &off(&self.grad_out))
+    }
+
+    pub fn label(&self, what: &str) -> String {
+        let Sizes { batch, heads, key_heads, queries, keys, .. } = self.sizes;
+        let masks = (self.mask.causal, self.mask.valid.is_some());
+        let mask = match masks {
+            (false, false) => "",
+            (true, false) => " causal",
+            (false, true) => " padded",
+            (true, true) => " causal padded",
+        };
+        let layout = self.subject.layout;
+        format!("{} B{batch} H{heads}/{key_heads} N{queries} S{keys}{mask} {layout:?}: {what}", self.variant.name)
+    }
+
+    /// Changes the inputs at the tokens that `query` and `key` choose by batch row and token.
+    pub fn spoil(&mut self, value: f64, query: impl Fn(usize, usize) -> bool, key: impl Fn(usize, usize) -> bool) {
+        for (name, input) in self.subject.names().into_iter().zip(&mut self.inputs) {
+            let axis = token_axis(name, input.shape.len());
+            match (name, axis) {
+                ("q", Some(axis)) => *input = input.with(value, |ix| query(ix[0], ix[axis])),
+                ("k" | "v", Some(axis)) => *input = input.with(value, |ix| key(ix[0], ix[axis])),
+                _ => {}
+            }
+        }
+    }
+
+    /// Sets the output gradient of the queries that `chosen` names by batch row and token to 0.
+    pub fn silence(&mut self, chosen: impl Fn(usize, usize) -> bool) {
+        let axis = self.out_axis();
+        self.grad_out = self.grad_out.with(0.0, |ix| chosen(ix[0], ix[axis]));
+    }
+
+    pub fn out_axis(&self) -> usize {
+        token_axis("out", self.grad_out.shape.len()).expect("outputs have tokens")
+    }
+}
+
+/// Sizes that cross the borders of small tiles, with keys of their own, shared and multi-query.
+pub fn usual_sizes() -> [Sizes; 3] {
+    [
+        Sizes::new(5, 2, 21, 21),
+        Sizes { key_heads: 2, ..Sizes::new(5, 4, 9, 150) },
+        Sizes { key_heads: 1, ..Sizes::new(5, 2, 70, 33) },
+    ]
+}
+
+/// The layout of layers, and that of files.
+pub const LAYOUTS: [Layout; 2] = [Layout::TokenFirst, Layout::HeadFirst];
+
+/// Runs `check` on every variant.
+pub fn walk(check: impl Fn(&Variant, &mut Report)) {
+    let mut report = Report::new();
+    Variant::all().iter().for_each(|variant| check(variant, &mut report));
+    report.finish();
+}

@@ -1,0 +1,209 @@
+//! Every mechanism with every option that changes its arithmetic.
+
+use super::{Array, Subject};
+use regard_kernels::{
+    AttentionOptions, Call, Dropout, Layout, Mask, Mechanism,
+    mechanism::{AdditiveScores, Inference, KeyDesign, NamedVariances, Prior, Score, Sharing, Variances},
+};
+use regard_testkit::Random;
+
+/// Sizes of one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    pub batch: usize,
+    pub heads: usize,
+    pub key_heads: usize,
+    pub queries: usize,
+    pub keys: usize,
+    pub width: usize,
+    pub value_width: usize,
+}
+
+impl Sizes {
+    /// `batch` rows, `heads` heads with keys of their own, `queries` queries, `keys` keys; heads 8 and 5 wide.
+    pub fn new(batch: usize, heads: usize, queries: usize, keys: usize) -> Self {
+        Self { batch, heads, key_heads: heads, queries, keys, width: 8, value_width: 5 }
+    }
+}
+
+/// A mechanism with its options.
+#[derive(Clone, Debug)]
+pub struct Variant {
+    pub name: &'static str,
+    pub options: AttentionOptions,
+    pub bias: bool,
+    pub alibi: bool,
+    pub dropout: bool,
+}
+
+impl Variant {
+    fn new(name: &'static str, mechanism: Mechanism) -> Self {
+        let options = AttentionOptions { mechanism, ..AttentionOptions::default() };
+        Self { name, options, bias: false, alibi: false, dropout: false }
+    }
+
+    fn set(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
+    /// Every variant of every mechanism.
+    pub fn all() -> Vec<Variant> {
+        Mechanism::ALL.iter().flat_map(|&mechanism| Self::of(mechanism)).collect()
+    }
+
+    /// Every variant of one mechanism.
+    pub fn of(mechanism: Mechanism) -> Vec<Variant> {
+        let variant = |name| Self::new(name, mechanism);
+        match mechanism {
+            Mechanism::Softmax => vec![
+                variant("softmax"),
+                variant("softmax, bias").set(|v| v.bias = true),
+                variant("softmax, alibi").set(|v| v.alibi = true),
+                variant("softmax, window").set(|v| v.options.window = Some(3)),
+                variant("softmax, dropout").set(|v| v.dropout = true),
+            ],
+            Mechanism::Gaussian => vec![variant("gaussian")],
+            Mechanism::Mgk => vec![
+                variant("mgk"),
+                variant("mgk, unequal").set(|v| {
+                    v.options.mixture.variances = Variances::Named(NamedVariances::Paper13);
+                }),
+                variant("mgk, three").set(|v| {
+                    v.options.keys.components = 3;
+                    v.options.mixture.variances = Variances::List(vec![2.0, 3.5, 1.25]);
+                }),
+                variant("mgk, per position").set(|v| v.options.mixture.prior = Prior::PerPosition),
+                variant("mgk, shifted").set(|v| v.options.keys.design = KeyDesign::Shifted),
+                variant("mgk, hard").set(|v| {
+                    v.options.mixture.inference = Inference::Hard;
+                    v.options.mixture.variances = Variances::Named(NamedVariances::Paper13);
+                }),
+                variant("mgk, hard, shifted").set(|v| {
+                    v.options.mixture.inference = Inference::Hard;
+                    v.options.keys.design = KeyDesign::Shifted;
+                }),
+                variant("mgk, dot").set(|v| v.options.mixture.score = Score::Dot),
+                variant("mgk, window").set(|v| v.options.window = Some(3)),
+                variant("mgk, dropout").set(|v| v.dropout = true),
+            ],
+            Mechanism::Linear => vec![variant("linear")],
+            Mechanism::Mlk => vec![
+                variant("mlk"),
+                variant("mlk, three").set(|v| v.options.keys.components = 3),
+                variant("mlk, shifted").set(|v| v.options.keys.design = KeyDesign::Shifted),
+            ],
+            Mechanism::Fastformer => vec![
+                variant("fastformer"),
+                variant("fastformer, own value").set(|v| v.options.fastformer.sharing = Sharing::None),
+                variant("fastformer, released").set(|v| v.options.fastformer.scores = AdditiveScores::Released),
+                variant("fastformer, released, own value").set(|v| {
+                    v.options.fastformer.scores = AdditiveScores::Released;
+                    v.options.fastformer.sharing = Sharing::None;
+                }),
+            ],
+        }
+    }
+
+    pub fn mechanism(&self) -> Mechanism {
+        self.options.mechanism
+    }
+
+    /// Whether queries and keys may differ in number.
+    pub fn cross(&self) -> bool {
+        self.mechanism().facts().cross
+    }
+
+    /// Whether a token's position, and not only what it holds, enters beside causality.
+    pub fn positional(&self) -> bool {
+        self.alibi || self.options.window.is_some() || self.dropout
+    }
+
+    /// Whether the output is an average of values whose weights sum to 1.
+    pub fn averages(&self) -> bool {
+        self.mechanism() != Mechanism::Fastformer && !self.dropout
+    }
+
+    /// The sizes nearest to `sizes` that the mechanism takes.
+    pub fn fit(&self, sizes: Sizes) -> Sizes {
+        if self.cross() {
+            return sizes;
+        }
+        Sizes { key_heads: sizes.heads, keys: sizes.queries, value_width: sizes.width, ..sizes }
+    }
+
+    /// The operator; `mask` gets the window of the options.
+    pub fn subject(&self, sizes: &Sizes, mask: &Mask, layout: Layout) -> Subject {
+        let mut options = self.options.clone();
+        options.heads = sizes.heads;
+        options.key_value_heads = Some(sizes.key_heads);
+        options.causal = mask.causal;
+        let slope = |h: usize| (-8.0 * (h + 1) as f32 / sizes.heads as f32).exp2();
+        let call = Call {
+            layout,
+            mask: self.masked(mask),
+            scale: None,
+            slopes: self.alibi.then(|| (0..sizes.heads).map(slope).collect()),
+            bias: self.bias,
+            dropout: self.dropout.then_some(Dropout { rate: 0.3, key: 7 }),
+        };
+        let operator = options.operator(call).unwrap_or_else(|e| panic!("{}: {e}", self.name));
+        Subject { operator, layout }
+    }
+
+    /// `mask` with the window of the options.
+    pub fn masked(&self, mask: &Mask) -> Mask {
+        Mask { window: self.options.window, ..mask.clone() }
+    }
+
+    /// Inputs in the order of the operator, head first.
+    pub fn inputs(&self, sizes: &Sizes, seed: u64) -> Vec<Array> {
+        let random = &mut Random::new(seed);
+        let names = self.subject(sizes, &Mask::none(), Layout::HeadFirst).names();
+        names.iter().map(|name| self.input(name, sizes, random)).collect()
+    }
+
+    fn input(&self, name: &str, sizes: &Sizes, random: &mut Random) -> Array {
+        let Sizes { batch, heads, key_heads, queries, keys, width, value_width } = *sizes;
+        let components = self.options.components();
+        let carries_components =
+            !self.options.shifted() && (self.options.mechanism.is_mixture() || self.mechanism() == Mechanism::Gaussian);
+        let channels = heads * width;
+        let scored = match self.options.fastformer.scores {
+            AdditiveScores::Paper => width,
+            AdditiveScores::Released => channels,
+        };
+        match name {
+            "q" => Array::normal(&[batch, heads, queries, width], 1.0, random),
+            "k" if carries_components => Array::normal(&[batch, key_heads, components, keys, width], 1.0, random),
+            "k" => Array::normal(&[batch, key_heads, keys, width], 1.0, random),
+            "v" => Array::normal(&[batch, key_heads, keys, value_width], 1.0, random),
+            "bias" => Array::normal(&[heads, queries, keys], 1.0, random),
+            "variance" => {
+                let variances = self.options.mixture.variances.resolve(components, width).expect("a valid choice");
+                Array::new(&[components], variances.iter().map(|&s| f64::from(s as f32)).collect())
+            }
+            "log_prior" if self.options.mixture.prior == Prior::PerPosition => {
+                log_prior(&[heads, components, keys], random)
+            }
+            "log_prior" => log_prior(&[heads, components], random),
+            "shift" => Array::normal(&[key_heads, components, width], 1.0, random),
+            "w_q" | "w_k" => Array::normal(&[heads, scored], 1.0, random),
+            "w_t" => Array::normal(&[channels, channels], 1.0 / (channels as f64).sqrt(), random),
+            other => panic!("{} has an input '{other}' that the suite does not know", self.name),
+        }
+    }
+}
+
+/// Logs of random probabilities that sum to 1 over axis 1, as near as float32 can say.
+fn log_prior(shape: &[usize], random: &mut Random) -> Array {
+    let mut prior = Array::normal(shape, 1.0, random);
+    let inner: usize = shape[2..].iter().product();
+    for head in prior.data.chunks_exact_mut(shape[1] * inner) {
+        for j in 0..inner {
+            let sum: f64 = head[j..].iter().step_by(inner).map(|x| x.exp()).sum();
+            head[j..].iter_mut().step_by(inner).for_each(|x| *x = f64::from((*x - sum.ln()) as f32));
+        }
+    }
+    prior
+}
