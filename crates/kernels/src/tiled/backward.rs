@@ -31,8 +31,6 @@ pub(crate) struct Gradients {
     pub bias: Option<Vec<f32>>,
 }
 
-/// Queries of a tile: the backward pass keeps two tiles more than the forward pass.
-const QUERY_BLOCK: usize = 128;
 /// Keys are cut into segments, each a task, where there are fewer key heads than this.
 const TASKS: usize = 16;
 /// Fewest keys of a segment.
@@ -175,7 +173,7 @@ impl Scores<'_> {
         let components = self.components();
         let copies = if self.shift.is_some() { 1 } else { components };
         let (width, value_width, group) = (shape.head_width, shape.value_width, shape.group());
-        let (n, block) = (QUERY_BLOCK.min(shape.queries), self.key_block().min(segment.len()));
+        let (n, block) = (self.query_block(), self.key_block().min(segment.len()));
         let size = n * block;
         let columns = if self.needs_columns() { group * components * segment.len() } else { 0 };
         let sizes = [

@@ -52,11 +52,11 @@ pub(crate) struct Scores<'a> {
     pub dropout: Option<Dropout>,
 }
 
-/// Queries of a tile. A tile of scores and one of weights stay in the second-level cache (2 MiB) at these sizes; of
-/// 64 to 512 queries and 128 to 1024 keys, these were the fastest for 2k to 8k tokens of width 64.
+/// Queries of a tile. The tiles of a mixture and those of the backward pass stay in a second-level cache of 2 MiB; 128
+/// queries or 512 keys were slower at 2k tokens of width 64.
 const QUERY_BLOCK: usize = 256;
 /// Keys of a tile.
-const KEY_BLOCK: usize = 512;
+const KEY_BLOCK: usize = 256;
 
 impl<'a> Scores<'a> {
     /// Components `M`.
@@ -64,11 +64,9 @@ impl<'a> Scores<'a> {
         self.gains.len()
     }
 
-    /// Queries of a tile: smaller under a causal mask, where the half of the tile on the diagonal is wasted, and for
-    /// mixtures, whose tiles share the cache.
+    /// Queries of a tile: fewer where half of the tile on the diagonal is wasted.
     fn query_block(&self) -> usize {
         let block = if self.mask.causal || self.mask.window.is_some() { QUERY_BLOCK / 2 } else { QUERY_BLOCK };
-        let block = if self.components() > 1 { block / 2 } else { block };
         block.min(self.shape.queries)
     }
 
