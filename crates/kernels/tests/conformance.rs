@@ -131,13 +131,10 @@ fn the_order_of_keys_does_not_matter() {
             setting.grad_out = moved("out", &setting.grad_out);
             let permuted = setting.kernel();
             report.compare(setting.label("out"), &permuted.out.data, &moved("out", &straight.out).data, ROUNDING);
-            let scale = straight.grads.iter().map(|g| largest(&g.data)).fold(0.0, f64::max);
-            for (name, (seen, expected)) in names.iter().zip(permuted.grads.iter().zip(&straight.grads)) {
-                // Gradients of a prior may vanish: their rounding is that of the terms, not of the sum.
-                let of_tokens = token_axis(name, expected.shape.len()).is_some();
-                let bound = if of_tokens { TWIN_BOUND } else { TWIN_BOUND * scale / largest(&expected.data) };
-                let expected = moved(name, expected);
-                report.compare(setting.label(&format!("grad.{name}")), &seen.data, &expected.data, bound);
+            for (n, name) in names.iter().enumerate() {
+                let (seen, expected) = (&permuted.grads[n].data, moved(name, &straight.grads[n]).data);
+                let bound = setting.gradient_bound(n, &straight.grads);
+                report.compare(setting.label(&format!("grad.{name}")), seen, &expected, bound);
             }
         }
     });

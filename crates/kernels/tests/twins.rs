@@ -3,9 +3,9 @@
 mod support;
 
 use regard_kernels::{GaussianMixture, Mask, Mechanism, View, reference::gaussian_mixture::responsibilities};
-use regard_testkit::{Report, error};
+use regard_testkit::Report;
 use support::{
-    Array, Outcome, Sizes, Variant, padding,
+    Array, Sizes, Variant, padding,
     setting::{LAYOUTS, ROUNDING, Setting, TWIN_BOUND, usual_sizes, walk},
 };
 
@@ -40,18 +40,9 @@ fn kernels_follow_their_twins_across_large_tiles() {
 fn compare_with_twin(setting: &Setting, report: &mut Report) {
     let (kernel, twin) = (setting.kernel(), setting.subject.twin(&setting.inputs, &setting.grad_out));
     report.compare(setting.label("out"), &kernel.out.data, &twin.out.data, TWIN_BOUND);
-    let mut moved = None;
     for (n, name) in setting.subject.names().iter().enumerate() {
         let (seen, expected) = (&kernel.grads[n].data, &twin.grads[n].data);
-        let mut bound = TWIN_BOUND;
-        if error(seen, expected) > bound {
-            // Gradients of parameters add up all pairs of tokens and may all but cancel. Fair is ten times what one
-            // rounding of the inputs does to them, times the square root of how many roundings a sum over tokens has.
-            let moved: &[Outcome; 3] = moved.get_or_insert_with(|| [1, 2, 3].map(|seed| setting.jittered(seed)));
-            let movement = moved.iter().map(|m| error(&m.grads[n].data, expected)).fold(0.0, f64::max);
-            bound = bound.max(10.0 * (setting.sizes.queries as f64).sqrt() * movement);
-        }
-        report.compare(setting.label(&format!("grad.{name}")), seen, expected, bound);
+        report.compare(setting.label(&format!("grad.{name}")), seen, expected, setting.gradient_bound(n, &twin.grads));
     }
     if let (Some(seen), Some(expected)) = (&kernel.lse, &twin.lse) {
         // Rows that see nothing have no denominator.

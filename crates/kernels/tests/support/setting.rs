@@ -2,7 +2,7 @@
 
 use super::{Array, Outcome, Sizes, Subject, Variant, array::token_axis};
 use regard_kernels::{Layout, Mask};
-use regard_testkit::{Random, Report};
+use regard_testkit::{Random, Report, measure::largest};
 
 /// Equal but for the order of float32 sums.
 pub const ROUNDING: f64 = 3e-6;
@@ -33,16 +33,18 @@ impl Setting {
         self.subject.kernel(&self.inputs, &self.grad_out)
     }
 
-    /// The twin on inputs that are off by about one rounding to float32.
-    pub fn jittered(&self, seed: u64) -> Outcome {
-        let random = &mut Random::new(seed);
-        let mut off = |tensor: &Array| {
-            let jitter = f64::from(f32::EPSILON) / 2.0;
-            let data = tensor.data.iter().map(|x| x * (1.0 + jitter * random.normal())).collect();
-            Array::new(&tensor.shape, data)
-        };
-        let inputs: Vec<Array> = self.inputs.iter().map(&mut off).collect();
-        self.subject.twin(&inputs, &off(&self.grad_out))
+    /// Bound for the error of gradient `n` of `expected`: [`TWIN_BOUND`], and for parameters what their sum over all
+    /// tokens may lose. Terms as large as a token's gradient may all but cancel there, and their roundings do not.
+    pub fn gradient_bound(&self, n: usize, expected: &[Array]) -> f64 {
+        let of_tokens = |name: &str, grad: &Array| token_axis(name, grad.shape.len()).is_some();
+        let names = self.subject.names();
+        if of_tokens(names[n], &expected[n]) {
+            return TWIN_BOUND;
+        }
+        let tokens = names.iter().zip(expected).filter(|(name, grad)| of_tokens(name, grad));
+        let term = tokens.map(|(_, grad)| largest(&grad.data)).fold(0.0, f64::max);
+        let roundings = ((self.sizes.batch * self.sizes.queries) as f64).sqrt();
+        TWIN_BOUND.max(ROUNDING * roundings * term / largest(&expected[n].data))
     }
 
     pub fn label(&self, what: &str) -> String {
