@@ -19,7 +19,7 @@ pub struct AttentionCost {
     pub core_operations: Count,
     /// Numbers kept for the backward pass, one sequence: what the operator reads and writes, and its saved buffers.
     pub kept_floats: Count,
-    /// Numbers of decode state, one sequence.
+    /// Numbers of decode state, one sequence; under a window, the most that it grows to.
     pub state_floats: Count,
     /// Whether all layers use one set of parameters.
     pub shared_between_layers: bool,
@@ -129,4 +129,94 @@ fn visible_pairs(n: Count, causal: bool, window: Option<Count>) -> Count {
     // Query i looks back at min(i, reach) tokens: a triangle, then a band.
     let back = reach * (reach + 1) / 2 + (n - reach).saturating_sub(1) * reach;
     if causal { n + back } else { n + 2 * back }
+}
+
+#[cfg(test)]
+mod tests {
+    use regard_kernels::mechanism::KeyDesign;
+    use regard_kernels::{AttentionOptions, Call, Layout, Mask, Operator, View};
+
+    use super::*;
+
+    const HEAD_WIDTH: usize = 8;
+
+    /// Names, shapes and contents of the inputs of `operator` for one sequence of `tokens`.
+    fn inputs(
+        operator: &dyn Operator,
+        options: &AttentionOptions,
+        tokens: usize,
+    ) -> Vec<(&'static str, Vec<usize>, Vec<f32>)> {
+        let (heads, keys, components) = (options.heads, options.key_heads(), options.components());
+        let names = operator.inputs();
+        let several = (names.contains(&"variance") || names.contains(&"log_prior")) && !names.contains(&"shift");
+        let shape = |name: &str| match name {
+            "q" => vec![1, tokens, heads, HEAD_WIDTH],
+            "k" if several => vec![1, tokens, components, keys, HEAD_WIDTH],
+            "k" | "v" => vec![1, tokens, keys, HEAD_WIDTH],
+            "variance" => vec![components],
+            "log_prior" => vec![heads, components],
+            "shift" => vec![keys, components, HEAD_WIDTH],
+            "w_q" | "w_k" => vec![heads, HEAD_WIDTH],
+            "w_t" => vec![heads * HEAD_WIDTH, heads * HEAD_WIDTH],
+            other => panic!("an input that this test does not know: {other}"),
+        };
+        let filled = |name| {
+            let shape = shape(name);
+            let data = vec![0.5; shape.iter().product()];
+            (name, shape, data)
+        };
+        names.into_iter().map(filled).collect()
+    }
+
+    fn variants() -> Vec<AttentionOptions> {
+        let plain = |mechanism: &Mechanism| AttentionOptions { mechanism: *mechanism, ..AttentionOptions::default() };
+        let mut all: Vec<_> = Mechanism::ALL.iter().map(plain).collect();
+        for mixture in Mechanism::ALL.iter().filter(|mechanism| mechanism.is_mixture()) {
+            let mut shifted = plain(mixture);
+            (shifted.keys.design, shifted.keys.components) = (KeyDesign::Shifted, 3);
+            all.push(shifted);
+        }
+        let shared = |mechanism| AttentionOptions { key_value_heads: Some(2), ..plain(mechanism) };
+        let own_keys = Mechanism::ALL.iter().filter(|mechanism| mechanism.facts().cross);
+        all.extend(own_keys.map(shared));
+        all.push(AttentionOptions { window: Some(5), ..plain(&Mechanism::Mgk) });
+        all
+    }
+
+    /// What the operators read, write and save, and what their decoders hold.
+    #[test]
+    fn counts_are_those_of_the_operators() {
+        const TOKENS: usize = 512;
+        for (variant, causal) in variants().into_iter().flat_map(|variant| [(variant.clone(), false), (variant, true)])
+        {
+            let options = AttentionOptions { causal, ..variant };
+            let mask = Mask { causal, window: options.window, ..Mask::default() };
+            let call = Call { layout: Layout::TokenFirst, mask, ..Call::default() };
+            let operator = options.operator(call).expect("options that fit");
+            let sizes = AttentionSizes { options: options.clone(), head_width: HEAD_WIDTH, bias: true };
+            let width = options.heads * HEAD_WIDTH;
+            let counted = |decoded| {
+                attention_cost(&sizes, width, TOKENS, Run { batch: 1, length: TOKENS, decoded }).expect("sizes")
+            };
+
+            let given = inputs(&*operator, &options, TOKENS);
+            let views: Vec<_> = given.iter().map(|(_, shape, data)| View::new(data, shape)).collect();
+            let mut out = vec![0.0; TOKENS * width];
+            let saved = operator.forward(&views, &mut out);
+            let read = given.iter().filter(|(name, ..)| ["q", "k", "v"].contains(name)).map(|(.., data)| data.len());
+            let kept = read.sum::<usize>() + out.len() + saved.iter().map(Vec::len).sum::<usize>();
+            let share = kept as f64 / counted(0).kept_floats as f64;
+            // Sizes of blocks inside a kernel are its own affair.
+            assert!((share - 1.0).abs() < 0.02, "{options:?}: {share}");
+
+            let Some(mut decoder) = operator.decoder().filter(|_| causal) else { continue };
+            let given = inputs(&*operator, &options, 1);
+            let views: Vec<_> = given.iter().map(|(_, shape, data)| View::new(data, shape)).collect();
+            for decoded in 1..=12 {
+                decoder.step(&views, &mut out[..width]);
+                let bytes = counted(decoded).state_floats * size_of::<f32>() as Count;
+                assert_eq!(decoder.bytes() as Count, bytes, "{options:?} after {decoded}");
+            }
+        }
+    }
 }
