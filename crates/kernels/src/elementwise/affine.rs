@@ -15,15 +15,17 @@ pub struct Affine {
     pub bias: bool,
 }
 
-/// Rows of a result that one task computes. Every task packs the other matrix anew, which costs a share of about
-/// 4 / rows of its time; rows enough for two tasks are computed whole, into their place.
+/// Rows of a result that one task computes. Every task packs the other matrix anew, which costs some 4 / rows of its time.
 const ROWS: usize = 256;
 
-/// The same for the weight's gradient, which has fewer rows and sums over all rows of `x`.
-const WEIGHT_ROWS: usize = 128;
-
-/// Columns of a task where there are too few rows for two, as when a model decodes token by token.
+/// Columns of a task where there are too few rows for several, as when a model decodes token by token.
 const COLUMNS: usize = 256;
+
+/// Rows and columns of the weight's gradient that one task computes, each a sum over all rows of `x`: smaller tiles only
+/// for weights that would make too few tasks.
+fn weight_tile(from: usize, to: usize) -> (usize, usize) {
+    if from * to < 4 * 256 * 256 { (128, 128) } else { (256, 256) }
+}
 
 impl Operator for Affine {
     fn inputs(&self) -> Vec<&'static str> {
@@ -48,7 +50,7 @@ impl Operator for Affine {
         let Sizes { rows, from, to } = sizes(inputs);
         let bias = self.bias.then(|| inputs[2].data);
         let (x, weight) = (Matrix::rows(inputs[0].data, from), Matrix::rows(inputs[1].data, to));
-        multiply((rows, to, from), ROWS, x, weight, bias, out);
+        multiply((rows, to, from), tile(rows, to), x, weight, bias, out);
         Saved::new()
     }
 
@@ -65,12 +67,15 @@ impl Operator for Affine {
         let grad_out = Matrix::rows(grad_out, to);
         let x_grad = || {
             let mut grad = vec![0.0; rows * from];
-            multiply((rows, from, to), ROWS, grad_out, weight.transposed(), None, &mut grad);
+            // Packing columns is slow, and every task packs the weight anew: turned once where there are many.
+            let turned = if rows > 2 * ROWS { transpose(weight.data, to) } else { Vec::new() };
+            let weight = if turned.is_empty() { weight.transposed() } else { Matrix::rows(&turned, from) };
+            multiply((rows, from, to), tile(rows, from), grad_out, weight, None, &mut grad);
             grad
         };
         let weight_grad = || {
             let mut grad = vec![0.0; from * to];
-            multiply((from, to, rows), WEIGHT_ROWS, x.transposed(), grad_out, None, &mut grad);
+            multiply((from, to, rows), weight_tile(from, to), x.transposed(), grad_out, None, &mut grad);
             grad
         };
         let mut grads = vec![wanted[0].then(x_grad), wanted[1].then(weight_grad)];
@@ -120,41 +125,65 @@ fn sizes<T>(inputs: &[View<T>]) -> Sizes {
     Sizes { rows: inputs[0].shape.iter().rev().skip(1).product(), from, to }
 }
 
-/// `out = a b + bias` with `a [m,k]`, `b [k,n]`, one task a block of `out`; every task sums over the whole of `k`.
+/// `out = a b + bias` with `a [m,k]`, `b [k,n]`, one task a tile of `out`; every task sums over the whole of `k`.
 fn multiply(
     (m, n, k): (usize, usize, usize),
-    tall: usize,
+    (tall, wide): (usize, usize),
     a: Matrix,
     b: Matrix,
     bias: Option<&[f32]>,
     out: &mut [f32],
 ) {
-    if m > tall {
-        for_blocks(m.div_ceil(tall), [(out, tall * n)], |block, [out]| {
-            let a = Matrix { data: &a.data[block * tall * a.row..], ..a };
-            product((out.len() / n.max(1), n, k), 1.0, a, b, Write::Over, out, n);
-            if let Some(bias) = bias {
-                add_bias(out, bias);
-            }
-        });
-        return;
-    }
+    assert_eq!(out.len(), m * n, "product of another size");
+    let across = n.div_ceil(wide);
     let out = Disjoint::new(out);
-    for_each(n.div_ceil(COLUMNS), |block| {
-        let left = block * COLUMNS;
-        let width = COLUMNS.min(n - left);
+    for_each(m.div_ceil(tall) * across, |task| {
+        let (top, left) = (task / across * tall, task % across * wide);
+        let (height, width) = (tall.min(m - top), wide.min(n - left));
+        let a = Matrix { data: &a.data[top * a.row..], ..a };
         let b = Matrix { data: &b.data[left * b.column..], ..b };
-        with_scratch(m * width, |tile| {
-            product((m, width, k), 1.0, a, b, Write::Over, tile, width);
+        let fill = |tile: &mut [f32]| {
+            product((height, width, k), 1.0, a, b, Write::Over, tile, width);
             if let Some(bias) = bias {
                 add_bias(tile, &bias[left..left + width]);
             }
+        };
+        if width == n {
+            // SAFETY: blocks of rows do not overlap.
+            return fill(unsafe { out.range(top * n, height * n) });
+        }
+        // Rows of tiles alternate in `out`, which no slice of it can say.
+        with_scratch(height * width, |tile| {
+            fill(tile);
             for (row, tile) in tile.chunks_exact(width).enumerate() {
-                // SAFETY: blocks of columns do not overlap, and each task takes rows of its own only, one at a time.
-                unsafe { out.range(row * n + left, width) }.copy_from_slice(tile);
+                // SAFETY: tiles do not overlap, and each task takes rows of its own only, one at a time.
+                unsafe { out.range((top + row) * n + left, width) }.copy_from_slice(tile);
             }
         });
     });
+}
+
+/// Tile of a product with `rows` rows of `width`: whole rows, into their place, where that makes several tasks.
+fn tile(rows: usize, width: usize) -> (usize, usize) {
+    (ROWS, if rows > ROWS { width.max(1) } else { COLUMNS })
+}
+
+/// A matrix of rows of `width` with rows and columns exchanged.
+fn transpose(matrix: &[f32], width: usize) -> Vec<f32> {
+    let height = matrix.len() / width.max(1);
+    let mut turned = vec![0.0; matrix.len()];
+    // Rows of the result that one task writes together: one cache line of each row of the matrix.
+    const LINE: usize = 16;
+    for_blocks(width.div_ceil(LINE), [(&mut turned, LINE * height)], |block, [turned]| {
+        let left = block * LINE;
+        let wide = LINE.min(width - left);
+        for (i, row) in matrix.chunks_exact(width).enumerate() {
+            for (j, &value) in row[left..left + wide].iter().enumerate() {
+                turned[j * height + i] = value;
+            }
+        }
+    });
+    turned
 }
 
 /// Adds `bias` to every row.
@@ -187,7 +216,9 @@ mod tests {
 
     #[test]
     fn values_and_gradients_agree_with_the_twin() {
-        for (shape, to) in [(vec![1], 1), (vec![3, 5], 7), (vec![2, 150, 40], 300), (vec![300, 130], 9)] {
+        for (shape, to) in
+            [(vec![1], 1), (vec![3, 5], 7), (vec![2, 150, 40], 300), (vec![530, 40], 9), (vec![3, 520], 510)]
+        {
             let from = shape[shape.len() - 1];
             let (x, weight) = (check::draw(&shape, 1.0, 1), check::draw(&[from, to], 1.0 / (from as f32).sqrt(), 2));
             check::all(&Affine { bias: true }, &[x.clone(), weight.clone(), check::draw(&[to], 1.0, 3)]);

@@ -108,7 +108,7 @@ fn plain_tensors_give_the_value_whatever_their_layout() {
     let turned = weighted(&x.clone().transpose(), &w.transpose());
     assert_eq!(values(turned), [0.5, -9.0, 4.0, 1.0]);
     // A view into the middle of a buffer.
-    let row = x.slice([1..2]);
+    let row = x.narrow(0, 1, 1);
     assert_eq!(values(weighted(&row, &row)), [27.0, 0.125]);
 }
 
