@@ -143,7 +143,13 @@ fn the_order_of_keys_does_not_matter() {
 #[test]
 fn batch_rows_are_independent() {
     walk(|variant, report| {
-        for (sizes, causal) in [(Sizes::new(3, 2, 21, 21), true), (Sizes::new(3, 2, 70, 150), false)] {
+        let settings = [
+            (Sizes::new(3, 2, 21, 21), true),
+            (Sizes::new(3, 2, 70, 150), false),
+            (Sizes::new(8, 1, 40, 1300), false),
+            (Sizes::new(8, 1, 600, 600), true),
+        ];
+        for (sizes, causal) in settings {
             // Dropout draws another mask for another batch row.
             if variant.dropout {
                 continue;
@@ -151,7 +157,7 @@ fn batch_rows_are_independent() {
             let mask = Mask { causal, ..Mask::none() };
             let together = Setting::new(variant, sizes, mask.clone(), Layout::TokenFirst);
             let all = together.kernel();
-            for b in 0..sizes.batch {
+            for b in [0, sizes.batch - 1] {
                 let mut alone = Setting::new(variant, Sizes { batch: 1, ..sizes }, mask.clone(), Layout::TokenFirst);
                 let names = alone.subject.names();
                 for (n, name) in names.iter().enumerate() {
@@ -161,10 +167,18 @@ fn batch_rows_are_independent() {
                 }
                 alone.grad_out = together.grad_out.select(0, &[b]);
                 let one = alone.kernel();
-                report.same(alone.label("out"), &one.out.data, &all.out.select(0, &[b]).data);
+                // Long keys are cut into more tasks where there are fewer heads to share out, which moves roundings.
+                let long = sizes.keys > 512;
+                let mut compare = |what: &str, seen: &Array, expected: &Array| {
+                    if long {
+                        report.compare(alone.label(what), &seen.data, &expected.data, ROUNDING);
+                    } else {
+                        report.same(alone.label(what), &seen.data, &expected.data);
+                    }
+                };
+                compare("out", &one.out, &all.out.select(0, &[b]));
                 for (n, name) in names.iter().enumerate().filter(|(_, name)| matches!(**name, "q" | "k" | "v")) {
-                    let expected = all.grads[n].select(0, &[b]);
-                    report.same(alone.label(&format!("grad.{name}")), &one.grads[n].data, &expected.data);
+                    compare(&format!("grad.{name}"), &one.grads[n], &all.grads[n].select(0, &[b]));
                 }
             }
         }

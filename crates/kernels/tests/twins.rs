@@ -2,7 +2,9 @@
 
 mod support;
 
-use regard_kernels::{GaussianMixture, Mask, Mechanism, View, reference::gaussian_mixture::responsibilities};
+use std::sync::Arc;
+
+use regard_kernels::{GaussianMixture, Mask, Mechanism, Padding, View, reference::gaussian_mixture::responsibilities};
 use regard_testkit::Report;
 use support::{
     Array, Sizes, Variant, padding,
@@ -21,18 +23,26 @@ fn kernels_follow_their_twins() {
             let sizes = Sizes { key_heads, width, value_width, ..Sizes::new(2, 4, queries, keys) };
             let valid = (n % 4 > 1).then(|| padding(2, variant.fit(sizes).keys));
             let mask = Mask { causal: n % 2 == 0, ..Mask::none() }.with_valid(valid);
-            compare_with_twin(&Setting::new(variant, sizes, mask, LAYOUTS[n % 2]), report);
+            compare_with_twin(&Setting::decided(variant, sizes, mask, LAYOUTS[n % 2]), report);
         }
     });
 }
 
 #[test]
 fn kernels_follow_their_twins_across_large_tiles() {
+    // Kernels cut queries by the hundred and few heads' keys by the thousand.
+    let quadratic = [(257, 260, true), (513, 258, false), (40, 1300, false), (150, 1300, true)];
+    let linear = [(1100, 1100, true), (1300, 1100, true), (1300, 1100, false)];
     walk(|variant, report| {
-        for (n, queries) in [257, 513].into_iter().enumerate() {
-            let sizes = Sizes { width: 4, value_width: 3, ..Sizes::new(1, 1, queries, 260 - 2 * n) };
-            let mask = Mask { causal: n == 0, ..Mask::none() };
-            compare_with_twin(&Setting::new(variant, sizes, mask, LAYOUTS[n % 2]), report);
+        let more = if variant.mechanism().facts().time == "N" { &linear[..] } else { &[] };
+        for (n, &(queries, keys, causal)) in quadratic.iter().chain(more).enumerate() {
+            let sizes = variant.fit(Sizes { width: 4, value_width: 3, ..Sizes::new(1, 1, queries, keys) });
+            let valid = (n % 3 == 2).then(|| {
+                let holes = (0..sizes.keys).map(|j| u8::from(j % 5 != 1)).collect();
+                Arc::new(Padding::new(1, sizes.keys, holes).expect("[1, S]"))
+            });
+            let mask = Mask { causal, ..Mask::none() }.with_valid(valid);
+            compare_with_twin(&Setting::decided(variant, sizes, mask, LAYOUTS[n % 2]), report);
         }
     });
 }

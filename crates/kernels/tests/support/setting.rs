@@ -1,7 +1,7 @@
 //! One variant at one size under one mask, with its inputs.
 
 use super::{Array, Outcome, Sizes, Subject, Variant, array::token_axis};
-use regard_kernels::{Layout, Mask};
+use regard_kernels::{Layout, Mask, mechanism::Inference};
 use regard_testkit::{Random, Report, measure::largest};
 
 /// Equal but for the order of float32 sums.
@@ -22,11 +22,59 @@ pub struct Setting {
 
 impl Setting {
     pub fn new(variant: &Variant, sizes: Sizes, mask: Mask, layout: Layout) -> Self {
+        Self::drawn(variant, sizes, mask, layout, 11)
+    }
+
+    /// As [`Setting::new`]; with hard inference drawn again until no query nearly ties between two components, so that
+    /// float32 and float64 decide alike.
+    pub fn decided(variant: &Variant, sizes: Sizes, mask: Mask, layout: Layout) -> Self {
+        // Above the rounding of logits of size 16; among 100000 pairs a draw has an even chance to stay clear of it.
+        const MARGIN: f64 = 5e-6;
+        let mut draws = (11..).map(|seed| Self::drawn(variant, sizes, mask.clone(), layout, seed));
+        draws.find(|drawn| drawn.margin() > MARGIN).expect("an endless supply")
+    }
+
+    fn drawn(variant: &Variant, sizes: Sizes, mask: Mask, layout: Layout, seed: u64) -> Self {
         let sizes = variant.fit(sizes);
         let subject = variant.subject(&sizes, &mask, layout);
-        let inputs = variant.inputs(&sizes, 11);
-        let grad_out = Array::normal(&subject.head_first_out_shape(&inputs), 1.0, &mut Random::new(12));
+        let inputs = variant.inputs(&sizes, seed);
+        let grad_out = Array::normal(&subject.head_first_out_shape(&inputs), 1.0, &mut Random::new(seed + 1000));
         Self { variant: variant.clone(), sizes, mask, subject, inputs, grad_out }
+    }
+
+    fn input(&self, name: &str) -> Option<&Array> {
+        self.subject.names().iter().position(|n| *n == name).map(|n| &self.inputs[n])
+    }
+
+    /// Smallest distance between the best and the next best component of any pair; infinite but with hard inference.
+    fn margin(&self) -> f64 {
+        if self.variant.options.mixture.inference != Inference::Hard {
+            return f64::INFINITY;
+        }
+        let [q, k, variance] = ["q", "k", "variance"].map(|name| self.input(name).expect("inputs of a mixture"));
+        let Sizes { batch, heads, key_heads, queries, keys, width, .. } = self.sizes;
+        let components = variance.data.len();
+        let mut margin = f64::INFINITY;
+        for (pair, j) in (0..batch * heads * queries).flat_map(|pair| (0..keys).map(move |j| (pair, j))) {
+            let (b, h) = (pair / queries / heads, pair / queries % heads * key_heads / heads);
+            let query = &q.data[pair * width..][..width];
+            let mut logits: Vec<f64> = (0..components)
+                .map(|r| {
+                    let (key, shift) = match self.input("shift") {
+                        Some(shift) => {
+                            ((b * key_heads + h) * keys + j, Some(&shift.data[(h * components + r) * width..]))
+                        }
+                        None => (((b * key_heads + h) * components + r) * keys + j, None),
+                    };
+                    let shifted = |c: usize| k.data[key * width + c] + shift.map_or(0.0, |shift| shift[c]);
+                    let squared: f64 = (0..width).map(|c| (query[c] - shifted(c)).powi(2)).sum();
+                    -squared / (2.0 * variance.data[r])
+                })
+                .collect();
+            logits.sort_by(f64::total_cmp);
+            margin = margin.min(logits[components - 1] - logits[components - 2]);
+        }
+        margin
     }
 
     pub fn kernel(&self) -> Outcome {
