@@ -5,7 +5,20 @@
 //! gradients are asked for. Each operation of the other files asks [`runs_kernels`] and composes tensor operations where
 //! the answer is no.
 
+mod additive;
 mod bridge;
+mod composed;
 pub mod elementwise;
+mod gaussian_mixture;
+mod linear;
+mod softmax;
 
+pub use additive::{AdditiveParameters, additive};
 pub use bridge::{MOST_OPERANDS, Operand, apply, runs_kernels, try_apply};
+pub use elementwise::{bias_gelu, bias_relu, cross_entropy, dropout, embedding, gelu, layer_norm, linear, relu};
+pub use gaussian_mixture::{LogPrior, MixtureKeys, gaussian_mixture, prior_after, shifted_keys};
+pub use linear::{LinearKeys, linear_attention};
+pub use softmax::softmax;
+
+#[cfg(test)]
+pub(crate) use composed::force_composed;

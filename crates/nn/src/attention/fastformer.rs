@@ -1,0 +1,129 @@
+//! Fastformer: additive attention through a global query and a global key.
+
+use burn::module::{Module, Param};
+use burn::tensor::Tensor;
+use regard_kernels::{
+    Mask,
+    mechanism::{AdditiveScores, Sharing},
+};
+
+use super::{
+    DecodeState,
+    projection::{Heads, project},
+    state::Host,
+};
+use crate::{
+    blocks::{Context, Init, Place},
+    ops::{self, AdditiveParameters},
+};
+
+/// Additive attention between projections (arXiv 2108.09084, section 3); its output transform takes the place of an
+/// output projection.
+///
+/// Sharing: values are queries unless `none`. `head-wise` keeps one projection `[D,D]` and one score vector for all heads,
+/// each of which reads its own slice of the channels; the output transform stays whole, or heads would never mix.
+/// `layer-wise` is one layer for all blocks, which the model sees to.
+#[derive(Module, Debug)]
+pub struct Fastformer {
+    /// `[d,H*D]`; head-wise `[D,D]`.
+    w_q: Param<Tensor<2>>,
+    b_q: Option<Param<Tensor<1>>>,
+    w_k: Param<Tensor<2>>,
+    b_k: Option<Param<Tensor<1>>>,
+    w_v: Option<Param<Tensor<2>>>,
+    b_v: Option<Param<Tensor<1>>>,
+    /// `[H,D]` or `[H,H*D]`; head-wise `[1,D]` or `[1,H*D]`.
+    score_q: Param<Tensor<2>>,
+    score_k: Param<Tensor<2>>,
+    w_t: Param<Tensor<2>>,
+    b_t: Option<Param<Tensor<1>>>,
+    #[module(skip)]
+    heads: Heads,
+}
+
+impl Fastformer {
+    pub(crate) fn new(heads: Heads, init: &Init) -> Self {
+        let options = &heads.options.fastformer;
+        let head_wise = options.sharing == Sharing::HeadWise;
+        let channels = heads.query_width();
+        let own_value = options.sharing == Sharing::None;
+        let projection = if head_wise { [heads.head_width; 2] } else { [heads.width, channels] };
+        let score = match options.scores {
+            AdditiveScores::Paper => heads.head_width,
+            AdditiveScores::Released => channels,
+        };
+        let scores = [if head_wise { 1 } else { heads.options.heads }, score];
+        Self {
+            w_q: init.projection("w_q", projection, 1.0),
+            b_q: heads.bias(init, [projection[1]]),
+            w_k: init.projection("w_k", projection, 1.0),
+            b_k: heads.bias(init, [projection[1]]),
+            w_v: own_value.then(|| init.projection("w_v", projection, 1.0)),
+            b_v: if own_value { heads.bias(init, [projection[1]]) } else { None },
+            score_q: init.normal("score_q", scores, SCORE_DEVIATION),
+            score_k: init.normal("score_k", scores, SCORE_DEVIATION),
+            w_t: init.projection("w_t", [channels, channels], heads.gain),
+            b_t: heads.bias(init, [channels]),
+            heads,
+        }
+    }
+
+    pub(crate) fn forward(
+        &self,
+        queries: Tensor<3>,
+        _: Tensor<3>,
+        mask: &Mask,
+        context: &Context,
+        place: Place,
+    ) -> Tensor<3> {
+        let (q, k, v) = self.project(queries);
+        let call = self.heads.call(mask.clone(), context, place);
+        self.transform_bias(ops::additive(q, k, v, self.parameters(), self.heads.kernel(), call))
+    }
+
+    pub(crate) fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
+        let (shape, device) = (token.dims(), token.device());
+        let (q, k, v) = self.project(token);
+        let AdditiveParameters { score_q, score_k, w_t } = self.parameters();
+        let mut inputs: Vec<Host> = vec![q.into(), k.into()];
+        inputs.extend(v.map(Host::from));
+        inputs.extend([score_q.into(), score_k.into(), w_t.into()]);
+        self.transform_bias(state.step(&inputs, shape, &device))
+    }
+
+    fn project(&self, x: Tensor<3>) -> (Tensor<4>, Tensor<4>, Option<Tensor<4>>) {
+        let [batch, tokens, _] = x.dims();
+        let (count, width) = (self.heads.options.heads, self.heads.head_width);
+        let head_wise = self.heads.options.fastformer.sharing == Sharing::HeadWise;
+        // One projection for all heads sees each head's slice as a token of its own.
+        let x = if head_wise { x.reshape([batch, tokens * count, width]) } else { x };
+        let project = |weight: &Param<Tensor<2>>, bias: &Option<Param<Tensor<1>>>| {
+            project(x.clone(), weight, bias, width).reshape([batch, tokens, count, width])
+        };
+        let v = self.w_v.as_ref().map(|weight| project(weight, &self.b_v));
+        (project(&self.w_q, &self.b_q), project(&self.w_k, &self.b_k), v)
+    }
+
+    fn parameters(&self) -> AdditiveParameters {
+        let scores = |vectors: &Param<Tensor<2>>| {
+            let vectors = vectors.val();
+            let repeats = self.heads.options.heads / vectors.dims()[0];
+            if repeats == 1 { vectors } else { vectors.repeat_dim(0, repeats) }
+        };
+        AdditiveParameters { score_q: scores(&self.score_q), score_k: scores(&self.score_k), w_t: self.w_t.val() }
+    }
+
+    fn transform_bias(&self, out: Tensor<3>) -> Tensor<3> {
+        match &self.b_t {
+            Some(bias) => out + bias.val().unsqueeze(),
+            None => out,
+        }
+    }
+
+    pub(crate) fn heads(&self) -> &Heads {
+        &self.heads
+    }
+}
+
+/// Score vectors start small, as in the released code: every average starts near the mean.
+const SCORE_DEVIATION: f64 = 0.02;

@@ -1,0 +1,155 @@
+//! Attention layers: projections around the operators of [`crate::ops`].
+//!
+//! Every layer maps queries `[B,N,d]` and keys `[B,S,d]` (the same tensor in self-attention) to `[B,N,d]`. A mechanism is
+//! a file here, an operation in [`crate::ops`] and a variant of [`Attention`].
+
+mod fastformer;
+mod gaussian_mixture;
+mod linear;
+mod multi_head;
+mod projection;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use regard_kernels::{
+    Error, Mask, Mechanism, Padding,
+    mechanism::{Position, Sharing},
+};
+
+pub use fastformer::Fastformer;
+pub use gaussian_mixture::GaussianMixture;
+pub use linear::LinearAttention;
+pub use multi_head::MultiHead;
+pub use regard_kernels::AttentionOptions as AttentionConfig;
+pub use state::DecodeState;
+
+use crate::{
+    blocks::{Context, Init, Place, residual_gain},
+    models::ModelConfig,
+};
+use projection::Heads;
+
+/// One attention layer of any mechanism.
+#[derive(Module, Debug)]
+#[allow(clippy::large_enum_variant)] // One value a block: the difference is a few hundred bytes a model.
+pub enum Attention {
+    /// Exact softmax attention.
+    MultiHead(MultiHead),
+    /// The Gaussian kernel and the mixture of Gaussian keys.
+    GaussianMixture(GaussianMixture),
+    /// Linear attention and the mixture of linear keys.
+    Linear(LinearAttention),
+    /// Additive attention.
+    Fastformer(Fastformer),
+}
+
+/// Calls a method of whichever layer it is.
+macro_rules! each {
+    ($attention:expr, $layer:ident => $call:expr) => {
+        match $attention {
+            Attention::MultiHead($layer) => $call,
+            Attention::GaussianMixture($layer) => $call,
+            Attention::Linear($layer) => $call,
+            Attention::Fastformer($layer) => $call,
+        }
+    };
+}
+
+impl Attention {
+    /// The layer that `options` name, in a model of `model`'s width whose longest sequence has `context` tokens.
+    ///
+    /// # Errors
+    /// Options that do not fit each other or the sizes.
+    pub fn new(model: &ModelConfig, options: &AttentionConfig, context: usize, init: &Init) -> Result<Self, Error> {
+        model.check(options)?;
+        let heads = Heads::new(model, options, context, residual_gain(model));
+        Ok(match options.mechanism {
+            Mechanism::Softmax => Self::MultiHead(MultiHead::new(heads, init)),
+            Mechanism::Gaussian | Mechanism::Mgk => Self::GaussianMixture(GaussianMixture::new(heads, init)?),
+            Mechanism::Linear | Mechanism::Mlk => Self::Linear(LinearAttention::new(heads, init)),
+            Mechanism::Fastformer => Self::Fastformer(Fastformer::new(heads, init)),
+        })
+    }
+
+    /// Attention of `queries [B,N,d]` to `keys [B,S,d]`. `place` names the draw of dropout on the weights.
+    pub fn forward(
+        &self,
+        queries: Tensor<3>,
+        keys: Tensor<3>,
+        mask: &Mask,
+        context: &Context,
+        place: Place,
+    ) -> Tensor<3> {
+        each!(self, layer => layer.forward(queries, keys, mask, context, place))
+    }
+
+    /// The mask of self-attention over a padded batch.
+    pub fn mask(&self, padding: Option<Arc<Padding>>) -> Mask {
+        let options = &each!(self, layer => layer.heads()).options;
+        Mask { causal: options.causal, window: options.window, valid: padding, query_valid: None }
+    }
+
+    /// A fresh state for [`Attention::decode`].
+    ///
+    /// # Errors
+    /// Attention that is not causal, or whose kernel has no state under these options.
+    pub fn decoder(&self) -> Result<DecodeState, Error> {
+        let heads = each!(self, layer => layer.heads());
+        let options = &heads.options;
+        if !options.causal {
+            return Err(Error::option("causal", false, "true: only causal attention decodes token by token"));
+        }
+        let call = heads.call(self.mask(None), &Context::evaluation(), Place::Weights);
+        let decoder = heads.kernel().operator(call)?.decoder();
+        decoder.map(DecodeState::new).ok_or_else(|| {
+            Error::option("mechanism", options.label(), "a mechanism with a decode state under these options")
+        })
+    }
+
+    /// Self-attention of the next token `[B,1,d]` of every row to itself and the tokens before it.
+    pub fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
+        each!(self, layer => layer.decode(token, state))
+    }
+
+    /// Takes over the buffers of `other`, a copy of this layer that saw one more batch.
+    pub(crate) fn adopt_buffers(&self, other: &Self) {
+        if let (Self::GaussianMixture(own), Self::GaussianMixture(other)) = (self, other) {
+            own.adopt_prior(other);
+        }
+    }
+}
+
+/// Whether all blocks of a model use one and the same layer.
+pub fn shared_by_layers(options: &AttentionConfig) -> bool {
+    options.mechanism == Mechanism::Fastformer && options.fastformer.sharing == Sharing::LayerWise
+}
+
+/// Checks the options against the width of a model and of its heads.
+pub(crate) fn check(options: &AttentionConfig, width: usize, head_width: usize) -> Result<(), Error> {
+    let mechanism = options.mechanism;
+    if mechanism == Mechanism::Mgk || mechanism == Mechanism::Gaussian {
+        options.mixture.variances.resolve(options.components(), head_width)?;
+    }
+    if mechanism == Mechanism::Fastformer {
+        if head_width * options.heads != width {
+            return Err(Error::option(
+                "model.head_width",
+                head_width,
+                format!("{width} / {} with fastformer, whose output adds the queries", options.heads),
+            ));
+        }
+        if options.position == Position::Rotary {
+            return Err(Error::option(
+                "position",
+                "'rotary' with fastformer",
+                "learned, sinusoidal or none: rotation shows in products of queries and keys, of which there are none",
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,50 @@
+//! State of a layer that decodes token by token.
+
+use burn::tensor::{Device, Tensor, TensorData};
+use regard_kernels::{Decode, View};
+
+/// What a layer keeps of the tokens before.
+#[derive(Debug)]
+pub struct DecodeState {
+    decoder: Box<dyn Decode>,
+    position: usize,
+}
+
+/// A tensor on the host.
+#[derive(Clone, Debug)]
+pub(crate) struct Host {
+    data: Vec<f32>,
+    shape: Vec<usize>,
+}
+
+impl<const D: usize> From<Tensor<D>> for Host {
+    fn from(tensor: Tensor<D>) -> Self {
+        let shape = tensor.dims().to_vec();
+        Self { data: tensor.into_data_as::<f32>().try_to_vec().expect("f32, as asked"), shape }
+    }
+}
+
+impl DecodeState {
+    pub(crate) fn new(decoder: Box<dyn Decode>) -> Self {
+        Self { decoder, position: 0 }
+    }
+
+    /// Tokens taken so far.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Bytes that the state holds now.
+    pub fn bytes(&self) -> usize {
+        self.decoder.bytes()
+    }
+
+    /// The output, of `shape`, for the next token.
+    pub(crate) fn step<const D: usize>(&mut self, inputs: &[Host], shape: [usize; D], device: &Device) -> Tensor<D> {
+        let views: Vec<_> = inputs.iter().map(|input| View::new(&input.data, &input.shape)).collect();
+        let mut out = vec![0.0; shape.iter().product()];
+        self.decoder.step(&views, &mut out);
+        self.position += 1;
+        Tensor::from_data(TensorData::new(out, shape), device)
+    }
+}

@@ -1,0 +1,287 @@
+use std::{collections::BTreeMap, sync::Arc};
+
+use burn::module::{ModuleVisitor, Param};
+use burn::tensor::{Device, Gradients, TensorData};
+use regard_kernels::mechanism::{
+    AdditiveScores, FastformerOptions, Inference, KeyDesign, KeyOptions, MixtureOptions, NamedVariances, Prior, Score,
+    Variances,
+};
+use regard_testkit::{Random, Report};
+
+use super::*;
+use crate::{
+    models::{ParameterPath, is_buffer, load_parameters, named_parameters, parameter_count},
+    ops::force_composed,
+};
+
+const WIDTH: usize = 24;
+const LENGTH: usize = 9;
+
+fn options(mechanism: Mechanism) -> AttentionConfig {
+    AttentionConfig { mechanism, position: Position::None, ..AttentionConfig::default() }
+}
+
+/// Every mechanism with every option that changes what its layer computes, by a name.
+fn variants() -> Vec<(String, AttentionConfig)> {
+    let mut list = Vec::new();
+    for &mechanism in Mechanism::ALL {
+        let mut add = |name: &str, options: AttentionConfig| list.push((format!("{mechanism} {name}"), options));
+        let base = options(mechanism);
+        add("plain", base.clone());
+        if mechanism != Mechanism::Fastformer {
+            add("grouped", AttentionConfig { key_value_heads: Some(2), ..base.clone() });
+            add("multi-query", AttentionConfig { key_value_heads: Some(1), ..base.clone() });
+            add("rotary", AttentionConfig { position: Position::Rotary, ..base.clone() });
+        }
+        if mechanism.facts().window {
+            add("window", AttentionConfig { window: Some(2), ..base.clone() });
+        }
+        let shifted = KeyOptions { design: KeyDesign::Shifted, components: 3 };
+        match mechanism {
+            Mechanism::Softmax => add("alibi", AttentionConfig { position: Position::Alibi, ..base }),
+            Mechanism::Mgk => {
+                add("shifted", AttentionConfig { keys: shifted.clone(), ..base.clone() });
+                let rotary = AttentionConfig { position: Position::Rotary, ..base.clone() };
+                add("shifted rotary", AttentionConfig { keys: shifted, ..rotary });
+                let mixtures = [
+                    ("hard", MixtureOptions { inference: Inference::Hard, ..Default::default() }),
+                    ("soft-em", MixtureOptions { inference: Inference::SoftEm, ..Default::default() }),
+                    ("dot", MixtureOptions { score: Score::Dot, ..Default::default() }),
+                    ("per-position", MixtureOptions { prior: Prior::PerPosition, ..Default::default() }),
+                    (
+                        "unequal, learned",
+                        MixtureOptions {
+                            variances: Variances::Named(NamedVariances::Paper13),
+                            learn_variances: true,
+                            ..Default::default()
+                        },
+                    ),
+                ];
+                for (name, mixture) in mixtures {
+                    add(name, AttentionConfig { mixture, ..base.clone() });
+                }
+            }
+            Mechanism::Mlk => add("shifted", AttentionConfig { keys: shifted, ..base }),
+            Mechanism::Fastformer => {
+                for sharing in [Sharing::None, Sharing::HeadWise, Sharing::LayerWise] {
+                    for scores in [AdditiveScores::Paper, AdditiveScores::Released] {
+                        let fastformer = FastformerOptions { sharing, scores };
+                        add(&format!("{sharing:?} {scores:?}"), AttentionConfig { fastformer, ..base.clone() });
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    list
+}
+
+/// A layer whose parameters are all away from their special initial values (0, uniform), on a device with autodiff.
+fn layer(model: &ModelConfig, options: &AttentionConfig) -> Attention {
+    let init = Init::new(5, &Device::flex().autodiff());
+    let attention = Attention::new(model, options, LENGTH + 2, &init).unwrap();
+    let mut random = Random::new(9);
+    let parameters = named_parameters(&attention).into_iter().map(|parameter| {
+        let move_by = if parameter.buffer { 0.0 } else { 0.3 };
+        let values = parameter.values.iter().map(|x| x + (move_by * random.normal()) as f32).collect();
+        (parameter.name, (parameter.shape, values))
+    });
+    let parameters = parameters.collect();
+    load_parameters(attention, parameters).unwrap()
+}
+
+fn model() -> ModelConfig {
+    ModelConfig { width: WIDTH, ..ModelConfig::default() }
+}
+
+fn input(seed: u64, batch: usize, length: usize, device: &Device) -> Tensor<3> {
+    let values: Vec<f32> = Random::new(seed).normals(batch * length * WIDTH).into_iter().map(|x| x as f32).collect();
+    Tensor::from_data(TensorData::new(values, [batch, length, WIDTH]), device)
+}
+
+fn doubles<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
+    tensor.into_data().as_slice::<f32>().unwrap().iter().map(|&x| f64::from(x)).collect()
+}
+
+/// Output, gradients and buffers afterwards, by name.
+fn run(attention: &Attention, mask: &Mask, context: &Context) -> BTreeMap<String, Vec<f64>> {
+    struct Collect<'a>(ParameterPath, &'a Gradients, BTreeMap<String, Vec<f64>>);
+    impl ModuleVisitor for Collect<'_> {
+        fn enter_module(&mut self, name: &str, container: &str) {
+            self.0.enter(name, container);
+        }
+
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.0.exit();
+        }
+
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let name = self.0.name();
+            let value = param.val();
+            let seen = if is_buffer(&name) { Some(value.clone()) } else { value.grad(self.1) };
+            self.2.insert(name.clone(), doubles(seen.unwrap_or_else(|| panic!("'{name}' has no gradient"))));
+        }
+    }
+    let device = Device::flex().autodiff();
+    let x = input(1, 2, LENGTH, &device).require_grad();
+    let out = attention.forward(x.clone(), x.clone(), mask, context, Place::Weights);
+    let weights = input(2, 2, LENGTH, &device);
+    let grads = (out.clone() * weights).sum().backward();
+    let mut collect = Collect(ParameterPath::default(), &grads, BTreeMap::new());
+    attention.visit(&mut collect);
+    collect.2.insert("out".into(), doubles(out));
+    collect.2.insert("x".into(), doubles(x.grad(&grads).unwrap()));
+    collect.2
+}
+
+/// Error of one form against another in float32: a few hundred roundings.
+const BOUND: f64 = 5e-5;
+
+#[test]
+fn kernels_and_composed_forms_agree_for_every_mechanism_in_value_and_gradient() {
+    let mut report = Report::new();
+    let padding = Arc::new(Padding::from_lengths(&[LENGTH, 6], LENGTH));
+    for (name, options) in variants() {
+        for (causal, padding) in [(false, None), (true, None), (false, Some(&padding)), (true, Some(&padding))] {
+            let options = AttentionConfig { causal, ..options.clone() };
+            let model = ModelConfig { attention_dropout: 0.2, ..model() };
+            let once = || {
+                let attention = layer(&model, &options);
+                run(&attention, &attention.mask(padding.cloned()), &Context::training(3, 4))
+            };
+            let (kernel, composed) = (once(), force_composed(once));
+            assert!(kernel.keys().eq(composed.keys()));
+            for (tensor, seen) in &kernel {
+                // A key bias that shifts all scores of a query alike has a gradient of 0, which both forms round.
+                let floor = if tensor == "b_k" { 1e-4 } else { 0.0 };
+                let largest = composed[tensor].iter().fold(floor, |most, x| most.max(x.abs()));
+                let apart = seen.iter().zip(&composed[tensor]).map(|(a, b)| (a - b).abs());
+                let apart = apart.fold(0.0, |most, x| if x.is_nan() { f64::INFINITY } else { most.max(x) });
+                let what = format!("{name}, causal {causal}, padded {}: {tensor}", padding.is_some());
+                report.require(apart <= BOUND * largest.max(1e-6), format!("{what} differs by {apart:.1e} of {largest:.1e}"));
+            }
+        }
+    }
+    report.finish();
+}
+
+#[test]
+fn decoding_token_by_token_gives_the_whole_forward_pass() {
+    let mut report = Report::new();
+    let device = Device::flex();
+    for (name, options) in variants() {
+        let options = AttentionConfig { causal: true, ..options };
+        let attention = layer(&model(), &options).valid();
+        let x = input(3, 2, LENGTH, &device);
+        let context = Context::evaluation();
+        let whole = attention.forward(x.clone(), x.clone(), &attention.mask(None), &context, Place::Weights);
+        let mut state = attention.decoder().unwrap();
+        let steps = (0..LENGTH).map(|i| attention.decode(x.clone().narrow(1, i, 1), &mut state)).collect();
+        report.compare(&name, &doubles(Tensor::cat(steps, 1)), &doubles(whole), 2e-5);
+        report.require(state.bytes() > 0 && state.position() == LENGTH, format!("{name}: state"));
+        let open = layer(&model(), &AttentionConfig { causal: false, ..options });
+        assert!(open.decoder().unwrap_err().to_string().contains("causal"), "{name}");
+    }
+    report.finish();
+}
+
+#[test]
+fn cross_attention_reads_sequences_of_another_length() {
+    let device = Device::flex();
+    for (name, options) in variants().into_iter().filter(|(_, options)| options.mechanism.facts().cross) {
+        let attention = layer(&model(), &options).valid();
+        let (x, keys) = (input(4, 2, 5, &device), input(5, 2, LENGTH, &device));
+        let padding = Arc::new(Padding::from_lengths(&[LENGTH, 4], LENGTH));
+        let mask = Mask { window: options.window, ..Mask::none().with_valid(Some(padding)) };
+        let forward = |keys: Tensor<3>| {
+            doubles(attention.forward(x.clone(), keys, &mask, &Context::evaluation(), Place::CrossWeights))
+        };
+        let out = forward(keys.clone());
+        assert!(out.len() == 2 * 5 * WIDTH && out.iter().all(|x| x.is_finite()), "{name}");
+        // The padded keys of the second row are never read.
+        let other = keys.slice_assign([1..2, 4..LENGTH, 0..WIDTH], Tensor::full([1, LENGTH - 4, WIDTH], 7.0, &device));
+        assert_eq!(out, forward(other), "{name}");
+    }
+}
+
+#[test]
+fn parameter_counts_are_the_closed_forms() {
+    let model = ModelConfig { bias: false, ..model() };
+    let count = |model: &ModelConfig, options: &AttentionConfig| {
+        parameter_count(&Attention::new(model, options, LENGTH, &Init::new(1, &Device::flex())).unwrap())
+    };
+    // 3 HD Dx + (HD)^2 for softmax, the Gaussian kernel and linear attention.
+    let (d, h) = (WIDTH, 4);
+    for mechanism in [Mechanism::Softmax, Mechanism::Gaussian, Mechanism::Linear] {
+        assert_eq!(count(&model, &options(mechanism)), 4 * d * d, "{mechanism}");
+    }
+    // Two keys with half the heads, each as wide as before: 2 HD Dx + (HD)^2 / 2 + H.
+    let half = ModelConfig { head_width: Some(d / h), ..model.clone() };
+    for mechanism in [Mechanism::Mgk, Mechanism::Mlk] {
+        let options = AttentionConfig { heads: h / 2, ..options(mechanism) };
+        assert_eq!(count(&half, &options), 2 * d * d + d * d / 2 + h, "{mechanism}");
+        let shifted = KeyOptions { components: 2, design: KeyDesign::Shifted };
+        let shifted = AttentionConfig { keys: shifted, ..options };
+        assert_eq!(count(&half, &shifted), 2 * d * d + h + d, "one projection less, H/2 shifts of 2 D more");
+    }
+    // 3 (HD)^2 + 2 HD, released scores 3 (HD)^2 + 2 H HD.
+    let fastformer = |sharing, scores| {
+        count(&model, &AttentionConfig { fastformer: FastformerOptions { sharing, scores }, ..options(Mechanism::Fastformer) })
+    };
+    assert_eq!(fastformer(Sharing::QueryValue, AdditiveScores::Paper), 3 * d * d + 2 * d);
+    assert_eq!(fastformer(Sharing::QueryValue, AdditiveScores::Released), 3 * d * d + 2 * h * d);
+    assert_eq!(fastformer(Sharing::None, AdditiveScores::Paper), 4 * d * d + 2 * d);
+    let own = d / h;
+    assert_eq!(fastformer(Sharing::HeadWise, AdditiveScores::Paper), d * d + 2 * own * own + 2 * own);
+    // Biases: one a channel of each projection. The prior of soft-EM is no parameter.
+    let biased = ModelConfig { bias: true, ..model.clone() };
+    assert_eq!(count(&biased, &options(Mechanism::Softmax)), 4 * d * d + 4 * d);
+    let em = MixtureOptions { inference: Inference::SoftEm, ..Default::default() };
+    assert_eq!(count(&model, &AttentionConfig { mixture: em, ..options(Mechanism::Mgk) }), 5 * d * d);
+}
+
+#[test]
+fn soft_em_moves_its_prior_in_training_only() {
+    let em = MixtureOptions { inference: Inference::SoftEm, ..Default::default() };
+    let attention = layer(&model(), &AttentionConfig { mixture: em, causal: true, ..options(Mechanism::Mgk) });
+    let prior = |attention: &Attention| {
+        let all = named_parameters(attention);
+        all.into_iter().find(|parameter| parameter.name == "prior").unwrap().values
+    };
+    let before = prior(&attention);
+    assert!(before.iter().all(|&p| p == 0.5));
+    let padding = Some(Arc::new(Padding::from_lengths(&[7, 5], LENGTH)));
+    run(&attention, &attention.mask(padding.clone()), &Context::evaluation());
+    assert_eq!(prior(&attention), before);
+    let first = run(&attention, &attention.mask(padding.clone()), &Context::training(0, 0));
+    let after = prior(&attention);
+    // Positions of one head and component: 7 are seen by a query, the others keep their prior.
+    let positions = LENGTH + 2;
+    for (seen, kept) in after.chunks_exact(positions).map(|row| row.split_at(7)) {
+        assert!(seen.iter().all(|&p| p != 0.5 && (0.0..=1.0).contains(&p)), "{seen:?}");
+        assert!(kept.iter().all(|&p| p == 0.5), "{kept:?}");
+    }
+    for pair in after.chunks_exact(2 * positions) {
+        assert!((0..7).all(|j| (pair[j] + pair[positions + j] - 1.0).abs() < 1e-5));
+    }
+    let second = run(&attention, &attention.mask(padding), &Context::training(0, 1));
+    assert_ne!(first["out"], second["out"], "the next pass uses the new prior");
+}
+
+#[test]
+fn options_that_do_not_fit_are_refused() {
+    let refused = |model: &ModelConfig, options: &AttentionConfig, part: &str| {
+        let error = Attention::new(model, options, LENGTH, &Init::new(1, &Device::flex())).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    };
+    let softmax = options(Mechanism::Softmax);
+    refused(&model(), &AttentionConfig { heads: 5, ..softmax.clone() }, "model.width is 24, expected a multiple of heads (5)");
+    refused(&model(), &AttentionConfig { heads: 0, ..softmax.clone() }, "heads");
+    let odd = ModelConfig { head_width: Some(5), ..model() };
+    refused(&odd, &AttentionConfig { position: Position::Rotary, ..softmax }, "even");
+    refused(&odd, &options(Mechanism::Fastformer), "head_width");
+    let rotary = AttentionConfig { position: Position::Rotary, ..options(Mechanism::Fastformer) };
+    refused(&model(), &rotary, "rotary");
+    let variances = MixtureOptions { variances: Variances::List(vec![1.0]), ..Default::default() };
+    refused(&model(), &AttentionConfig { mixture: variances, ..options(Mechanism::Mgk) }, "variances");
+}

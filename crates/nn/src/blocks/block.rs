@@ -1,0 +1,109 @@
+//! One block of an encoder or of a decoder-only model.
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use regard_kernels::{Error, Mask};
+
+use super::{Context, FeedForward, Init, Norm, Place, drop_out};
+use crate::{
+    attention::{Attention, AttentionConfig, DecodeState},
+    models::{ModelConfig, NormPlace},
+};
+
+/// Self-attention and feed-forward, each with its residual sum.
+///
+/// Pre-norm: `x += attention(norm_1(x)); x += ff(norm_2(x))`. Post-norm: `x = norm_1(x + attention(x))` and so on.
+#[derive(Module, Debug)]
+pub struct Block {
+    norm_1: Norm,
+    /// Absent where all blocks of a model share one.
+    attention: Option<Attention>,
+    norm_2: Norm,
+    ff: FeedForward,
+    #[module(skip)]
+    norm: NormPlace,
+    #[module(skip)]
+    dropout: f32,
+}
+
+impl Block {
+    /// A block of a model of `config.layers` blocks; `context` is the length of its longest sequence.
+    ///
+    /// # Errors
+    /// Options that do not fit the sizes.
+    pub fn new(config: &ModelConfig, attention: &AttentionConfig, context: usize, init: &Init) -> Result<Self, Error> {
+        let own = !crate::attention::shared_by_layers(attention);
+        let build = |init: Init| Attention::new(config, attention, context, &init);
+        Ok(Self {
+            norm_1: Norm::new(config.width, &init.part("norm_1")),
+            attention: own.then(|| build(init.part("attention"))).transpose()?,
+            norm_2: Norm::new(config.width, &init.part("norm_2")),
+            ff: FeedForward::new(config, residual_gain(config), &init.part("ff")),
+            norm: config.norm,
+            dropout: config.rate(),
+        })
+    }
+
+    /// `x [B,N,d]` to the same shape. `shared` is the attention of a model whose blocks share one.
+    pub fn forward(&self, x: Tensor<3>, mask: &Mask, shared: Option<&Attention>, context: &Context) -> Tensor<3> {
+        let attend = |x: Tensor<3>| {
+            let attention = self.attention_or(shared);
+            let out = attention.forward(x.clone(), x, mask, context, Place::Weights);
+            drop_out(out, self.dropout, context, Place::Attention)
+        };
+        let feed = |x| drop_out(self.ff.forward(x, context), self.dropout, context, Place::FeedForward);
+        self.residuals(x, attend, feed)
+    }
+
+    /// The next token `x [B,1,d]` of every row.
+    pub fn decode(&self, x: Tensor<3>, shared: Option<&Attention>, state: &mut DecodeState) -> Tensor<3> {
+        let attend = |x| self.attention_or(shared).decode(x, state);
+        self.residuals(x, attend, |x| self.ff.forward(x, &Context::evaluation()))
+    }
+
+    /// A fresh state for [`Block::decode`].
+    ///
+    /// # Errors
+    /// Attention that cannot decode token by token.
+    pub fn decoder(&self, shared: Option<&Attention>) -> Result<DecodeState, Error> {
+        self.attention_or(shared).decoder()
+    }
+
+    /// Takes over the buffers of `other`, a copy of this block that saw one more batch.
+    pub(crate) fn adopt_buffers(&self, other: &Self) {
+        if let (Some(own), Some(other)) = (&self.attention, &other.attention) {
+            own.adopt_buffers(other);
+        }
+    }
+
+    fn attention_or<'a>(&'a self, shared: Option<&'a Attention>) -> &'a Attention {
+        self.attention.as_ref().or(shared).expect("a model without shared attention gives every block its own")
+    }
+
+    fn residuals(
+        &self,
+        x: Tensor<3>,
+        attend: impl FnOnce(Tensor<3>) -> Tensor<3>,
+        feed: impl FnOnce(Tensor<3>) -> Tensor<3>,
+    ) -> Tensor<3> {
+        match self.norm {
+            NormPlace::Pre => {
+                let x = x.clone() + attend(self.norm_1.forward(x));
+                x.clone() + feed(self.norm_2.forward(x))
+            }
+            NormPlace::Post => {
+                let x = self.norm_1.forward(x.clone() + attend(x));
+                self.norm_2.forward(x.clone() + feed(x))
+            }
+        }
+    }
+}
+
+/// Scale of the initial projections that write to the residual stream: `1 / sqrt(2 L)`, so that the stream's variance does
+/// not grow with depth (Radford et al. 2019, section 2.3). Post-norm blocks renormalise the stream and need none.
+pub(crate) fn residual_gain(config: &ModelConfig) -> f64 {
+    match config.norm {
+        NormPlace::Pre => (2.0 * config.layers as f64).sqrt().recip(),
+        NormPlace::Post => 1.0,
+    }
+}

@@ -1,0 +1,51 @@
+//! The part of a block that treats each token by itself.
+
+use burn::module::{Module, Param};
+use burn::tensor::Tensor;
+
+use super::{Context, Init, Place, drop_out};
+use crate::{
+    models::{Activation, ModelConfig},
+    ops,
+};
+
+/// `activation(x w_1 + b_1) w_2 + b_2`.
+#[derive(Module, Debug)]
+pub struct FeedForward {
+    w_1: Param<Tensor<2>>,
+    b_1: Option<Param<Tensor<1>>>,
+    w_2: Param<Tensor<2>>,
+    b_2: Option<Param<Tensor<1>>>,
+    #[module(skip)]
+    activation: Activation,
+    #[module(skip)]
+    dropout: f32,
+}
+
+impl FeedForward {
+    /// Parameters by [`Init::projection`], the second scaled by `gain`; biases 0.
+    pub fn new(config: &ModelConfig, gain: f64, init: &Init) -> Self {
+        let (width, hidden) = (config.width, config.feed_forward);
+        Self {
+            w_1: init.projection("w_1", [width, hidden], 1.0),
+            b_1: config.bias.then(|| init.constant([hidden], 0.0)),
+            w_2: init.projection("w_2", [hidden, width], gain),
+            b_2: config.bias.then(|| init.constant([width], 0.0)),
+            activation: config.activation,
+            dropout: config.rate(),
+        }
+    }
+
+    /// `x [B,N,d]` to the same shape.
+    pub fn forward(&self, x: Tensor<3>, context: &Context) -> Tensor<3> {
+        let hidden = ops::linear(x, self.w_1.val(), None);
+        let hidden = match (self.activation, self.b_1.as_ref().map(Param::val)) {
+            (Activation::Gelu, Some(bias)) => ops::bias_gelu(hidden, bias),
+            (Activation::Gelu, None) => ops::gelu(hidden),
+            (Activation::Relu, Some(bias)) => ops::bias_relu(hidden, bias),
+            (Activation::Relu, None) => ops::relu(hidden),
+        };
+        let hidden = drop_out(hidden, self.dropout, context, Place::Hidden);
+        ops::linear(hidden, self.w_2.val(), self.b_2.as_ref().map(Param::val))
+    }
+}

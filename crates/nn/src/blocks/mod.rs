@@ -1,0 +1,23 @@
+//! What transformers are built from beside attention.
+
+mod block;
+mod context;
+mod decoder;
+mod dropout;
+mod feed_forward;
+mod init;
+mod norm;
+mod positions;
+mod recompute;
+
+pub use block::Block;
+pub(crate) use block::residual_gain;
+pub use context::{Context, Place};
+
+pub use decoder::{DecoderBlock, Memory};
+pub(crate) use dropout::drop_out;
+pub use feed_forward::FeedForward;
+pub use init::Init;
+pub use norm::{NORM_EPSILON, Norm};
+pub use positions::{Rotation, alibi_slopes, sinusoidal};
+pub(crate) use recompute::recomputed;

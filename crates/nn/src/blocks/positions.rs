@@ -1,0 +1,108 @@
+//! Where tokens get their order from.
+
+use burn::tensor::{Device, Tensor, TensorData};
+
+/// Base of the wavelengths of sinusoidal and rotary positions (Vaswani et al. 2017, section 3.5).
+const BASE: f64 = 10_000.0;
+
+/// Sines in the even channels, cosines in the odd ones, `[count, width]`, for positions `from .. from + count`
+/// (Vaswani et al. 2017, section 3.5).
+pub fn sinusoidal(from: usize, count: usize, width: usize, device: &Device) -> Tensor<2> {
+    let values: Vec<f32> = (from..from + count)
+        .flat_map(|position| {
+            (0..width).map(move |channel| {
+                let angle = position as f64 * frequency(channel / 2, width);
+                (if channel % 2 == 0 { angle.sin() } else { angle.cos() }) as f32
+            })
+        })
+        .collect();
+    Tensor::from_data(TensorData::new(values, [count, width]), device)
+}
+
+/// Angle a position, of pair `pair` of `width` channels.
+fn frequency(pair: usize, width: usize) -> f64 {
+    BASE.powf(-((2 * pair) as f64) / width as f64)
+}
+
+/// Cosines and sines `[count, width / 2]` that turn queries and keys at positions `from .. from + count`.
+#[derive(Clone, Debug)]
+pub struct Rotation {
+    cosine: Tensor<2>,
+    sine: Tensor<2>,
+}
+
+impl Rotation {
+    /// For heads of `width` channels, an even number.
+    pub fn new(from: usize, count: usize, width: usize, device: &Device) -> Self {
+        let table = |function: fn(f64) -> f64| {
+            let values: Vec<f32> = (from..from + count)
+                .flat_map(|position| {
+                    (0..width / 2).map(move |pair| function(position as f64 * frequency(pair, width)) as f32)
+                })
+                .collect();
+            Tensor::from_data(TensorData::new(values, [count, width / 2]), device)
+        };
+        Self { cosine: table(f64::cos), sine: table(f64::sin) }
+    }
+
+    /// Turns `x [B,N,..,D]`, token first: channel `c` of the first half with channel `c` of the second (Su et al. 2021,
+    /// equation 34, in the order of channels of GPT-NeoX).
+    pub fn turn<const R: usize>(&self, x: Tensor<R>) -> Tensor<R> {
+        let dims = x.dims();
+        let half = dims[R - 1] / 2;
+        let mut shape = [1; R];
+        (shape[1], shape[R - 1]) = (dims[1], half);
+        let (cosine, sine) = (self.cosine.clone().reshape(shape), self.sine.clone().reshape(shape));
+        let first = x.clone().narrow(R - 1, 0, half);
+        let second = x.narrow(R - 1, half, half);
+        let turned = first.clone() * cosine.clone() - second.clone() * sine.clone();
+        Tensor::cat(vec![turned, second * cosine + first * sine], R - 1)
+    }
+}
+
+/// Slopes of ALiBi for `heads` heads: `2^(-8 h / H)` for `h = 1 ..= H` where `H` is a power of two, else those of the
+/// power below, filled up with every second one of the power above (Press, Smith and Lewis 2022, section 3 and code).
+pub fn alibi_slopes(heads: usize) -> Vec<f32> {
+    let series = |count: usize| (1..=count).map(move |h| (-8.0 * h as f64 / count as f64).exp2() as f32);
+    let power = if heads.is_power_of_two() { heads } else { heads.next_power_of_two() / 2 };
+    series(power).chain(series(2 * power).step_by(2)).take(heads).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+        tensor.into_data().try_to_vec().unwrap()
+    }
+
+    #[test]
+    fn sinusoids_start_at_zero_angle_and_have_the_papers_wavelengths() {
+        let device = Device::flex();
+        let table = values(sinusoidal(0, 3, 4, &device));
+        assert_eq!(table[..4], [0.0, 1.0, 0.0, 1.0]);
+        assert_eq!(table[8..], [2f32.sin(), 2f32.cos(), 0.02f32.sin(), 0.02f32.cos()]);
+        assert_eq!(values(sinusoidal(2, 1, 4, &device)), table[8..]);
+    }
+
+    #[test]
+    fn turned_products_depend_on_the_distance_only() {
+        let device = Device::flex();
+        let x = |values: [f32; 6]| Tensor::<1>::from_data(values, &device).reshape([1, 1, 1, 6]);
+        let (q, k) = (x([0.3, -1.0, 0.5, 2.0, 0.1, -0.7]), x([1.0, 0.2, -0.4, 0.6, -1.5, 0.9]));
+        let product = |i, j| {
+            let q = Rotation::new(i, 1, 6, &device).turn(q.clone());
+            let k = Rotation::new(j, 1, 6, &device).turn(k.clone());
+            values((q * k).sum())[0]
+        };
+        assert!((product(5, 2) - product(13, 10)).abs() < 1e-5);
+        assert!((product(5, 5) - values((q.clone() * k.clone()).sum())[0]).abs() < 1e-5);
+        assert!((product(5, 2) - product(5, 3)).abs() > 1e-2);
+    }
+
+    #[test]
+    fn slopes_are_the_published_ones() {
+        assert_eq!(alibi_slopes(8), (1..=8).map(|h| 0.5f32.powi(h)).collect::<Vec<_>>());
+        assert_eq!(alibi_slopes(6), [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125]);
+    }
+}

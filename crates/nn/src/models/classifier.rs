@@ -1,0 +1,103 @@
+//! A sequence classifier.
+
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor, TensorData, activation};
+use regard_kernels::Error;
+
+use super::{Body, ModelConfig, Pooling, Sizes, TokenBatch};
+use crate::{
+    attention::AttentionConfig,
+    blocks::{Context, Init},
+    ops,
+};
+
+/// Embeddings, blocks, one vector a sequence, and a linear head over classes.
+#[derive(Module, Debug)]
+pub struct Classifier {
+    body: Body,
+    /// Scores of attention pooling, `[d,1]`.
+    pool: Option<Param<Tensor<2>>>,
+    head: Param<Tensor<2>>,
+    b_head: Option<Param<Tensor<1>>>,
+    #[module(skip)]
+    pooling: Pooling,
+}
+
+impl Classifier {
+    /// A classifier of sequences of at most `context` tokens below `vocabulary`. The same seed gives the same
+    /// parameters on any device; a device with autodiff gives a model that trains.
+    ///
+    /// # Errors
+    /// Sizes or options that do not fit each other.
+    pub fn new(
+        config: &ModelConfig,
+        attention: &AttentionConfig,
+        vocabulary: usize,
+        classes: usize,
+        context: usize,
+        seed: u64,
+        device: &Device,
+    ) -> Result<Self, Error> {
+        let sizes = config.sizes(attention, vocabulary, classes, context)?;
+        let init = Init::new(seed, device);
+        let width = config.width;
+        Ok(Self {
+            body: Body::new(config, attention, sizes, &init)?,
+            pool: (config.pooling == Pooling::Attention).then(|| init.projection("pool", [width, 1], 1.0)),
+            head: init.projection("head", [width, classes], 1.0),
+            b_head: config.bias.then(|| init.constant([classes], 0.0)),
+            pooling: config.pooling,
+        })
+    }
+
+    /// Logits `[B,classes]`.
+    ///
+    /// # Panics
+    /// Tokens that [`TokenBatch::check`] refuses.
+    pub fn forward(&self, tokens: &TokenBatch, context: &Context) -> Tensor<2> {
+        let pooled = self.pool(self.body.forward(tokens, context), tokens);
+        let [batch, _, classes] = [pooled.dims()[0], 1, self.body.sizes().outputs];
+        ops::linear(pooled, self.head.val(), self.b_head.as_ref().map(Param::val)).reshape([batch, classes])
+    }
+
+    /// Sizes.
+    pub fn sizes(&self) -> Sizes {
+        self.body.sizes()
+    }
+
+    /// Options of the attention.
+    pub fn attention(&self) -> &AttentionConfig {
+        self.body.options()
+    }
+
+    /// One vector a sequence, `[B,1,d]`; 0 for a sequence without a real token.
+    fn pool(&self, x: Tensor<3>, tokens: &TokenBatch) -> Tensor<3> {
+        let (batch, length) = (tokens.batch, tokens.length);
+        let device = x.device();
+        match (&self.pool, self.pooling) {
+            (None, Pooling::First) => x.narrow(1, 0, 1),
+            (Some(scores), _) => {
+                // [B,N,1] to [B,1,N]; a score far below any other stands for padding.
+                let scores = ops::linear(x.clone(), scores.val(), None).transpose();
+                let real = Tensor::<3>::from_data(TensorData::new(real(tokens, |_| 1.0), [batch, 1, length]), &device);
+                let hidden = real.clone().sub_scalar(1.0).mul_scalar(1e30);
+                (activation::softmax(scores + hidden, 2) * real).matmul(x)
+            }
+            (None, _) => {
+                let shares = real(tokens, |count| 1.0 / count as f32);
+                Tensor::<3>::from_data(TensorData::new(shares, [batch, 1, length]), &device).matmul(x)
+            }
+        }
+    }
+}
+
+/// `value` of the number of real tokens in its row for each real token, 0 for the others.
+fn real(tokens: &TokenBatch, value: impl Fn(usize) -> f32) -> Vec<f32> {
+    let Some(padding) = &tokens.padding else { return vec![value(tokens.length); tokens.batch * tokens.length] };
+    let rows = padding.as_slice().chunks_exact(tokens.length);
+    rows.flat_map(|row| {
+        let share = value(row.iter().filter(|&&real| real != 0).count().max(1));
+        row.iter().map(move |&real| if real != 0 { share } else { 0.0 })
+    })
+    .collect()
+}

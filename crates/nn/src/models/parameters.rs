@@ -1,0 +1,201 @@
+//! Parameters and buffers of a model by name, in a fixed order, to and from the host.
+//!
+//! Names are those of Hugging Face files: fields joined by dots, `layers.0.attention.w_q`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{Tensor, TensorData};
+
+/// A parameter or buffer on the host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedParameter {
+    /// Dotted name.
+    pub name: String,
+    /// Sizes of its axes.
+    pub shape: Vec<usize>,
+    /// Elements in row-major order.
+    pub values: Vec<f32>,
+    /// Whether it is a buffer: see [`is_buffer`].
+    pub buffer: bool,
+}
+
+/// What can be wrong with a set of parameters.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParameterError {
+    /// The model has parameters that the set lacks.
+    #[error("parameters are missing: {}", names(.0))]
+    Missing(Vec<String>),
+    /// The set has parameters that the model lacks.
+    #[error("parameters are not part of this model: {}", names(.0))]
+    Unexpected(Vec<String>),
+    /// A parameter has another shape than the model's.
+    #[error("parameter '{name}' has shape {seen:?}, expected {expected:?}")]
+    Shape {
+        /// Its name.
+        name: String,
+        /// Its shape in the set.
+        seen: Vec<usize>,
+        /// Its shape in the model.
+        expected: Vec<usize>,
+    },
+}
+
+fn names(list: &[String]) -> String {
+    // A wrong model gives hundreds of names: the first few say enough.
+    const SHOWN: usize = 8;
+    let mut text = list.iter().take(SHOWN).map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
+    if list.len() > SHOWN {
+        text.push_str(&format!(" and {} more", list.len() - SHOWN));
+    }
+    text
+}
+
+/// The dotted name of where a [`ModuleVisitor`] or [`ModuleMapper`] stands.
+///
+/// Variants of an enum and the body that models share add nothing to a name.
+#[derive(Clone, Debug, Default)]
+pub struct ParameterPath(Vec<Option<String>>);
+
+impl ParameterPath {
+    /// To be called from `enter_module`.
+    pub fn enter(&mut self, name: &str, container: &str) {
+        let transparent = container.starts_with("Enum:") || name == "body";
+        self.0.push((!transparent).then(|| name.to_string()));
+    }
+
+    /// To be called from `exit_module`.
+    pub fn exit(&mut self) {
+        self.0.pop();
+    }
+
+    /// The name.
+    pub fn name(&self) -> String {
+        self.0.iter().flatten().map(String::as_str).collect::<Vec<_>>().join(".")
+    }
+}
+
+/// All parameters and buffers, in the order of the model's fields.
+pub fn named_parameters<M: Module>(model: &M) -> Vec<NamedParameter> {
+    struct Collect(ParameterPath, Vec<NamedParameter>);
+    impl ModuleVisitor for Collect {
+        fn enter_module(&mut self, name: &str, container: &str) {
+            self.0.enter(name, container);
+        }
+
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.0.exit();
+        }
+
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let value = param.val();
+            let name = self.0.name();
+            self.1.push(NamedParameter {
+                shape: value.dims().to_vec(),
+                buffer: is_buffer(&name),
+                name,
+                values: value.into_data_as::<f32>().try_to_vec().expect("f32, as asked"),
+            });
+        }
+    }
+    let mut collect = Collect(ParameterPath::default(), Vec::new());
+    model.visit(&mut collect);
+    collect.1
+}
+
+/// Number of elements of all parameters that are trained; buffers do not count.
+pub fn parameter_count<M: Module>(model: &M) -> usize {
+    model.num_params() - buffer_count(model)
+}
+
+fn buffer_count<M: Module>(model: &M) -> usize {
+    struct Count(ParameterPath, usize);
+    impl ModuleVisitor for Count {
+        fn enter_module(&mut self, name: &str, container: &str) {
+            self.0.enter(name, container);
+        }
+
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.0.exit();
+        }
+
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if is_buffer(&self.0.name()) {
+                self.1 += param.lazy_shape().num_elements();
+            }
+        }
+    }
+    let mut count = Count(ParameterPath::default(), 0);
+    model.visit(&mut count);
+    count.1
+}
+
+/// Whether `name` is a buffer: state that follows the data and is no target of the optimizer.
+pub fn is_buffer(name: &str) -> bool {
+    name == "prior" || name.ends_with(".prior")
+}
+
+/// The model with every parameter and buffer replaced.
+///
+/// # Errors
+/// Names that are missing, that the model does not have, or shapes that are not the model's; nothing is replaced then.
+pub fn load_parameters<M: Module>(
+    model: M,
+    mut parameters: BTreeMap<String, (Vec<usize>, Vec<f32>)>,
+) -> Result<M, ParameterError> {
+    check(&model, &parameters)?;
+    struct Replace<'a>(ParameterPath, &'a mut BTreeMap<String, (Vec<usize>, Vec<f32>)>);
+    impl ModuleMapper for Replace<'_> {
+        fn enter_module(&mut self, name: &str, container: &str) {
+            self.0.enter(name, container);
+        }
+
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.0.exit();
+        }
+
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let (shape, values) = self.1.remove(&self.0.name()).expect("checked before");
+            let (id, old, mapper) = param.consume();
+            let new = Tensor::from_data(TensorData::new(values, shape), &old.device());
+            Param::from_mapped_value(id, new.set_require_grad(old.is_require_grad()), mapper)
+        }
+    }
+    Ok(model.map(&mut Replace(ParameterPath::default(), &mut parameters)))
+}
+
+fn check<M: Module>(model: &M, given: &BTreeMap<String, (Vec<usize>, Vec<f32>)>) -> Result<(), ParameterError> {
+    struct Shapes(ParameterPath, BTreeMap<String, Vec<usize>>);
+    impl ModuleVisitor for Shapes {
+        fn enter_module(&mut self, name: &str, container: &str) {
+            self.0.enter(name, container);
+        }
+
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.0.exit();
+        }
+
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.1.insert(self.0.name(), param.lazy_shape().to_vec());
+        }
+    }
+    let mut shapes = Shapes(ParameterPath::default(), BTreeMap::new());
+    model.visit(&mut shapes);
+    let wanted: BTreeSet<_> = shapes.1.keys().cloned().collect();
+    let seen: BTreeSet<_> = given.keys().cloned().collect();
+    let missing: Vec<_> = wanted.difference(&seen).cloned().collect();
+    if !missing.is_empty() {
+        return Err(ParameterError::Missing(missing));
+    }
+    let unexpected: Vec<_> = seen.difference(&wanted).cloned().collect();
+    if !unexpected.is_empty() {
+        return Err(ParameterError::Unexpected(unexpected));
+    }
+    for (name, expected) in shapes.1 {
+        let (seen, values) = &given[&name];
+        if *seen != expected || values.len() != expected.iter().product::<usize>() {
+            return Err(ParameterError::Shape { name, seen: seen.clone(), expected });
+        }
+    }
+    Ok(())
+}

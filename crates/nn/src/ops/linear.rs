@@ -1,0 +1,97 @@
+//! Linear attention and the mixture of linear keys.
+
+use burn::tensor::{Tensor, TensorData};
+use regard_kernels::{AttentionOptions, Call};
+
+use super::{
+    Operand, apply,
+    composed::{Visible, head_first, repeat_heads, uses_kernel},
+    gaussian_mixture::shifted_keys,
+};
+
+/// Keys of linear attention.
+#[derive(Clone, Debug)]
+pub enum LinearKeys {
+    /// One a position, `[B,S,Hk,D]`.
+    Plain(Tensor<4>),
+    /// Several a position.
+    Mixture {
+        /// `[B,S,M,Hk,D]`; `[B,S,1,Hk,D]` where `shift` makes the components.
+        k: Tensor<5>,
+        /// `[Hk,M,D]`: key `r` is `k + shift_r`.
+        shift: Option<Tensor<3>>,
+        /// `[H,M]`.
+        log_prior: Tensor<2>,
+    },
+}
+
+/// `phi(q_i) sum_j phi(k_j) v_j / phi(q_i) sum_j phi(k_j)` with `phi = elu + 1`, for `q [B,N,H,D]`, `v [B,S,Hk,Dv]`:
+/// `[B,N,H,Dv]`. For a mixture, `phi(k_j)` becomes `sum_r exp(log_prior_r) phi(k_jr)` (arXiv 2110.08678, section 2.4).
+///
+/// # Panics
+/// Shapes that do not fit each other, the options or the mask.
+pub fn linear_attention(
+    q: Tensor<4>,
+    keys: LinearKeys,
+    v: Tensor<4>,
+    options: &AttentionOptions,
+    call: Call,
+) -> Tensor<4> {
+    if !uses_kernel(&q.device()) {
+        return composed(q, keys, v, call);
+    }
+    let inputs: Vec<Operand> = match keys {
+        LinearKeys::Plain(k) => vec![q.into(), k.into(), v.into()],
+        LinearKeys::Mixture { k, shift: None, log_prior } => vec![q.into(), k.into(), v.into(), log_prior.into()],
+        LinearKeys::Mixture { k, shift: Some(shift), log_prior } => {
+            vec![q.into(), k.squeeze_dim::<4>(2).into(), v.into(), log_prior.into(), shift.into()]
+        }
+    };
+    apply(options.operator(call).unwrap_or_else(|error| panic!("{error}")), &inputs)
+}
+
+fn composed(q: Tensor<4>, keys: LinearKeys, v: Tensor<4>, call: Call) -> Tensor<4> {
+    let device = q.device();
+    let [batch, n, heads, _] = q.dims();
+    let s = v.dims()[1];
+    let q = features(head_first(q));
+    let k = match keys {
+        LinearKeys::Plain(k) => repeat_heads(features(head_first(k)), heads),
+        LinearKeys::Mixture { k, shift, log_prior } => mix(k, shift, log_prior, heads),
+    };
+    let v = repeat_heads(head_first(v), heads);
+    if call.mask.causal {
+        let visible = Visible::new(&call.mask, batch, n, s, &device);
+        return head_first(visible.normalize(q.matmul(k.transpose())).matmul(v));
+    }
+    // Without causality every query of a row sees the same keys, and the sums over keys come first.
+    let (k, none) = match &call.mask.valid {
+        None => (k, Tensor::<4>::zeros([1, 1, 1, 1], &device)),
+        Some(padding) => {
+            let real: Vec<f32> = padding.as_slice().iter().map(|&real| f32::from(u8::from(real != 0))).collect();
+            let none: Vec<f32> =
+                (0..batch).map(|b| f32::from(u8::from(padding.row(b).iter().all(|&real| real == 0)))).collect();
+            let real = Tensor::<4>::from_data(TensorData::new(real, [batch, 1, s, 1]), &device);
+            (k * real, Tensor::from_data(TensorData::new(none, [batch, 1, 1, 1]), &device))
+        }
+    };
+    let sum = k.clone().sum_dim(2).transpose();
+    let numerator = q.clone().matmul(k.transpose().matmul(v));
+    head_first(numerator / (q.matmul(sum) + none))
+}
+
+/// `sum_r exp(log_prior_r) phi(k_jr)`, `[B,H,S,D]`.
+fn mix(k: Tensor<5>, shift: Option<Tensor<3>>, log_prior: Tensor<2>, heads: usize) -> Tensor<4> {
+    let k = match shift {
+        Some(shift) => shifted_keys(k.squeeze_dim(2), shift),
+        None => k,
+    };
+    let components = k.dims()[2];
+    let k = repeat_heads(features(k.permute([0, 3, 2, 1, 4])), heads);
+    (k * log_prior.exp().reshape([1, heads, components, 1, 1])).sum_dim(2).squeeze_dim(2)
+}
+
+/// `elu(x) + 1`: `x + 1` above 0, `exp(x)` below, without the cancellation of `exp(x) - 1 + 1`.
+fn features<const R: usize>(x: Tensor<R>) -> Tensor<R> {
+    x.clone().clamp_max(0.0).exp() + x.clamp_min(0.0)
+}
