@@ -1,0 +1,244 @@
+//! Checkpoints: written whole or not at all, checked when read.
+//!
+//! ```text
+//! checkpoints/
+//!   step-200/   model.safetensors  optimizer.safetensors  state.json
+//!   last        the name of the newest, as text
+//!   best        the name of that with the best validation metric
+//! ```
+//!
+//! A checkpoint is written under another name, synced, then renamed: a directory called `step-N` is complete.
+//! `state.json` holds length and SHA-256 of the other files.
+
+mod state;
+mod tensors;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use self::state::{FORMAT, FileDigest, StateFile};
+pub use self::{
+    state::{Best, RunState},
+    tensors::{HostTensor, HostTensors, decode_tensors, encode_tensors},
+};
+use super::{
+    TrainError,
+    files::{make_directory, replace, sync_directory, write_synced},
+    optimizer::Moments,
+};
+
+const MODEL: &str = "model.safetensors";
+const OPTIMIZER: &str = "optimizer.safetensors";
+const STATE: &str = "state.json";
+const FIRST: &str = "exp_avg.";
+const SECOND: &str = "exp_avg_sq.";
+
+/// What a run continues from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checkpoint {
+    /// Parameters and buffers of the model by name.
+    pub model: HostTensors,
+    /// Moments of the optimizer by parameter name.
+    pub moments: BTreeMap<String, Moments>,
+    /// The rest.
+    pub state: RunState,
+}
+
+/// The checkpoints of a run.
+#[derive(Clone, Debug)]
+pub struct Checkpoints {
+    directory: PathBuf,
+    keep: usize,
+}
+
+impl Checkpoints {
+    /// Those in `directory`, which need not exist yet, of which the newest `keep` and the best are kept.
+    pub fn new(directory: impl Into<PathBuf>, keep: usize) -> Self {
+        Self { directory: directory.into(), keep: keep.max(1) }
+    }
+
+    /// The newest complete checkpoint.
+    pub fn last(&self) -> Option<PathBuf> {
+        self.pointed("last").or_else(|| Some(self.step_directory(*self.steps().last()?)))
+    }
+
+    /// The checkpoint with the best validation metric.
+    pub fn best(&self) -> Option<PathBuf> {
+        self.pointed("best")
+    }
+
+    /// Steps of the complete checkpoints, ascending.
+    pub fn steps(&self) -> Vec<usize> {
+        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let mut steps: Vec<_> = entries.filter_map(|entry| step_of(entry.file_name().to_str()?)).collect();
+        steps.sort_unstable();
+        steps
+    }
+
+    /// Writes a checkpoint, makes it `last` (and `best` if it is of the best step) and removes old ones.
+    ///
+    /// # Errors
+    /// A directory that cannot be written or a full disk; all earlier checkpoints are still there then.
+    pub fn save(&self, checkpoint: &Checkpoint) -> Result<PathBuf, TrainError> {
+        let step = checkpoint.state.step;
+        make_directory(&self.directory)?;
+        let temporary = self.directory.join(format!(".step-{step}.tmp"));
+        let target = self.step_directory(step);
+        let result = write_files(&temporary, checkpoint).and_then(|()| self.publish(&temporary, &target));
+        if result.is_err() {
+            let _ = fs::remove_dir_all(&temporary);
+        }
+        result?;
+        let name = format!("step-{step}");
+        replace(&self.directory.join("last"), name.as_bytes())?;
+        if checkpoint.state.best.is_some_and(|best| best.step == step) {
+            replace(&self.directory.join("best"), name.as_bytes())?;
+        }
+        self.prune(step);
+        Ok(target)
+    }
+
+    /// Gives a complete directory its name; one of the same step, which a resumed run writes again, makes way.
+    fn publish(&self, temporary: &Path, target: &Path) -> Result<(), TrainError> {
+        let old = self.directory.join(".replaced.tmp");
+        let _ = fs::remove_dir_all(&old);
+        if target.exists() {
+            fs::rename(target, &old).map_err(TrainError::writing(target))?;
+        }
+        fs::rename(temporary, target).map_err(TrainError::writing(target))?;
+        let _ = fs::remove_dir_all(&old);
+        sync_directory(&self.directory)
+    }
+
+    /// Removes checkpoints that are neither the best nor among the newest up to `step`, those of steps beyond it, which
+    /// another future wrote, and the leftovers of a killed run. Failures cost disk space only.
+    fn prune(&self, step: usize) {
+        let best = self.best();
+        let steps = self.steps();
+        let current = steps.partition_point(|s| *s <= step);
+        let (past, future) = steps.split_at(current);
+        let old = &past[..past.len().saturating_sub(self.keep)];
+        for step in old.iter().chain(future) {
+            let directory = self.step_directory(*step);
+            if best.as_ref() != Some(&directory) {
+                let _ = fs::remove_dir_all(directory);
+            }
+        }
+        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if name.to_str().is_some_and(|name| name.starts_with(".step-") && name.ends_with(".tmp")) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+
+    fn step_directory(&self, step: usize) -> PathBuf {
+        self.directory.join(format!("step-{step}"))
+    }
+
+    /// The checkpoint that the file `name` names, if it is there.
+    fn pointed(&self, name: &str) -> Option<PathBuf> {
+        let target = fs::read_to_string(self.directory.join(name)).ok()?;
+        let directory = self.step_directory(step_of(target.trim())?);
+        directory.is_dir().then_some(directory)
+    }
+}
+
+fn step_of(name: &str) -> Option<usize> {
+    name.strip_prefix("step-")?.parse().ok()
+}
+
+fn write_files(directory: &Path, checkpoint: &Checkpoint) -> Result<(), TrainError> {
+    // A killed run may have left one.
+    let _ = fs::remove_dir_all(directory);
+    make_directory(directory)?;
+    let mut moments = HostTensors::new();
+    for (name, Moments { first, second }) in &checkpoint.moments {
+        let shape = checkpoint.model.get(name).map_or_else(|| vec![first.len()], |tensor| tensor.shape.clone());
+        moments.insert(format!("{FIRST}{name}"), HostTensor { shape: shape.clone(), data: first.clone() });
+        moments.insert(format!("{SECOND}{name}"), HostTensor { shape, data: second.clone() });
+    }
+    let mut files = BTreeMap::new();
+    for (name, tensors) in [(MODEL, &checkpoint.model), (OPTIMIZER, &moments)] {
+        let content = encode_tensors(tensors);
+        files.insert(name.to_string(), FileDigest::of(&content));
+        write_synced(&directory.join(name), &content)?;
+    }
+    let state = StateFile { format: FORMAT, run: checkpoint.state.clone(), files };
+    let text = serde_json::to_string_pretty(&state).expect("numbers and strings");
+    write_synced(&directory.join(STATE), text.as_bytes())?;
+    sync_directory(directory)
+}
+
+impl Checkpoint {
+    /// Reads the checkpoint in `directory` and checks every byte.
+    ///
+    /// # Errors
+    /// Files that are missing, truncated, changed or of another format.
+    pub fn load(directory: &Path) -> Result<Self, TrainError> {
+        let path = directory.join(STATE);
+        let text = fs::read(&path).map_err(TrainError::reading(&path))?;
+        let state: StateFile = serde_json::from_slice(&text)
+            .map_err(|error| TrainError::checkpoint(&path, format!("not the state of a run ({error}); {REMEDY}")))?;
+        if state.format != FORMAT {
+            let problem = format!("format {}; this version reads format {FORMAT}", state.format);
+            return Err(TrainError::checkpoint(&path, problem));
+        }
+        let model = read_tensors(&directory.join(MODEL), state.files.get(MODEL))?;
+        let tensors = read_tensors(&directory.join(OPTIMIZER), state.files.get(OPTIMIZER))?;
+        let moments = pair_moments(&directory.join(OPTIMIZER), tensors)?;
+        Ok(Self { model, moments, state: state.run })
+    }
+
+    /// Reads the model alone, as for an evaluation.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::load`].
+    pub fn load_model(directory: &Path) -> Result<HostTensors, TrainError> {
+        Self::load(directory).map(|checkpoint| checkpoint.model)
+    }
+}
+
+const REMEDY: &str = "remove this checkpoint's directory to continue from an earlier one";
+
+fn read_tensors(path: &Path, expected: Option<&FileDigest>) -> Result<HostTensors, TrainError> {
+    let content = fs::read(path).map_err(TrainError::reading(path))?;
+    let Some(expected) = expected else {
+        return Err(TrainError::checkpoint(path, format!("{STATE} does not list this file; {REMEDY}")));
+    };
+    if content.len() as u64 != expected.bytes {
+        let problem =
+            format!("{} bytes; {STATE} says {}: truncated or replaced; {REMEDY}", content.len(), expected.bytes);
+        return Err(TrainError::checkpoint(path, problem));
+    }
+    if FileDigest::of(&content) != *expected {
+        return Err(TrainError::checkpoint(
+            path,
+            format!("its SHA-256 is not that in {STATE}: damaged or replaced; {REMEDY}"),
+        ));
+    }
+    decode_tensors(path, &content)
+}
+
+fn pair_moments(path: &Path, mut tensors: HostTensors) -> Result<BTreeMap<String, Moments>, TrainError> {
+    let names: Vec<String> = tensors.keys().filter_map(|name| Some(name.strip_prefix(FIRST)?.to_string())).collect();
+    let mut moments = BTreeMap::new();
+    for name in names {
+        let first = tensors.remove(&format!("{FIRST}{name}")).expect("just listed");
+        let second = tensors.remove(&format!("{SECOND}{name}")).filter(|second| second.shape == first.shape);
+        let Some(second) = second else {
+            return Err(TrainError::checkpoint(path, format!("no '{SECOND}{name}' of the shape of '{FIRST}{name}'")));
+        };
+        moments.insert(name, Moments { first: first.data, second: second.data });
+    }
+    match tensors.keys().next() {
+        Some(name) => Err(TrainError::checkpoint(path, format!("tensor '{name}' is no moment of AdamW"))),
+        None => Ok(moments),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,116 @@
+use super::*;
+
+fn checkpoint(step: usize) -> Checkpoint {
+    let weight = HostTensor { shape: vec![2, 2], data: vec![1.0, 2.0, 3.0, step as f32] };
+    let moments = Moments { first: vec![0.1; 4], second: vec![0.2; 4] };
+    Checkpoint {
+        model: HostTensors::from([("layer.weight".into(), weight)]),
+        moments: BTreeMap::from([("layer.weight".into(), moments)]),
+        state: RunState {
+            step,
+            seed: 7,
+            batch: 2,
+            accumulate: 1,
+            best: Some(Best { step: 20, score: -0.1 - 0.2 }),
+            evaluations_since_best: 1,
+            seconds: 0.1,
+        },
+    }
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn what_is_saved_comes_back_and_old_ones_go() {
+    let directory = tempfile::tempdir().unwrap();
+    let checkpoints = Checkpoints::new(directory.path().join("checkpoints"), 2);
+    assert_eq!(checkpoints.last(), None);
+    for step in [10, 20, 30, 40, 50] {
+        let path = checkpoints.save(&checkpoint(step)).unwrap();
+        assert_eq!(checkpoints.last(), Some(path.clone()));
+        assert_eq!(Checkpoint::load(&path).unwrap(), checkpoint(step));
+    }
+    assert_eq!(names(&checkpoints.directory), ["best", "last", "step-20", "step-40", "step-50"]);
+    assert!(checkpoints.best().unwrap().ends_with("step-20"));
+    let files = names(&checkpoints.last().unwrap());
+    assert_eq!(files, ["model.safetensors", "optimizer.safetensors", "state.json"]);
+}
+
+#[test]
+fn writing_a_step_again_replaces_it_and_drops_its_future() {
+    let directory = tempfile::tempdir().unwrap();
+    let checkpoints = Checkpoints::new(directory.path(), 3);
+    for step in [10, 30, 40] {
+        checkpoints.save(&checkpoint(step)).unwrap();
+    }
+    let mut again = checkpoint(30);
+    again.model.get_mut("layer.weight").unwrap().data[0] = 9.0;
+    let path = checkpoints.save(&again).unwrap();
+    assert_eq!(Checkpoint::load(&path).unwrap(), again);
+    assert_eq!(names(directory.path()), ["last", "step-10", "step-30"]);
+}
+
+#[test]
+fn a_write_that_was_cut_short_does_not_count() {
+    let directory = tempfile::tempdir().unwrap();
+    let checkpoints = Checkpoints::new(directory.path(), 2);
+    checkpoints.save(&checkpoint(10)).unwrap();
+    // As a kill leaves it: files under the temporary name, and a checkpoint renamed but not yet pointed to.
+    fs::create_dir(directory.path().join(".step-20.tmp")).unwrap();
+    fs::write(directory.path().join(".step-20.tmp").join(MODEL), b"half").unwrap();
+    assert_eq!(checkpoints.steps(), [10]);
+    assert!(checkpoints.last().unwrap().ends_with("step-10"));
+    checkpoints.save(&checkpoint(20)).unwrap();
+    assert_eq!(names(directory.path()), ["best", "last", "step-10", "step-20"]);
+    // A pointer to nothing falls back on the newest.
+    fs::write(directory.path().join("last"), "step-99").unwrap();
+    assert!(checkpoints.last().unwrap().ends_with("step-20"));
+}
+
+#[test]
+fn damage_of_any_file_is_seen_and_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let checkpoints = Checkpoints::new(directory.path(), 2);
+    let path = checkpoints.save(&checkpoint(10)).unwrap();
+    let message = || Checkpoint::load(&path).unwrap_err().to_string();
+    for file in [MODEL, OPTIMIZER] {
+        let file = path.join(file);
+        let sound = fs::read(&file).unwrap();
+        fs::write(&file, &sound[..sound.len() - 3]).unwrap();
+        let expected = format!("{}: {} bytes; state.json says {}", file.display(), sound.len() - 3, sound.len());
+        assert!(message().starts_with(&expected), "{}", message());
+        let mut flipped = sound.clone();
+        *flipped.last_mut().unwrap() ^= 1;
+        fs::write(&file, flipped).unwrap();
+        assert!(message().contains("SHA-256"), "{}", message());
+        fs::remove_file(&file).unwrap();
+        assert!(message().starts_with("cannot read"), "{}", message());
+        fs::write(&file, sound).unwrap();
+    }
+    let file = path.join(STATE);
+    let sound = fs::read_to_string(&file).unwrap();
+    fs::write(&file, &sound[..sound.len() / 2]).unwrap();
+    assert!(message().contains("not the state of a run"), "{}", message());
+    fs::write(&file, sound.replace("\"format\": 1", "\"format\": 2")).unwrap();
+    assert!(message().contains("format 2; this version reads format 1"), "{}", message());
+    fs::write(&file, sound).unwrap();
+    Checkpoint::load(&path).unwrap();
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_keeps_what_it_has() {
+    let directory = tempfile::tempdir().unwrap();
+    let checkpoints = Checkpoints::new(directory.path(), 2);
+    let path = checkpoints.save(&checkpoint(10)).unwrap();
+    // Permissions do not stop the superuser; a file in the way stops anybody.
+    fs::write(directory.path().join(".step-20.tmp"), b"in the way").unwrap();
+    let error = checkpoints.save(&checkpoint(20)).unwrap_err();
+    assert!(matches!(error, TrainError::Write { .. }), "{error}");
+    assert_eq!(checkpoints.last(), Some(path.clone()));
+    assert_eq!(Checkpoint::load(&path).unwrap(), checkpoint(10));
+}

@@ -1,0 +1,196 @@
+//! `train.*`: how a model is trained.
+
+use serde::{Deserialize, Serialize};
+
+use super::TrainError;
+
+/// How a model is trained. The seed is the run's and comes from the caller.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TrainConfig {
+    /// Updates of the parameters.
+    pub steps: usize,
+    /// Sequences that go through the model at once.
+    pub batch: usize,
+    /// Batches whose gradients make one update; the loss is the mean over all their items.
+    pub accumulate: usize,
+    /// AdamW.
+    pub optimizer: OptimizerConfig,
+    /// The learning rate over the steps.
+    pub schedule: ScheduleConfig,
+    /// Largest Euclidean norm of all gradients together; longer ones are scaled down to it. 0: no limit.
+    pub clip: f64,
+    /// Steps between evaluations on the validation split; 0: only after the last step.
+    pub evaluate_every: usize,
+    /// Batches of an evaluation during training; 0: the whole split.
+    pub evaluate_batches: usize,
+    /// Steps between checkpoints; 0: only on a better validation metric, on an interrupt and after the last step.
+    pub checkpoint_every: usize,
+    /// Evaluations without a better metric after which training stops; 0: never.
+    pub patience: usize,
+    /// Checkpoints kept beside the best one, newest first.
+    pub keep: usize,
+}
+
+impl Default for TrainConfig {
+    fn default() -> Self {
+        Self {
+            steps: 1000,
+            batch: 32,
+            accumulate: 1,
+            optimizer: OptimizerConfig::default(),
+            schedule: ScheduleConfig::default(),
+            clip: 1.0,
+            evaluate_every: 200,
+            evaluate_batches: 0,
+            checkpoint_every: 200,
+            patience: 0,
+            keep: 2,
+        }
+    }
+}
+
+/// `train.optimizer.*`: AdamW (Loshchilov and Hutter 2019).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct OptimizerConfig {
+    /// Peak of the schedule.
+    pub learning_rate: f64,
+    /// Decay of the mean gradient, in [0, 1).
+    pub beta1: f64,
+    /// Decay of the mean squared gradient, in [0, 1).
+    pub beta2: f64,
+    /// Added to the root of the mean squared gradient.
+    pub epsilon: f64,
+    /// Each step shrinks every parameter by the learning rate times this.
+    pub weight_decay: f64,
+}
+
+impl Default for OptimizerConfig {
+    fn default() -> Self {
+        Self { learning_rate: 1e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 }
+    }
+}
+
+/// `train.schedule.*`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ScheduleConfig {
+    /// Shape of the curve.
+    pub kind: ScheduleKind,
+    /// Steps of the linear rise.
+    pub warmup: usize,
+    /// Learning rate after the last step as a part of the peak, in [0, 1]; linear, cosine and one-cycle.
+    pub final_fraction: f64,
+}
+
+/// `train.schedule.kind`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ScheduleKind {
+    /// The peak after the warm-up.
+    #[default]
+    Constant,
+    /// Falls as one over the root of the step (Vaswani et al. 2017, section 5.3).
+    InverseSqrt,
+    /// Falls along a line.
+    Linear,
+    /// Falls along half a cosine.
+    Cosine,
+    /// Rises from 1/25 of the peak and falls, both along lines (PyTorch's `OneCycleLR` with linear annealing).
+    OneCycle,
+}
+
+impl TrainConfig {
+    /// Checks what can be known before any data is seen.
+    ///
+    /// # Errors
+    /// The first number that cannot be, with its key below `train`.
+    pub fn check(&self) -> Result<(), TrainError> {
+        let at_least_one =
+            [("steps", self.steps), ("batch", self.batch), ("accumulate", self.accumulate), ("keep", self.keep)];
+        for (key, value) in at_least_one {
+            if value == 0 {
+                return Err(TrainError::config(key, 0, "at least 1"));
+            }
+        }
+        if !(self.clip >= 0.0 && self.clip.is_finite()) {
+            return Err(TrainError::config("clip", self.clip, "a positive number, or 0 for no limit"));
+        }
+        self.optimizer.check()?;
+        self.schedule.check(self.steps)
+    }
+}
+
+impl OptimizerConfig {
+    fn check(&self) -> Result<(), TrainError> {
+        for (key, value) in [("learning_rate", self.learning_rate), ("epsilon", self.epsilon)] {
+            if !(value > 0.0 && value.is_finite()) {
+                return Err(TrainError::config(&format!("optimizer.{key}"), value, "a positive number"));
+            }
+        }
+        for (key, value) in [("beta1", self.beta1), ("beta2", self.beta2)] {
+            if !(0.0..1.0).contains(&value) {
+                return Err(TrainError::config(&format!("optimizer.{key}"), value, "from 0 to below 1"));
+            }
+        }
+        let shrink = self.learning_rate * self.weight_decay;
+        if !(0.0..1.0).contains(&shrink) {
+            let expected = "not negative, and below 1 when multiplied by learning_rate";
+            return Err(TrainError::config("optimizer.weight_decay", self.weight_decay, expected));
+        }
+        Ok(())
+    }
+}
+
+impl ScheduleConfig {
+    fn check(&self, steps: usize) -> Result<(), TrainError> {
+        if self.warmup > steps {
+            let expected = format!("at most train.steps ({steps})");
+            return Err(TrainError::config("schedule.warmup", self.warmup, expected));
+        }
+        if !(0.0..=1.0).contains(&self.final_fraction) {
+            return Err(TrainError::config("schedule.final_fraction", self.final_fraction, "from 0 to 1"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_pass_and_every_impossible_number_is_named() {
+        TrainConfig::default().check().unwrap();
+        let problem = |json: &str| {
+            let config: TrainConfig = serde_json::from_str(json).unwrap();
+            config.check().unwrap_err().to_string()
+        };
+        for (json, message) in [
+            (r#"{"steps": 0}"#, "train.steps is 0; expected at least 1"),
+            (r#"{"batch": 0}"#, "train.batch is 0"),
+            (r#"{"accumulate": 0}"#, "train.accumulate is 0"),
+            (r#"{"keep": 0}"#, "train.keep is 0"),
+            (r#"{"clip": -1.0}"#, "train.clip is -1"),
+            (r#"{"optimizer": {"learning_rate": 0.0}}"#, "train.optimizer.learning_rate is 0"),
+            (r#"{"optimizer": {"beta2": 1.0}}"#, "train.optimizer.beta2 is 1"),
+            (r#"{"optimizer": {"weight_decay": -0.1}}"#, "train.optimizer.weight_decay is -0.1"),
+            (
+                r#"{"steps": 5, "schedule": {"warmup": 6}}"#,
+                "train.schedule.warmup is 6; expected at most train.steps (5)",
+            ),
+            (r#"{"schedule": {"final_fraction": 1.5}}"#, "train.schedule.final_fraction is 1.5"),
+        ] {
+            assert!(problem(json).starts_with(message), "{}", problem(json));
+        }
+    }
+
+    #[test]
+    fn unknown_keys_and_kinds_are_refused() {
+        assert!(serde_json::from_str::<TrainConfig>(r#"{"step": 3}"#).is_err());
+        assert!(serde_json::from_str::<TrainConfig>(r#"{"schedule": {"kind": "one_cycle"}}"#).is_err());
+        let config: TrainConfig = serde_json::from_str(r#"{"schedule": {"kind": "one-cycle"}}"#).unwrap();
+        assert_eq!(config.schedule.kind, ScheduleKind::OneCycle);
+    }
+}

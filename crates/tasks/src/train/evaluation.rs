@@ -1,0 +1,70 @@
+//! A model measured on a split.
+
+use std::time::Instant;
+
+use regard_nn::blocks::Context;
+
+use super::{Evaluation, Model, Split, TrainError, batches::split_batches};
+use crate::{
+    data::TaskData,
+    metrics::{accuracy, count_correct, perplexity},
+};
+
+/// Measures `model`, which should be without autodiff ([`burn::module::Module::valid`]), on a split of `data` in batches of `rows`:
+/// all of it or, if `most` is not 0, that many batches spread over it. `step` is that of the report.
+///
+/// # Errors
+/// Batches of no rows.
+pub fn evaluate(
+    model: &Model,
+    data: &TaskData,
+    split: Split,
+    rows: usize,
+    most: usize,
+    step: usize,
+) -> Result<Evaluation, TrainError> {
+    let (mut loss, mut correct, mut items, mut sequences, mut seconds) = (0.0, 0, 0, 0, 0.0);
+    for batch in split_batches(data, split, rows, most)? {
+        let start = Instant::now();
+        let logits = model.logits(&batch, &Context::evaluation());
+        let outputs = logits.dims()[1];
+        let logits: Vec<f32> = logits.into_data_as::<f32>().try_into_vec().expect("f32, as asked");
+        seconds += start.elapsed().as_secs_f64();
+        loss += total_loss(&logits, &batch.targets, outputs);
+        if matches!(data, TaskData::Classification(_)) {
+            correct += count_correct(&logits, &batch.targets, outputs);
+        }
+        items += batch.items();
+        sequences += batch.tokens.batch;
+    }
+    let loss = loss / items as f64;
+    let (accuracy, perplexity) = match data {
+        TaskData::Classification(_) => (Some(accuracy(correct, items)), None),
+        TaskData::Language(_) => (None, Some(perplexity(loss))),
+    };
+    Ok(Evaluation { step, split, loss, accuracy, perplexity, items, sequences, seconds })
+}
+
+/// Sum of the cross entropies of rows whose target is not negative, in nats.
+fn total_loss(logits: &[f32], targets: &[i32], outputs: usize) -> f64 {
+    let rows = logits.chunks_exact(outputs).zip(targets).filter(|(_, target)| **target >= 0);
+    let one = |(row, &target): (&[f32], &i32)| {
+        let shift = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f64 = row.iter().map(|logit| f64::from((logit - shift).exp())).sum();
+        sum.ln() + f64::from(shift) - f64::from(row[target as usize])
+    };
+    rows.map(one).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loss_is_that_of_the_real_targets() {
+        let logits = [0.0, 0.0, 3f32.ln(), 0.0, 5.0, 5.0, 1000.0, 0.0];
+        let want = 2f64.ln() + (4.0f64 / 3.0).ln() + 1000.0;
+        assert!((total_loss(&logits, &[1, 0, -1, 1], 2) - want).abs() < 1e-3);
+        assert!(total_loss(&[f32::NAN, 0.0], &[1], 2).is_nan());
+    }
+}

@@ -1,0 +1,157 @@
+//! Gradients on the host, and the update of a module by them.
+
+use std::collections::BTreeMap;
+
+use burn::{
+    module::{Module, ModuleMapper, ModuleVisitor, Param},
+    tensor::{self, Tensor},
+};
+use regard_kernels::simd::{sum, vectorize};
+use regard_nn::{blocks::Context, models::ParameterPath};
+
+use super::{AdamW, Batch, Model};
+
+/// Elements whose squares are summed in single precision before their sum joins the total.
+const NORM_CHUNK: usize = 1 << 12;
+
+/// Gradients by parameter name, summed over the batches of an update.
+#[derive(Debug, Default)]
+pub(super) struct Gradients(BTreeMap<String, Vec<f32>>);
+
+impl Gradients {
+    /// Mean loss over all items of all batches of update `step`, and its gradients: the same however items are split
+    /// into batches.
+    pub fn of(model: &Model, batches: &[Batch], seed: u64, step: u64) -> (f64, Self) {
+        let items: usize = batches.iter().map(Batch::items).sum();
+        let (mut total, mut gradients) = (0.0, Self::default());
+        for (part, batch) in batches.iter().enumerate() {
+            let context = Context::training(seed, step).with_micro_batch(part as u64);
+            let loss = model.loss(batch, &context);
+            // A batch that makes the whole update needs no scaling.
+            let loss = match batches.len() {
+                1 => loss,
+                _ => loss.mul_scalar(batch.items() as f64 / items as f64),
+            };
+            total += f64::from(loss.clone().inner().into_scalar::<f32>());
+            gradients.add(model, loss.backward());
+        }
+        (total, gradients)
+    }
+
+    /// Adds those of one backward pass.
+    fn add<M: Module>(&mut self, model: &M, grads: tensor::Gradients) {
+        struct Collect<'a>(ParameterPath, tensor::Gradients, &'a mut BTreeMap<String, Vec<f32>>);
+        impl ModuleVisitor for Collect<'_> {
+            fn enter_module(&mut self, name: &str, container: &str) {
+                self.0.enter(name, container);
+            }
+
+            fn exit_module(&mut self, _: &str, _: &str) {
+                self.0.exit();
+            }
+
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                let Some(grad) = param.val().grad_remove(&mut self.1) else { return };
+                let grad: Vec<f32> = grad.into_data_as::<f32>().try_into_vec().expect("f32, as asked");
+                match self.2.get_mut(&self.0.name()) {
+                    Some(total) => total.iter_mut().zip(&grad).for_each(|(total, grad)| *total += grad),
+                    None => drop(self.2.insert(self.0.name(), grad)),
+                }
+            }
+        }
+        model.visit(&mut Collect(ParameterPath::default(), grads, &mut self.0));
+    }
+
+    /// Euclidean norm of all of them together.
+    pub fn norm(&self) -> f64 {
+        let chunks = self.0.values().flat_map(|grad| grad.chunks(NORM_CHUNK));
+        let squares = |chunk: &[f32]| {
+            vectorize(
+                #[inline(always)]
+                || sum(chunk.len(), |i| chunk[i] * chunk[i]),
+            )
+        };
+        chunks.map(|chunk| f64::from(squares(chunk))).sum::<f64>().sqrt()
+    }
+
+    /// Update `t` (from 1) of `model`, the gradients times `scale`.
+    ///
+    /// Buffers are updated in place where nothing else holds them.
+    pub fn apply<M: Module>(&self, model: M, optimizer: &mut AdamW, t: usize, rate: f64, scale: f32) -> M {
+        struct Update<'a> {
+            path: ParameterPath,
+            gradients: &'a Gradients,
+            optimizer: &'a mut AdamW,
+            t: usize,
+            rate: f64,
+            scale: f32,
+        }
+        impl ModuleMapper for Update<'_> {
+            fn enter_module(&mut self, name: &str, container: &str) {
+                self.path.enter(name, container);
+            }
+
+            fn exit_module(&mut self, _: &str, _: &str) {
+                self.path.exit();
+            }
+
+            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+                let name = self.path.name();
+                let Some(gradient) = self.gradients.0.get(&name) else { return param };
+                let (id, tensor, mapper) = param.consume();
+                let device = tensor.device();
+                let mut data = tensor.inner().into_data_as::<f32>();
+                let parameter = data.as_mut_slice::<f32>().expect("f32, as asked");
+                self.optimizer.update(&name, self.t, self.rate, self.scale, parameter, gradient);
+                Param::from_mapped_value(id, Tensor::from_data(data, &device).require_grad(), mapper)
+            }
+        }
+        model.map(&mut Update { path: ParameterPath::default(), gradients: self, optimizer, t, rate, scale })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+    use regard_nn::{
+        attention::AttentionConfig,
+        models::{Classifier, ModelConfig, TokenBatch},
+    };
+
+    use super::*;
+
+    fn batch(rows: std::ops::Range<i32>) -> Batch {
+        let ids: Vec<i32> = rows.clone().flat_map(|row| (0..6).map(move |i| (row * 5 + i * i) % 9)).collect();
+        let tokens = TokenBatch::full(ids, rows.len()).unwrap();
+        Batch { tokens, targets: rows.map(|row| row % 3).collect() }
+    }
+
+    fn model() -> Model {
+        let (config, attention) = (ModelConfig::default(), AttentionConfig::default());
+        Model::Classifier(Classifier::new(&config, &attention, 9, 3, 6, 1, &Device::flex().autodiff()).unwrap())
+    }
+
+    #[test]
+    fn splitting_an_update_into_unequal_batches_changes_nothing() {
+        let model = model();
+        let (loss, whole) = Gradients::of(&model, &[batch(0..7)], 1, 0);
+        let (split_loss, split) = Gradients::of(&model, &[batch(0..1), batch(1..3), batch(3..7)], 1, 0);
+        assert!((loss - split_loss).abs() < 1e-6, "{loss} {split_loss}");
+        assert!((whole.norm() - split.norm()).abs() < 1e-5 * whole.norm());
+        assert_eq!(whole.0.keys().collect::<Vec<_>>(), split.0.keys().collect::<Vec<_>>());
+        assert_eq!(whole.0.len(), model.to_host().len(), "every parameter has a gradient");
+        for (name, grad) in &whole.0 {
+            let largest = grad.iter().fold(0f32, |a, b| a.max(b.abs()));
+            let far = |(a, b): (&f32, &f32)| (a - b).abs() > 1e-4 * largest + 1e-7;
+            assert!(!grad.iter().zip(&split.0[name]).any(far), "gradient of {name}");
+        }
+    }
+
+    #[test]
+    fn the_norm_is_that_of_all_elements() {
+        let gradients =
+            Gradients(BTreeMap::from([("a".into(), vec![3.0; 2 * NORM_CHUNK + 1]), ("b".into(), vec![-4.0, 0.0])]));
+        let want = (9.0 * (2 * NORM_CHUNK + 1) as f64 + 16.0).sqrt();
+        assert!((gradients.norm() - want).abs() < 1e-9 * want);
+    }
+}

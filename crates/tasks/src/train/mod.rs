@@ -1,0 +1,36 @@
+//! The training loop.
+//!
+//! Everything random is a function of `(seed, step)`: the items of a batch, the draws of dropout. So a run is its
+//! parameters, the moments of its optimizer and a few numbers, and one resumed from a [`Checkpoint`] continues bit for
+//! bit, on any number of threads.
+
+mod batches;
+mod checkpoint;
+mod config;
+mod environment;
+mod error;
+mod evaluation;
+mod files;
+mod gradients;
+pub mod memory;
+mod model;
+mod optimizer;
+mod report;
+mod run_directory;
+mod schedule;
+mod tensorboard;
+mod trainer;
+
+pub use batches::Batch;
+pub use checkpoint::{
+    Best, Checkpoint, Checkpoints, HostTensor, HostTensors, RunState, decode_tensors, encode_tensors,
+};
+pub use config::{OptimizerConfig, ScheduleConfig, ScheduleKind, TrainConfig};
+pub use environment::Environment;
+pub use error::TrainError;
+pub use evaluation::evaluate;
+pub use model::Model;
+pub use optimizer::{AdamW, Moments};
+pub use report::{Evaluation, Progress, Record, Silent, Split, StepReport};
+pub use run_directory::{Existing, RunDirectory};
+pub use trainer::{Outcome, Trainer};

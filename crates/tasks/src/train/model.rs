@@ -1,0 +1,80 @@
+//! The models that tasks train, and what trains them.
+
+use burn::{
+    module::Module,
+    tensor::{Device, Tensor},
+};
+use regard_kernels::Error;
+use regard_nn::{
+    attention::AttentionConfig,
+    blocks::Context,
+    models::{Classifier, LanguageModel, ModelConfig, load_parameters, named_parameters},
+    ops,
+};
+
+use super::{Batch, HostTensor, HostTensors};
+use crate::data::TaskData;
+
+/// A model of any task.
+#[derive(Module, Debug)]
+#[allow(clippy::large_enum_variant)] // One value a run.
+pub enum Model {
+    /// One label a sequence.
+    Classifier(Classifier),
+    /// The next token of every token.
+    Language(LanguageModel),
+}
+
+impl Model {
+    /// The model that `config` and `attention` describe, of the vocabulary, classes and lengths of `data`.
+    ///
+    /// On a device with autodiff it trains. The same seed gives the same parameters.
+    ///
+    /// # Errors
+    /// Sizes or options that do not fit each other.
+    pub fn build(
+        config: &ModelConfig,
+        attention: &AttentionConfig,
+        data: &TaskData,
+        seed: u64,
+        device: &Device,
+    ) -> Result<Self, Error> {
+        let (vocabulary, length) = (data.vocabulary(), data.max_length());
+        Ok(match data {
+            TaskData::Classification(data) => {
+                Self::Classifier(Classifier::new(config, attention, vocabulary, data.classes, length, seed, device)?)
+            }
+            TaskData::Language(_) => {
+                Self::Language(LanguageModel::new(config, attention, vocabulary, length, seed, device)?)
+            }
+        })
+    }
+
+    /// Logits of every item of a batch, `[items, outputs]`.
+    pub fn logits(&self, batch: &Batch, context: &Context) -> Tensor<2> {
+        match self {
+            Self::Classifier(model) => model.forward(&batch.tokens, context),
+            Self::Language(model) => model.forward(&batch.tokens, context).flatten(0, 1),
+        }
+    }
+
+    /// Mean cross entropy of a batch over its items, `[1]`, in nats.
+    pub fn loss(&self, batch: &Batch, context: &Context) -> Tensor<1> {
+        ops::cross_entropy(self.logits(batch, context), batch.targets.clone(), 0.0)
+    }
+
+    /// Parameters and buffers by name.
+    pub fn to_host(&self) -> HostTensors {
+        let tensors = named_parameters(self).into_iter();
+        tensors.map(|p| (p.name, HostTensor { shape: p.shape, data: p.values })).collect()
+    }
+
+    /// This model with other parameters and buffers.
+    ///
+    /// # Errors
+    /// Names or shapes that are not this model's, as a sentence.
+    pub fn with_host(self, tensors: HostTensors) -> Result<Self, String> {
+        let tensors = tensors.into_iter().map(|(name, tensor)| (name, (tensor.shape, tensor.data))).collect();
+        load_parameters(self, tensors).map_err(|error| error.to_string())
+    }
+}

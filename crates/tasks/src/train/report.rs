@@ -1,0 +1,134 @@
+//! What a training run tells: lines of `metrics.jsonl` and calls of [`Progress`].
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::TrainError;
+
+/// One update.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepReport {
+    /// Updates done, this one included.
+    pub step: usize,
+    /// Mean loss over the items of the update, before it, in nats.
+    pub loss: f64,
+    /// Learning rate.
+    pub learning_rate: f64,
+    /// Euclidean norm of all gradients together, before clipping.
+    pub gradient_norm: f64,
+    /// Time of the update in milliseconds.
+    pub milliseconds: f64,
+    /// Real tokens that went through the model in a second.
+    pub tokens_per_second: f64,
+    /// Most memory so far: see [`peak_bytes`](super::memory::peak_bytes).
+    pub peak_bytes: Option<u64>,
+}
+
+/// A part of the data to evaluate on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Split {
+    /// To choose by.
+    Valid,
+    /// To report. A language model's text has two parts only: there it is the validation part.
+    Test,
+}
+
+impl Split {
+    /// Its name in files and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Valid => "valid",
+            Self::Test => "test",
+        }
+    }
+}
+
+/// A model measured on a split.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// Updates done before it.
+    pub step: usize,
+    /// The split.
+    pub split: Split,
+    /// Mean loss over all items in nats.
+    pub loss: f64,
+    /// Share of sequences whose label was predicted; classification only.
+    pub accuracy: Option<f64>,
+    /// `exp(loss)`; language models only.
+    pub perplexity: Option<f64>,
+    /// Labels or tokens predicted.
+    pub items: usize,
+    /// Sequences.
+    pub sequences: usize,
+    /// Time of the forward passes.
+    pub seconds: f64,
+}
+
+impl Evaluation {
+    /// The figure that chooses the best model, higher being better: accuracy, or the negative loss without one.
+    pub fn score(&self) -> f64 {
+        self.accuracy.unwrap_or(-self.loss)
+    }
+
+    /// Speed of inference.
+    pub fn sequences_per_second(&self) -> f64 {
+        self.sequences as f64 / self.seconds.max(f64::MIN_POSITIVE)
+    }
+}
+
+/// A line of `metrics.jsonl`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Record {
+    /// An update.
+    Step(StepReport),
+    /// An evaluation.
+    Evaluation(Evaluation),
+}
+
+impl Record {
+    /// Updates done.
+    pub fn step(&self) -> usize {
+        match self {
+            Self::Step(report) => report.step,
+            Self::Evaluation(evaluation) => evaluation.step,
+        }
+    }
+
+    /// The lines of a `metrics.jsonl`, in order. A last line that a killed run left unfinished is passed over.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or a line that is no record.
+    pub fn read(path: &Path) -> Result<Vec<Self>, TrainError> {
+        let text = std::fs::read_to_string(path).map_err(TrainError::reading(path))?;
+        let lines = text.split_inclusive('\n').enumerate().filter(|(_, line)| line.ends_with('\n'));
+        let record = |(number, line): (usize, &str)| {
+            serde_json::from_str(line).map_err(|error| {
+                TrainError::checkpoint(path, format!("line {} is no record of a run: {error}", number + 1))
+            })
+        };
+        lines.map(record).collect()
+    }
+}
+
+/// Who watches a run. Calls come from the training thread.
+pub trait Progress {
+    /// After each update.
+    fn step(&self, report: &StepReport);
+    /// After each evaluation.
+    fn evaluated(&self, evaluation: &Evaluation);
+    /// Something a user should know, as a sentence.
+    fn message(&self, text: &str);
+}
+
+/// Nobody watches.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Progress for Silent {
+    fn step(&self, _: &StepReport) {}
+    fn evaluated(&self, _: &Evaluation) {}
+    fn message(&self, _: &str) {}
+}

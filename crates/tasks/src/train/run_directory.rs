@@ -1,0 +1,302 @@
+//! The directory of a run.
+//!
+//! ```text
+//! config.toml        the resolved configuration
+//! env.json           processor, threads, version, date
+//! metrics.jsonl      one line an update and an evaluation
+//! events.out.*       the same for TensorBoard
+//! checkpoints/       see `checkpoint`
+//! ```
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    Checkpoint, Checkpoints, Environment, Evaluation, Record, StepReport, TrainError,
+    files::{make_directory, replace},
+    tensorboard::EventWriter,
+};
+
+const CONFIG: &str = "config.toml";
+const ENVIRONMENT: &str = "env.json";
+const METRICS: &str = "metrics.jsonl";
+const CHECKPOINTS: &str = "checkpoints";
+const EVENTS: &str = "events.out.tfevents.";
+/// Written by later stages into the same directory, and removed with the run when it is overwritten.
+const REPORTS: [&str; 2] = ["plots", "report.html"];
+
+/// What to do with a directory that already holds something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Existing {
+    /// Leave it alone: an error.
+    #[default]
+    Refuse,
+    /// Remove the run in it. Files that no run writes stay.
+    Overwrite,
+    /// Continue the run in it from its last checkpoint, or from its start if there is none yet.
+    Resume,
+}
+
+/// A run directory, open for writing.
+#[derive(Debug)]
+pub struct RunDirectory {
+    path: PathBuf,
+    metrics: File,
+    events: EventWriter,
+    checkpoints: Checkpoints,
+    /// Where the run stands; taken by the trainer.
+    resumed: Option<Checkpoint>,
+}
+
+impl RunDirectory {
+    /// Opens `path`, makes it where it is missing, and writes `config.toml` and `env.json`.
+    ///
+    /// `keep` checkpoints are kept beside the best. When a run is resumed, lines of `metrics.jsonl` beyond its last
+    /// checkpoint are dropped: the run writes them again.
+    ///
+    /// # Errors
+    /// A directory in use ([`TrainError::NotEmpty`]), one to resume that is not there, a damaged checkpoint, a
+    /// directory that cannot be written, a full disk.
+    pub fn open(
+        path: &Path,
+        existing: Existing,
+        keep: usize,
+        config: &str,
+        environment: &Environment,
+    ) -> Result<Self, TrainError> {
+        let occupied = match fs::read_dir(path) {
+            Ok(mut entries) => entries.next().is_some(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
+            Err(error) => return Err(TrainError::reading(path)(error)),
+        };
+        let checkpoints = Checkpoints::new(path.join(CHECKPOINTS), keep);
+        let mut resumed = None;
+        match existing {
+            Existing::Refuse if occupied => return Err(TrainError::NotEmpty { path: path.into() }),
+            Existing::Overwrite if occupied => remove_run(path)?,
+            Existing::Resume if !occupied => {
+                return Err(TrainError::checkpoint(path, "no run to resume; start one without --resume"));
+            }
+            Existing::Resume => resumed = checkpoints.last().map(|last| Checkpoint::load(&last)).transpose()?,
+            Existing::Refuse | Existing::Overwrite => {}
+        }
+        make_directory(path)?;
+        replace(&path.join(CONFIG), config.as_bytes())?;
+        let text = serde_json::to_string_pretty(environment).expect("strings and numbers");
+        replace(&path.join(ENVIRONMENT), format!("{text}\n").as_bytes())?;
+        let step = resumed.as_ref().map_or(0, |checkpoint| checkpoint.state.step);
+        let file = path.join(METRICS);
+        if existing == Existing::Resume && file.exists() {
+            truncate_metrics(&file, step)?;
+        }
+        let metrics = OpenOptions::new().create(true).append(true).open(&file).map_err(TrainError::writing(&file))?;
+        let events = EventWriter::create(path, (existing == Existing::Resume).then_some(step + 1))?;
+        Ok(Self { path: path.into(), metrics, events, checkpoints, resumed })
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its checkpoints.
+    pub fn checkpoints(&self) -> &Checkpoints {
+        &self.checkpoints
+    }
+
+    /// The checkpoint that the run continues from, once.
+    pub(super) fn take_checkpoint(&mut self) -> Option<Checkpoint> {
+        self.resumed.take()
+    }
+
+    /// Writes an update.
+    ///
+    /// # Errors
+    /// A full disk.
+    pub(super) fn step(&mut self, report: &StepReport) -> Result<(), TrainError> {
+        self.line(&Record::Step(report.clone()))?;
+        let mut values = vec![
+            ("train/loss", report.loss),
+            ("train/learning_rate", report.learning_rate),
+            ("train/gradient_norm", report.gradient_norm),
+            ("speed/milliseconds", report.milliseconds),
+            ("speed/tokens_per_second", report.tokens_per_second),
+        ];
+        values.extend(report.peak_bytes.map(|bytes| ("memory/peak_bytes", bytes as f64)));
+        self.events.scalars(report.step, &values)
+    }
+
+    /// Writes an evaluation.
+    ///
+    /// # Errors
+    /// A full disk.
+    pub fn evaluated(&mut self, evaluation: &Evaluation) -> Result<(), TrainError> {
+        self.line(&Record::Evaluation(evaluation.clone()))?;
+        let tag = |name: &str| format!("{}/{name}", evaluation.split.name());
+        let values = [
+            (tag("loss"), Some(evaluation.loss)),
+            (tag("accuracy"), evaluation.accuracy),
+            (tag("perplexity"), evaluation.perplexity),
+        ];
+        let values: Vec<_> = values.iter().filter_map(|(tag, value)| Some((tag.as_str(), (*value)?))).collect();
+        self.events.scalars(evaluation.step, &values)
+    }
+
+    fn line(&mut self, record: &Record) -> Result<(), TrainError> {
+        let mut line = serde_json::to_string(record).expect("strings and numbers");
+        line.push('\n');
+        // One write a line: a kill leaves at most one unfinished line, which readers pass over.
+        self.metrics.write_all(line.as_bytes()).map_err(TrainError::writing(&self.path.join(METRICS)))
+    }
+
+    /// Writes a checkpoint, after the metrics up to it have reached the disk.
+    ///
+    /// # Errors
+    /// A full disk; earlier checkpoints are still there then.
+    pub(super) fn save(&mut self, checkpoint: &Checkpoint) -> Result<(), TrainError> {
+        self.metrics.sync_data().map_err(TrainError::writing(&self.path.join(METRICS)))?;
+        self.checkpoints.save(checkpoint).map(drop)
+    }
+}
+
+/// Removes what runs write, and nothing else: a wrong path must not cost anybody's files.
+fn remove_run(path: &Path) -> Result<(), TrainError> {
+    for entry in fs::read_dir(path).map_err(TrainError::reading(path))? {
+        let entry = entry.map_err(TrainError::reading(path))?;
+        let name = entry.file_name();
+        let ours = [CONFIG, ENVIRONMENT, METRICS, CHECKPOINTS].into_iter().chain(REPORTS).any(|own| name == own);
+        if ours || name.to_str().is_some_and(|name| name.starts_with(EVENTS)) {
+            let target = entry.path();
+            let removed = if target.is_dir() { fs::remove_dir_all(&target) } else { fs::remove_file(&target) };
+            removed.map_err(TrainError::writing(&target))?;
+        }
+    }
+    Ok(())
+}
+
+/// Keeps the lines up to `step`, as they are.
+fn truncate_metrics(path: &Path, step: usize) -> Result<(), TrainError> {
+    let records = Record::read(path)?;
+    let text = fs::read_to_string(path).map_err(TrainError::reading(path))?;
+    // An unfinished last line has no record.
+    let lines = text.split_inclusive('\n').zip(records).filter(|(_, record)| record.step() <= step);
+    let kept: String = lines.map(|(line, _)| line).collect();
+    replace(path, kept.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::train::{HostTensor, HostTensors, RunState, Split};
+
+    fn open(path: &Path, existing: Existing) -> Result<RunDirectory, TrainError> {
+        RunDirectory::open(path, existing, 2, "steps = 3\n", &Environment::capture(None))
+    }
+
+    fn report(step: usize) -> StepReport {
+        StepReport {
+            step,
+            loss: 0.1 + 0.2,
+            learning_rate: 1e-3,
+            gradient_norm: 2.0,
+            milliseconds: 1.5,
+            tokens_per_second: 10.0,
+            peak_bytes: Some(7),
+        }
+    }
+
+    fn evaluation(step: usize) -> Evaluation {
+        Evaluation {
+            step,
+            split: Split::Valid,
+            loss: 1.0 / 3.0,
+            accuracy: Some(0.25),
+            perplexity: None,
+            items: 4,
+            sequences: 4,
+            seconds: 0.5,
+        }
+    }
+
+    fn checkpoint(step: usize) -> Checkpoint {
+        let model = HostTensors::from([("w".into(), HostTensor { shape: vec![1], data: vec![step as f32] })]);
+        Checkpoint { model, moments: Default::default(), state: RunState { step, ..RunState::default() } }
+    }
+
+    #[test]
+    fn a_directory_in_use_is_refused_and_overwriting_spares_foreign_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("deep").join("run");
+        let mut run = open(&path, Existing::Refuse).unwrap();
+        run.step(&report(1)).unwrap();
+        run.save(&checkpoint(1)).unwrap();
+        assert_eq!(fs::read_to_string(path.join(CONFIG)).unwrap(), "steps = 3\n");
+        assert!(matches!(open(&path, Existing::Refuse).unwrap_err(), TrainError::NotEmpty { .. }));
+        assert_eq!(Record::read(&path.join(METRICS)).unwrap().len(), 1);
+        fs::write(path.join("thesis.txt"), "mine").unwrap();
+        let run = open(&path, Existing::Overwrite).unwrap();
+        assert_eq!(run.checkpoints().last(), None);
+        assert_eq!(Record::read(&path.join(METRICS)).unwrap(), []);
+        assert_eq!(fs::read_to_string(path.join("thesis.txt")).unwrap(), "mine");
+    }
+
+    #[test]
+    fn resuming_drops_the_lines_after_the_checkpoint_and_keeps_the_others_exactly() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        let mut run = open(path, Existing::Refuse).unwrap();
+        run.step(&report(1)).unwrap();
+        run.step(&report(2)).unwrap();
+        run.evaluated(&evaluation(2)).unwrap();
+        run.save(&checkpoint(2)).unwrap();
+        let before = fs::read(path.join(METRICS)).unwrap();
+        run.step(&report(3)).unwrap();
+        drop(run);
+        // A kill in the middle of a line.
+        let mut metrics = OpenOptions::new().append(true).open(path.join(METRICS)).unwrap();
+        metrics.write_all(b"{\"kind\":\"step\",\"st").unwrap();
+        let mut run = open(path, Existing::Resume).unwrap();
+        assert_eq!(run.take_checkpoint(), Some(checkpoint(2)));
+        assert_eq!(fs::read(path.join(METRICS)).unwrap(), before);
+        run.step(&report(3)).unwrap();
+        let steps: Vec<_> = Record::read(&path.join(METRICS)).unwrap().iter().map(Record::step).collect();
+        assert_eq!(steps, [1, 2, 2, 3]);
+    }
+
+    #[test]
+    fn a_run_killed_before_its_first_checkpoint_starts_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut run = open(directory.path(), Existing::Refuse).unwrap();
+        run.step(&report(1)).unwrap();
+        drop(run);
+        let mut run = open(directory.path(), Existing::Resume).unwrap();
+        assert_eq!(run.take_checkpoint(), None);
+        assert_eq!(Record::read(&directory.path().join(METRICS)).unwrap(), []);
+        let nothing = open(&directory.path().join("nowhere"), Existing::Resume).unwrap_err().to_string();
+        assert!(nothing.contains("no run to resume"), "{nothing}");
+        assert!(!directory.path().join("nowhere").exists());
+    }
+
+    #[test]
+    fn a_path_through_a_file_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("file"), "x").unwrap();
+        for path in ["file", "file/run"] {
+            let error = open(&directory.path().join(path), Existing::Refuse).unwrap_err();
+            assert!(matches!(error, TrainError::Read { .. } | TrainError::Write { .. }), "{error}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_full_disk_is_named() {
+        let full = Path::new("/dev/full");
+        if let Ok(mut file) = OpenOptions::new().write(true).open(full) {
+            let error = file.write_all(b"x").map_err(TrainError::writing(full)).unwrap_err().to_string();
+            assert!(error.contains("free some space and continue with --resume"), "{error}");
+        }
+    }
+}

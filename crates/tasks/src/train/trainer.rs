@@ -1,0 +1,302 @@
+//! The loop.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use burn::module::Module;
+
+use super::{
+    AdamW, Best, Checkpoint, Evaluation, HostTensors, Model, Progress, RunDirectory, RunState, Silent, Split,
+    StepReport, TrainConfig, TrainError,
+    batches::{Batch, Batches},
+    evaluate,
+    gradients::Gradients,
+    memory,
+};
+use crate::data::TaskData;
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All steps are done.
+    Finished {
+        /// Updates done.
+        step: usize,
+    },
+    /// The metric did not get better for `train.patience` evaluations.
+    Stopped {
+        /// Updates done.
+        step: usize,
+    },
+    /// The stop flag was raised; there is a checkpoint of this step where there is a run directory.
+    Interrupted {
+        /// Updates done.
+        step: usize,
+    },
+}
+
+/// A model in training.
+pub struct Trainer<'a> {
+    config: &'a TrainConfig,
+    data: &'a TaskData,
+    batches: Batches<'a>,
+    /// Absent only while an update has it.
+    model: Option<Model>,
+    optimizer: AdamW,
+    state: RunState,
+    directory: Option<RunDirectory>,
+    /// The best parameters, where no directory keeps them.
+    best: Option<HostTensors>,
+    progress: &'a dyn Progress,
+    stop: Arc<AtomicBool>,
+}
+
+impl<'a> Trainer<'a> {
+    /// `model` must be on a device with autodiff; `seed` draws batches and dropout.
+    ///
+    /// # Errors
+    /// A configuration that cannot be; a training set without sequences.
+    pub fn new(model: Model, data: &'a TaskData, config: &'a TrainConfig, seed: u64) -> Result<Self, TrainError> {
+        config.check()?;
+        Ok(Self {
+            config,
+            data,
+            batches: Batches::new(data, seed, config.batch)?,
+            model: Some(model),
+            optimizer: AdamW::new(config.optimizer.clone()),
+            state: RunState { seed, batch: config.batch, accumulate: config.accumulate, ..RunState::default() },
+            directory: None,
+            best: None,
+            progress: &Silent,
+            stop: Arc::default(),
+        })
+    }
+
+    /// With somebody who watches.
+    #[must_use]
+    pub fn with_progress(self, progress: &'a dyn Progress) -> Self {
+        Self { progress, ..self }
+    }
+
+    /// With a flag that ends the run after the update in progress, with a checkpoint.
+    #[must_use]
+    pub fn with_stop(self, stop: Arc<AtomicBool>) -> Self {
+        Self { stop, ..self }
+    }
+
+    /// With a directory for checkpoints and metrics; if it was opened to resume a run, from where that run stands.
+    ///
+    /// # Errors
+    /// A checkpoint of another model, seed, batch or accumulation.
+    pub fn with_directory(mut self, mut directory: RunDirectory) -> Result<Self, TrainError> {
+        if let Some(checkpoint) = directory.take_checkpoint() {
+            let path = directory.checkpoints().last().unwrap_or_else(|| directory.path().into());
+            self.restore(checkpoint).map_err(|problem| TrainError::checkpoint(path, problem))?;
+        }
+        self.directory = Some(directory);
+        Ok(self)
+    }
+
+    /// Continues from a checkpoint.
+    fn restore(&mut self, checkpoint: Checkpoint) -> Result<(), String> {
+        let Checkpoint { model, moments, state } = checkpoint;
+        let fixed = |state: &RunState| [state.seed, state.batch as u64, state.accumulate as u64];
+        let names = ["seed", "train.batch", "train.accumulate"];
+        for ((seen, expected), name) in fixed(&state).into_iter().zip(fixed(&self.state)).zip(names) {
+            if seen != expected {
+                return Err(format!("its run has {name} = {seen}, this one {expected}; resume with the same value"));
+            }
+        }
+        for (name, moments) in &moments {
+            let size = model.get(name).map(|parameter| parameter.data.len());
+            if size != Some(moments.first.len()) {
+                return Err(format!("moments of '{name}' do not have the size of that parameter"));
+            }
+        }
+        let own = self.model.take().expect("between updates");
+        let loaded = own.with_host(model).map_err(|problem| format!("not a checkpoint of this model: {problem}"))?;
+        self.model = Some(loaded);
+        self.optimizer = AdamW::with_moments(self.config.optimizer.clone(), moments);
+        self.state = state;
+        Ok(())
+    }
+
+    /// The model as it is.
+    pub fn model(&self) -> &Model {
+        self.model.as_ref().expect("between updates")
+    }
+
+    /// Where the run stands.
+    pub fn state(&self) -> &RunState {
+        &self.state
+    }
+
+    /// The directory, if any.
+    pub fn directory(&self) -> Option<&RunDirectory> {
+        self.directory.as_ref()
+    }
+
+    /// Parameters, moments and state, as a checkpoint has them.
+    pub fn checkpoint(&self) -> Checkpoint {
+        Checkpoint {
+            model: self.model().to_host(),
+            moments: self.optimizer.moments().clone(),
+            state: self.state.clone(),
+        }
+    }
+
+    /// Trains until all steps are done, the metric stops getting better, or the stop flag is raised.
+    ///
+    /// # Errors
+    /// A loss or gradient that is not finite, a directory that cannot be written. Checkpoints written before remain.
+    pub fn run(&mut self) -> Result<Outcome, TrainError> {
+        let config = self.config;
+        while self.state.step < config.steps {
+            if self.out_of_patience() {
+                return Ok(Outcome::Stopped { step: self.state.step });
+            }
+            let report = self.update()?;
+            let step = report.step;
+            if let Some(directory) = &mut self.directory {
+                directory.step(&report)?;
+            }
+            self.progress.step(&report);
+            let due = |every: usize| every > 0 && step % every == 0;
+            let last = step == config.steps;
+            let mut better = false;
+            if due(config.evaluate_every) || last {
+                let evaluation = self.evaluate(Split::Valid, config.evaluate_batches)?;
+                self.check_finite("validation loss", evaluation.loss, step)?;
+                better = self.judge(&evaluation);
+            }
+            let interrupted = self.stop.load(Ordering::Relaxed);
+            if due(config.checkpoint_every) || better || last || interrupted || self.out_of_patience() {
+                self.save()?;
+            }
+            if interrupted && !last {
+                return Ok(Outcome::Interrupted { step });
+            }
+        }
+        Ok(Outcome::Finished { step: self.state.step })
+    }
+
+    /// One update of the parameters.
+    fn update(&mut self) -> Result<StepReport, TrainError> {
+        let start = Instant::now();
+        let (config, step) = (self.config, self.state.step);
+        let batches: Vec<Batch> =
+            (0..config.accumulate).map(|part| self.batches.batch((step * config.accumulate + part) as u64)).collect();
+        let tokens: usize = batches.iter().map(|batch| batch.tokens.real_tokens()).sum();
+        let (loss, gradients) = Gradients::of(self.model(), &batches, self.state.seed, step as u64);
+        self.check_finite("training loss", loss, step + 1)?;
+        let norm = gradients.norm();
+        self.check_finite("gradient norm", norm, step + 1)?;
+        let scale = if config.clip > 0.0 && norm > config.clip { (config.clip / norm) as f32 } else { 1.0 };
+        let rate = config.optimizer.learning_rate * config.schedule.factor(step, config.steps);
+        let model = self.model.take().expect("between updates");
+        self.model = Some(gradients.apply(model, &mut self.optimizer, step + 1, rate, scale));
+        self.state.step += 1;
+        let seconds = start.elapsed().as_secs_f64();
+        self.state.seconds += seconds;
+        Ok(StepReport {
+            step: self.state.step,
+            loss,
+            learning_rate: rate,
+            gradient_norm: norm,
+            milliseconds: seconds * 1e3,
+            tokens_per_second: tokens as f64 / seconds,
+            peak_bytes: memory::peak_bytes(),
+        })
+    }
+
+    /// Measures the model on a split, all of it or (`most` > 0) that many batches, and reports the result.
+    ///
+    /// # Errors
+    /// A directory that cannot be written.
+    pub fn evaluate(&mut self, split: Split, most: usize) -> Result<Evaluation, TrainError> {
+        let model = self.model().valid();
+        let evaluation = evaluate(&model, self.data, split, self.config.batch, most, self.state.step)?;
+        self.report(&evaluation)?;
+        Ok(evaluation)
+    }
+
+    /// Measures the best model on the whole of a split, and reports the result.
+    ///
+    /// # Errors
+    /// A checkpoint that cannot be read, a directory that cannot be written.
+    pub fn evaluate_best(&mut self, split: Split) -> Result<Evaluation, TrainError> {
+        let model = self.best_model()?.valid();
+        let step = self.state.best.map_or(self.state.step, |best| best.step);
+        let evaluation = evaluate(&model, self.data, split, self.config.batch, 0, step)?;
+        self.report(&evaluation)?;
+        Ok(evaluation)
+    }
+
+    /// The model with the best validation metric; the present one if there was no evaluation yet.
+    ///
+    /// # Errors
+    /// A checkpoint that cannot be read.
+    pub fn best_model(&self) -> Result<Model, TrainError> {
+        let model = self.model().clone();
+        let Some(directory) = &self.directory else {
+            let best = self.best.clone().map(|best| model.clone().with_host(best).expect("its own parameters"));
+            return Ok(best.unwrap_or(model));
+        };
+        let Some(path) = directory.checkpoints().best() else { return Ok(model) };
+        let tensors = Checkpoint::load_model(&path)?;
+        model.with_host(tensors).map_err(|problem| TrainError::checkpoint(path, problem))
+    }
+
+    fn report(&mut self, evaluation: &Evaluation) -> Result<(), TrainError> {
+        if let Some(directory) = &mut self.directory {
+            directory.evaluated(evaluation)?;
+        }
+        self.progress.evaluated(evaluation);
+        Ok(())
+    }
+
+    /// Whether an evaluation is the best so far; counts those that are not.
+    fn judge(&mut self, evaluation: &Evaluation) -> bool {
+        let (step, score) = (evaluation.step, evaluation.score());
+        let better = self.state.best.is_none_or(|best| score > best.score);
+        if better {
+            self.state.best = Some(Best { step, score });
+            self.state.evaluations_since_best = 0;
+            if self.directory.is_none() {
+                self.best = Some(self.model().to_host());
+            }
+        } else {
+            self.state.evaluations_since_best += 1;
+        }
+        better
+    }
+
+    fn out_of_patience(&self) -> bool {
+        self.config.patience > 0 && self.state.evaluations_since_best >= self.config.patience
+    }
+
+    fn save(&mut self) -> Result<(), TrainError> {
+        if self.directory.is_none() {
+            return Ok(());
+        }
+        let checkpoint = self.checkpoint();
+        self.directory.as_mut().map_or(Ok(()), |directory| directory.save(&checkpoint))
+    }
+
+    fn check_finite(&self, what: &'static str, value: f64, step: usize) -> Result<(), TrainError> {
+        if value.is_finite() {
+            return Ok(());
+        }
+        let last = self.directory.as_ref().and_then(|directory| directory.checkpoints().last());
+        let kept = match last {
+            Some(path) => format!("the last good checkpoint is {}", path.display()),
+            None => "there is no checkpoint yet".into(),
+        };
+        Err(TrainError::Numeric { what, value, step, kept })
+    }
+}
