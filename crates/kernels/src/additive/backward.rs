@@ -12,10 +12,10 @@ use crate::{
     Rows,
     gemm::{Matrix, Write, product},
     parallel::{Disjoint, for_each, with_scratch},
-    simd::{add_scaled, dot, vectorize},
+    simd::vectorize,
 };
 
-use super::plan::{Average, BLOCK, Plan, follow, multiply};
+use super::plan::{Average, BLOCK, Plan, add_scaled, dot, follow, multiply};
 
 /// Columns of `u` whose share of the gradient of `w_t` is one task.
 const PROJECTION_ROWS: usize = 64;
@@ -135,7 +135,7 @@ impl Plan<'_> {
                                     totals[i] = dot(key, dg);
                                 } else {
                                     for ((sum, &du), &v) in sum.iter_mut().zip(du).zip(v) {
-                                        *sum += du * v;
+                                        *sum = du.mul_add(v, *sum);
                                     }
                                 }
                                 if keep_values {
@@ -147,7 +147,7 @@ impl Plan<'_> {
                                 if self.shared {
                                     for (((dq, &residual), &du), &key) in dq.iter_mut().zip(residual).zip(du).zip(&*key)
                                     {
-                                        *dq = residual + du * key;
+                                        *dq = du.mul_add(key, residual);
                                     }
                                 } else {
                                     dq.copy_from_slice(residual);
@@ -278,7 +278,7 @@ impl Plan<'_> {
                                     totals[i] = dot(state, dg);
                                 } else {
                                     for ((sum, &dp), &k) in sum.iter_mut().zip(dp).zip(k) {
-                                        *sum += dp * k;
+                                        *sum = dp.mul_add(k, *sum);
                                     }
                                 }
                                 // SAFETY: as above.
@@ -372,7 +372,7 @@ impl Plan<'_> {
                         } else {
                             let vector = self.vector(vectors, h);
                             for ((dx, &reached), &vector) in dx.iter_mut().zip(reached).zip(vector) {
-                                *dx = weight * reached + slope * vector;
+                                *dx = slope.mul_add(vector, weight * reached);
                             }
                             add_scaled(&mut dvectors[h * head_width..][..head_width], slope, x);
                         }

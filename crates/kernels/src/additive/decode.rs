@@ -3,10 +3,13 @@
 use crate::{
     Decode, View,
     gemm::{Matrix, Write, product},
-    simd::{dot, exp, vectorize},
+    simd::{exp, vectorize},
 };
 
-use super::{Additive, plan::Plan};
+use super::{
+    Additive,
+    plan::{Plan, dot, follow},
+};
 
 /// Running softmax averages of rows `[B,H,D]`.
 #[derive(Debug, Default)]
@@ -37,7 +40,7 @@ impl Running {
         *denominator = *denominator * f64::from(exp(*top - new_top)) + power;
         *top = new_top;
         let weight = (power / *denominator) as f32;
-        super::plan::follow(&mut self.averages[at * token.len()..][..token.len()], weight, token);
+        follow(&mut self.averages[at * token.len()..][..token.len()], weight, token);
     }
 
     fn bytes(&self) -> usize {

@@ -6,10 +6,10 @@ use crate::{
     Layout, Rows, Saved,
     gemm::{Matrix, Write, product},
     parallel::{Disjoint, for_each, with_scratch},
-    simd::{add_scaled, dot, exp, max, sum, vectorize},
+    simd::{exp, max, sum, vectorize},
 };
 
-use super::plan::{Average, BLOCK, Plan, follow, multiply};
+use super::plan::{Average, BLOCK, Plan, add_scaled, dot, follow, multiply};
 
 /// Stands for "no maximum yet": below every score, but finite, so that differences with it are never NaN.
 const LOWEST: f32 = f32::MIN;
@@ -150,11 +150,7 @@ impl Plan<'_> {
                             *power = exp(score - *top);
                         }
                         total.fill(0.0);
-                        for (i, &power) in powers.iter().enumerate() {
-                            if power != 0.0 {
-                                add_scaled(total, power, strip.row(data, i));
-                            }
-                        }
+                        add_rows(total, powers, &strip, data);
                     },
                 );
             }
@@ -312,5 +308,26 @@ impl Plan<'_> {
             }
             multiply(values, key, head.row(self.v, i));
         }
+    }
+}
+
+/// Adds the rows, each with its weight; those of weight 0 may hold anything. Four at a time, the sum stays in registers.
+#[inline(always)]
+fn add_rows(total: &mut [f32], weights: &[f32], rows: &Rows, data: &[f32]) {
+    let (fours, rest) = weights.as_chunks::<4>();
+    for (i, &four) in fours.iter().enumerate() {
+        let row = |j: usize| rows.row(data, 4 * i + j);
+        if four.contains(&0.0) {
+            for (j, &weight) in four.iter().enumerate().filter(|(_, weight)| **weight != 0.0) {
+                add_scaled(total, weight, row(j));
+            }
+            continue;
+        }
+        for ((((total, &a), &b), &c), &d) in total.iter_mut().zip(row(0)).zip(row(1)).zip(row(2)).zip(row(3)) {
+            *total += four[0].mul_add(a, four[1] * b) + four[2].mul_add(c, four[3] * d);
+        }
+    }
+    for (j, &weight) in rest.iter().enumerate().filter(|(_, weight)| **weight != 0.0) {
+        add_scaled(total, weight, rows.row(data, 4 * fours.len() + j));
     }
 }

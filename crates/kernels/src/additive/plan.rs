@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use crate::{AttentionShape, Mask, Rows, View, mechanism::AdditiveScores};
+use crate::{AttentionShape, Mask, Rows, View, mechanism::AdditiveScores, simd::LANES};
 
 use super::Additive;
 
-/// Rows of a task. Large enough that packing `w_t` for each block's product costs little beside the product, small
-/// enough that a few blocks of 512 channels stay in a second-level cache of 1 MiB.
-pub(super) const BLOCK: usize = 128;
+/// Rows of a task. A product packs `w_t` anew for each block: with 512 channels 256 rows took a tenth less time than 128,
+/// 512 rows little less again, and a block of `u` and one of the output still fit a second-level cache of 2 MiB.
+pub(super) const BLOCK: usize = 256;
 
 /// One call: its sizes and its tensors.
 pub(super) struct Plan<'a> {
@@ -173,7 +173,7 @@ impl<'a> Plan<'a> {
 pub(super) fn follow(average: &mut [f32], weight: f32, token: &[f32]) {
     if weight != 0.0 {
         for (average, &token) in average.iter_mut().zip(token) {
-            *average += weight * (token - *average);
+            *average = weight.mul_add(token - *average, *average);
         }
     }
 }
@@ -183,5 +183,38 @@ pub(super) fn follow(average: &mut [f32], weight: f32, token: &[f32]) {
 pub(super) fn multiply(to: &mut [f32], a: &[f32], b: &[f32]) {
     for ((to, &a), &b) in to.iter_mut().zip(a).zip(b) {
         *to = a * b;
+    }
+}
+
+/// `sum_i a_i b_i`. Whole blocks of lanes keep the running sums in one register, about five times as fast at the widths
+/// of heads as a loop over indices.
+#[inline(always)]
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let (a_blocks, a_rest) = a.as_chunks::<LANES>();
+    let (b_blocks, b_rest) = b.as_chunks::<LANES>();
+    let mut lanes = [0.0f32; LANES];
+    for (a, b) in a_blocks.iter().zip(b_blocks) {
+        for (lane, total) in lanes.iter_mut().enumerate() {
+            *total = a[lane].mul_add(b[lane], *total);
+        }
+    }
+    for ((total, &a), &b) in lanes.iter_mut().zip(a_rest).zip(b_rest) {
+        *total = a.mul_add(b, *total);
+    }
+    let mut width = LANES / 2;
+    while width > 0 {
+        for lane in 0..width {
+            lanes[lane] += lanes[lane + width];
+        }
+        width /= 2;
+    }
+    lanes[0]
+}
+
+/// `y += alpha x`.
+#[inline(always)]
+pub(super) fn add_scaled(y: &mut [f32], alpha: f32, x: &[f32]) {
+    for (y, &x) in y.iter_mut().zip(x) {
+        *y = alpha.mul_add(x, *y);
     }
 }

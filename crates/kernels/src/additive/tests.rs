@@ -109,7 +109,7 @@ fn mixed_padding(tokens: usize) -> Arc<Padding> {
 #[test]
 fn kernel_agrees_with_the_reference() {
     let mut report = Report::new();
-    let sizes = [(2, 3, 1, 8), (1, 2, 7, 5), (2, 1, 33, 1), (1, 2, 130, 16), (1, 1, 19, 64), (1, 4, 2 * BLOCK + 3, 3)];
+    let sizes = [(2, 3, 1, 8), (1, 2, 7, 5), (2, 1, 33, 1), (1, 2, 130, 16), (1, 1, 19, 64), (1, 4, 2 * BLOCK + 3, 2)];
     for operator in operators() {
         for (seed, &sizes) in sizes.iter().enumerate() {
             Sample::new(operator.clone(), sizes, seed as u64).compare(&mut report, "whole", 1e-5);
@@ -122,7 +122,7 @@ fn kernel_agrees_with_the_reference() {
 fn padded_rows_agree_with_the_reference() {
     let mut report = Report::new();
     for mut operator in operators() {
-        for (heads, tokens, head_width) in [(2, 1, 4), (3, 11, 8), (1, 130, 17), (2, 3 * BLOCK - 5, 2)] {
+        for (heads, tokens, head_width) in [(2, 1, 4), (3, 11, 8), (1, 130, 17), (2, BLOCK + 5, 2)] {
             operator.mask.valid = Some(mixed_padding(tokens));
             let sample = Sample::new(operator.clone(), (4, heads, tokens, head_width), 11);
             sample.compare(&mut report, "padded", 1e-5);
