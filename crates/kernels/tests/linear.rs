@@ -4,13 +4,10 @@
 use std::sync::Arc;
 
 use regard_kernels::{Error, Layout, Linear, Mask, Operator, Padding, View};
-use regard_testkit::{Random, Report, derivative};
+use regard_testkit::{Random, Report, derivative, measure};
 
 /// A float32 kernel against its float64 twin, whatever the shape.
 const BOUND: f64 = 1e-5;
-
-/// The same for the prior, whose gradient is a sum of terms much larger than itself.
-const PRIOR_BOUND: f64 = 3e-5;
 
 /// How keys are given.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -96,8 +93,11 @@ impl Call {
     fn compare(&self, report: &mut Report, what: &str) {
         let names = ["out", "q", "k", "v", "log_prior", "shift"];
         for ((name, seen), expected) in names.iter().zip(self.kernel()).zip(self.twin()) {
-            let bound = if *name == "log_prior" { PRIOR_BOUND } else { BOUND };
-            report.compare(format_args!("{what} {name}"), &seen, &expected, bound);
+            // Every output adds a term of either sign to the gradient of a prior: where they happen to cancel, their
+            // roundings do not.
+            let terms = 0.1 * (2.0 * self.grad_out.len() as f64).sqrt();
+            let cancelled = if *name == "log_prior" { terms / measure::largest(&expected).max(1e-12) } else { 0.0 };
+            report.compare(format_args!("{what} {name}"), &seen, &expected, BOUND * cancelled.max(1.0));
         }
     }
 }

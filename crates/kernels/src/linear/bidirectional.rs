@@ -22,8 +22,8 @@ pub(super) fn forward(operands: &Operands, out: &mut [f32]) -> Saved {
     let (shared_out, shared_denominators) = (Disjoint::new(out), Disjoint::new(&mut denominators));
 
     for_each(shape.batch * shape.heads * blocks.count, |task| {
-        let (head, block) = (task / blocks.count, task % blocks.count);
-        let (b, h) = (head / shape.heads, head % shape.heads);
+        let (b, block, h) = blocks.task(task, shape.heads);
+        let head = b * shape.heads + h;
         let sum = &sums[(b * operands.sums() + h / operands.shares) * operands.sum_len()..][..operands.sum_len()];
         let (numerator_sum, z) = sum.split_at(width * value_width);
         let rows = shape.out_rows(b, h);
@@ -74,18 +74,17 @@ fn sum_keys(operands: &Operands) -> Vec<f32> {
     let shared = Disjoint::new(&mut partial);
 
     for_each(sums * blocks.count, |task| {
-        let (sum, block) = (task / blocks.count, task % blocks.count);
-        let (b, s) = (sum / operands.sums(), sum % operands.sums());
+        let (b, block, s) = blocks.task(task, operands.sums());
         // SAFETY: each task has its own sum.
-        let total = unsafe { shared.range(task * len, len) };
+        let total = unsafe { shared.range(((b * operands.sums() + s) * blocks.count + block) * len, len) };
         with_scratch(scratch_len(&[CHUNK * width, CHUNK * value_width]), |scratch| {
             let mut parts = Parts::new(scratch);
             let (features, values) = (parts.take(CHUNK * width), parts.take(CHUNK * value_width));
             for keys in runs(blocks.range(block), CHUNK) {
                 let count = keys.len();
                 operands.key_features(b, s, keys.clone(), &mut [], features);
-                operands.values(b, s, keys, values);
-                operands.accumulate(total, &features[..count * width], &values[..count * value_width], None);
+                let values = operands.values(b, s, keys, values);
+                operands.accumulate(total, &features[..count * width], values, None);
             }
         });
     });
@@ -120,8 +119,7 @@ pub(super) fn backward(operands: &Operands, output: Output, sums: &[f32], wanted
     let grad_sums = backward_queries(operands, output, sums, &shared);
     if shared.wants_keys() {
         for_each(key_heads * blocks.count, |task| {
-            let (head, block) = (task / blocks.count, task % blocks.count);
-            let (b, key_head) = (head / shape.key_heads, head % shape.key_heads);
+            let (b, block, key_head) = blocks.task(task, shape.key_heads);
             for s in key_head * operands.splits..(key_head + 1) * operands.splits {
                 let sum = b * operands.sums() + s;
                 let grad_sum = &grad_sums[sum * operands.sum_len()..(sum + 1) * operands.sum_len()];
@@ -129,7 +127,9 @@ pub(super) fn backward(operands: &Operands, output: Output, sums: &[f32], wanted
             }
         });
     }
-    gradients.finish(operands, wanted.len())
+    // SAFETY: the blocks hold every query and every key, of which the latter are skipped only if no gradient of theirs is
+    // wanted.
+    unsafe { gradients.finish(operands, wanted.len()) }
 }
 
 /// Writes the gradient of `q`; returns the gradients of the sums, shaped like them.
@@ -143,11 +143,11 @@ fn backward_queries(operands: &Operands, output: Output, sums: &[f32], gradients
     let sizes = [CHUNK * width, CHUNK * value_width, CHUNK, CHUNK * width, width * value_width];
 
     for_each(all * blocks.count, |task| {
-        let (sum, block) = (task / blocks.count, task % blocks.count);
-        let (b, s) = (sum / operands.sums(), sum % operands.sums());
+        let (b, block, s) = blocks.task(task, operands.sums());
+        let sum = b * operands.sums() + s;
         let (numerator_sum, z) = sums[sum * len..(sum + 1) * len].split_at(width * value_width);
         // SAFETY: each task has its own sum.
-        let total = unsafe { shared.range(task * len, len) };
+        let total = unsafe { shared.range((sum * blocks.count + block) * len, len) };
         with_scratch(scratch_len(&sizes), |scratch| {
             let mut parts = Parts::new(scratch);
             let [features, grad_numerators, grad_denominators, grad_features, transposed] =
@@ -177,7 +177,8 @@ fn backward_queries(operands: &Operands, output: Output, sums: &[f32], gradients
                         }
                     }
                     if gradients.wants_keys() {
-                        operands.accumulate(total, features, grad_numerators, Some(grad_denominators));
+                        let right = Matrix::rows(grad_numerators, value_width);
+                        operands.accumulate(total, features, right, Some(grad_denominators));
                     }
                 }
             }
@@ -213,12 +214,12 @@ fn backward_keys(
             let count = keys.len();
             operands.key_features(b, s, keys.clone(), components, mixed);
             if gradients.wants_features() {
-                operands.values(b, s, keys.clone(), values);
+                let values = operands.values(b, s, keys.clone(), values);
                 fill_rows(&mut grad_mixed[..count * width], grad_z);
                 product(
                     (count, width, value_width),
                     1.0,
-                    Matrix::rows(values, value_width),
+                    values,
                     Matrix::rows(transposed, width),
                     Write::Add,
                     grad_mixed,
@@ -236,7 +237,7 @@ fn backward_keys(
             );
             // SAFETY: this block of this key head is this task's.
             unsafe {
-                gradients.add_keys((b, s, block), keys, &KeyChunk { components, mixed, grad_mixed, grad_values })
+                gradients.write_keys((b, s, block), keys, &KeyChunk { components, mixed, grad_mixed, grad_values })
             };
         }
     });

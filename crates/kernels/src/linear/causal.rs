@@ -78,13 +78,13 @@ impl Triangle {
     }
 
     /// `tile = left right^T` for `left [queries, width]`, `right [keys, width]`; what a query does not see is left open.
-    fn outer(self, left: &[f32], right: &[f32], width: usize, tile: &mut [f32]) {
+    fn outer(self, left: &[f32], right: Matrix, width: usize, tile: &mut [f32]) {
         for (rows, seen) in self.strips() {
             product(
                 (rows.len(), seen, width),
                 1.0,
                 Matrix::rows(&left[rows.start * width..], width),
-                Matrix::rows(right, width).transposed(),
+                right.transposed(),
                 Write::Over,
                 &mut tile[rows.start * CHUNK..],
                 CHUNK,
@@ -93,13 +93,13 @@ impl Triangle {
     }
 
     /// `sum += tile right` for `right [keys, width]`, `sum [queries, width]`.
-    fn times(self, tile: &[f32], right: &[f32], width: usize, sum: &mut [f32]) {
+    fn times(self, tile: &[f32], right: Matrix, width: usize, sum: &mut [f32]) {
         for (rows, seen) in self.strips() {
             product(
                 (rows.len(), width, seen),
                 1.0,
                 Matrix::rows(&tile[rows.start * CHUNK..], CHUNK),
-                Matrix::rows(right, width),
+                right,
                 Write::Add,
                 &mut sum[rows.start * width..],
                 width,
@@ -195,8 +195,8 @@ fn sum_keys(operands: &Operands, (b, s): (usize, usize), positions: Range<usize>
         for keys in runs(positions, CHUNK) {
             let count = keys.len();
             operands.key_features(b, s, keys.clone(), &mut [], features);
-            operands.values(b, s, keys, values);
-            operands.accumulate(total, &features[..count * width], &values[..count * value_width], None);
+            let values = operands.values(b, s, keys, values);
+            operands.accumulate(total, &features[..count * width], values, None);
         }
     });
 }
@@ -224,9 +224,9 @@ fn forward_span(
                 kept[offset / SEGMENT * len..][..len].copy_from_slice(sum);
             }
             let (queries, lead) = plan.queries(&positions);
-            let (mixed, values) = (&mut mixed[..positions.len() * width], &mut values[..positions.len() * value_width]);
+            let mixed = &mut mixed[..positions.len() * width];
             operands.key_features(b, s, positions.clone(), &mut [], mixed);
-            operands.values(b, s, positions, values);
+            let values = operands.values(b, s, positions, values);
             let triangle = Triangle { queries: queries.len(), lead };
             for h in operands.query_heads(s).filter(|_| !queries.is_empty()) {
                 let (numerator_sum, z) = sum.split_at(width * value_width);
@@ -240,7 +240,7 @@ fn forward_span(
                     numerators,
                     value_width,
                 );
-                triangle.outer(features, mixed, width, tile);
+                triangle.outer(features, Matrix::rows(mixed, width), width, tile);
                 let first = (b * shape.heads + h) * shape.queries + queries.start;
                 // SAFETY: the denominators of these queries are this task's.
                 let denominators = unsafe { denominators.range(first, queries.len()) };
@@ -288,10 +288,17 @@ pub(super) fn backward(operands: &Operands, output: Output, kept: &[f32], wanted
             let sum = b * operands.sums() + s;
             let kept = &kept[sum * plan.segments * len..(sum + 1) * plan.segments * len];
             let later = later.get((sum * spans + span) * len..(sum * spans + span + 1) * len);
+            if span == 0 {
+                for h in operands.query_heads(s) {
+                    // SAFETY: queries before position 0 belong to the first span.
+                    unsafe { shared.clear_queries((b, h), 0..plan.first_query) };
+                }
+            }
             backward_span(operands, &plan, (b, s, span), output, kept, later, &shared);
         }
     });
-    gradients.finish(operands, wanted.len())
+    // SAFETY: the spans hold every key and every query that has a position, and the first clears the others.
+    unsafe { gradients.finish(operands, wanted.len()) }
 }
 
 /// Gradient of each span's last sum: what all queries after the span give. Empty with one span.
@@ -321,7 +328,8 @@ fn grad_sums(operands: &Operands, plan: &Plan, output: Output) -> Vec<f32> {
                     let grad_numerators = &mut grad_numerators[..count * value_width];
                     operands.query_features(b, h, queries.clone(), features);
                     operands.scaled_gradient(output, (b, h), queries, grad_numerators, grad_denominators);
-                    operands.accumulate(total, features, grad_numerators, Some(&grad_denominators[..count]));
+                    let right = Matrix::rows(grad_numerators, value_width);
+                    operands.accumulate(total, features, right, Some(&grad_denominators[..count]));
                 }
             }
         });
@@ -354,7 +362,7 @@ fn backward_span(
     let sizes = ChunkScratch::sizes(operands);
     with_scratch(scratch_len(&segment_sizes) + scratch_len(&sizes), |scratch| {
         let mut parts = Parts::new(scratch);
-        let [components, mixed, values, sums, grad_sum] = segment_sizes.map(|size| parts.take(size));
+        let [components, mixed, buffers, sums, grad_sum] = segment_sizes.map(|size| parts.take(size));
         let mut chunk_scratch = ChunkScratch::new(sizes.map(|size| parts.take(size)));
         match later {
             Some(later) => grad_sum.copy_from_slice(later),
@@ -366,12 +374,14 @@ fn backward_span(
             // Forward through the segment: features, values and the sum before each chunk, Z transposed.
             transpose(&kept[..width * value_width], value_width, &mut sums[..width * value_width]);
             sums[width * value_width..len].copy_from_slice(&kept[width * value_width..]);
-            for (n, keys) in runs(segment.clone(), CHUNK).enumerate() {
+            let mut values = [Matrix::rows(&[], value_width); SEGMENT / CHUNK];
+            for ((n, keys), buffer) in
+                runs(segment.clone(), CHUNK).enumerate().zip(buffers.chunks_exact_mut(CHUNK * value_width))
+            {
                 let mixed = &mut mixed[n * CHUNK * width..][..keys.len() * width];
-                let values = &mut values[n * CHUNK * value_width..][..keys.len() * value_width];
                 let components = &mut components[n * components_len..(n + 1) * components_len];
                 operands.key_features(b, s, keys.clone(), components, mixed);
-                operands.values(b, s, keys.clone(), values);
+                values[n] = operands.values(b, s, keys.clone(), buffer);
                 if keys.end < segment.end && gradients.wants_queries() {
                     let (before, after) = sums.split_at_mut((n + 1) * len);
                     let next = &mut after[..len];
@@ -380,7 +390,7 @@ fn backward_span(
                     product(
                         (value_width, width, keys.len()),
                         1.0,
-                        Matrix::rows(values, value_width).transposed(),
+                        values[n].transposed(),
                         Matrix::rows(mixed, width),
                         Write::Add,
                         next,
@@ -393,7 +403,7 @@ fn backward_span(
                 let inputs = ChunkInputs {
                     components: &components[n * components_len..(n + 1) * components_len],
                     mixed: &mixed[n * CHUNK * width..][..keys.len() * width],
-                    values: &values[n * CHUNK * value_width..][..keys.len() * value_width],
+                    values: values[n],
                     sum: &sums[n * len..(n + 1) * len],
                 };
                 backward_chunk(
@@ -416,7 +426,7 @@ fn backward_span(
 struct ChunkInputs<'a> {
     components: &'a [f32],
     mixed: &'a [f32],
-    values: &'a [f32],
+    values: Matrix<'a>,
     /// The sum before the chunk, `Z^T [Dv, D]` then `z [D]`.
     sum: &'a [f32],
 }
@@ -484,15 +494,7 @@ fn backward_chunk(
         let (grad_numerator_sum, grad_z) = grad_sum.split_at(width * value_width);
         fill_rows(grad_mixed, grad_z);
         let by_values = Matrix::rows(grad_numerator_sum, value_width);
-        product(
-            (count, width, value_width),
-            1.0,
-            Matrix::rows(chunk.values, value_width),
-            by_values.transposed(),
-            Write::Add,
-            grad_mixed,
-            width,
-        );
+        product((count, width, value_width), 1.0, chunk.values, by_values.transposed(), Write::Add, grad_mixed, width);
         product(
             (count, value_width, width),
             1.0,
@@ -533,7 +535,7 @@ fn backward_chunk(
                 grad_features,
                 width,
             );
-            triangle.times(scratch.grad_weights, chunk.mixed, width, grad_features);
+            triangle.times(scratch.grad_weights, Matrix::rows(chunk.mixed, width), width, grad_features);
             // SAFETY: these rows of this query head are this task's.
             unsafe {
                 gradients.write_queries((b, h), queries.clone(), features, grad_features, grad_denominators, z);
@@ -541,15 +543,16 @@ fn backward_chunk(
         }
         if gradients.wants_keys() {
             triangle.transposed_times(scratch.grad_weights, features, width, grad_mixed);
-            triangle.outer(features, chunk.mixed, width, scratch.weights);
+            triangle.outer(features, Matrix::rows(chunk.mixed, width), width, scratch.weights);
             triangle.mask(scratch.weights, |_, _| {});
             triangle.transposed_times(scratch.weights, grad_numerators, value_width, grad_values);
-            operands.accumulate(grad_sum, features, grad_numerators, Some(grad_denominators));
+            let right = Matrix::rows(grad_numerators, value_width);
+            operands.accumulate(grad_sum, features, right, Some(grad_denominators));
         }
     }
     // SAFETY: this span of this key head is this task's.
     unsafe {
         let (components, mixed) = (chunk.components, chunk.mixed);
-        gradients.add_keys((b, s, span), keys, &KeyChunk { components, mixed, grad_mixed, grad_values });
+        gradients.write_keys((b, s, span), keys, &KeyChunk { components, mixed, grad_mixed, grad_values });
     }
 }

@@ -42,7 +42,7 @@ impl Decode for Sums {
             for (n, sum) in self.sums.chunks_exact_mut(len).enumerate() {
                 let (b, s) = (n / operands.sums(), n % operands.sums());
                 operands.key_features(b, s, 0..1, &mut [], features);
-                operands.values(b, s, 0..1, values);
+                let values = &operands.values(b, s, 0..1, values).data[..value_width];
                 let (numerator_sum, z) = sum.split_at_mut(width * value_width);
                 simd::vectorize(
                     #[inline(always)]

@@ -1,6 +1,6 @@
 //! Gradients of the inputs, written by tasks that each own their rows.
 
-use std::ops::Range;
+use std::{mem::MaybeUninit, ops::Range};
 
 use super::operands::{Operands, slope};
 use crate::{parallel::Disjoint, simd};
@@ -10,9 +10,9 @@ use crate::{parallel::Disjoint, simd};
 /// Prior and shift collect a contribution from every key: each block of keys has sums of its own, added up at the end in
 /// a fixed order.
 pub(super) struct Gradients {
-    q: Option<Vec<f32>>,
-    k: Option<Vec<f32>>,
-    v: Option<Vec<f32>>,
+    q: Option<Fresh>,
+    k: Option<Fresh>,
+    v: Option<Fresh>,
     /// `[B, sums, blocks, M]`, in double precision: its terms cancel, for the gradient sums to 0 over components.
     log_prior: Option<Vec<f64>>,
     /// `[B, Hk, blocks, M, D]`.
@@ -23,12 +23,36 @@ pub(super) struct Gradients {
 /// Gradient buffers as tasks see them.
 pub(super) struct Shared<'a> {
     operands: &'a Operands<'a>,
-    q: Option<Disjoint<'a, f32>>,
-    k: Option<Disjoint<'a, f32>>,
-    v: Option<Disjoint<'a, f32>>,
+    q: Option<Disjoint<'a, MaybeUninit<f32>>>,
+    k: Option<Disjoint<'a, MaybeUninit<f32>>>,
+    v: Option<Disjoint<'a, MaybeUninit<f32>>>,
     log_prior: Option<Disjoint<'a, f64>>,
     shift: Option<Disjoint<'a, f32>>,
     blocks: usize,
+}
+
+/// A buffer that tasks fill whole: zeros first would cost as much memory traffic as the gradient itself, in one thread.
+struct Fresh {
+    data: Vec<f32>,
+    len: usize,
+}
+
+impl Fresh {
+    fn new(len: usize) -> Self {
+        Self { data: Vec::with_capacity(len), len }
+    }
+
+    fn elements(&mut self) -> &mut [MaybeUninit<f32>] {
+        &mut self.data.spare_capacity_mut()[..self.len]
+    }
+
+    /// # Safety
+    /// Every element must have been written.
+    unsafe fn finish(mut self) -> Vec<f32> {
+        // SAFETY: the capacity is at least `len`, and the caller promises the rest.
+        unsafe { self.data.set_len(self.len) };
+        self.data
+    }
 }
 
 /// What a chunk of keys has computed, one dense row a key.
@@ -44,7 +68,7 @@ pub(super) struct KeyChunk<'a> {
 }
 
 impl Gradients {
-    /// Zeros for the inputs that are `wanted`, their keys in `blocks` blocks.
+    /// Buffers for the inputs that are `wanted`, their keys in `blocks` blocks.
     pub fn new(operands: &Operands, blocks: usize, wanted: &[bool]) -> Self {
         let shape = operands.shape;
         let [q, k, v, log_prior, shift] = [0, 1, 2, 3, 4].map(|i| wanted.get(i).copied().unwrap_or(false));
@@ -52,9 +76,9 @@ impl Gradients {
         let keys = if operands.shifted() { 1 } else { operands.components };
         let sums = shape.batch * operands.sums();
         Self {
-            q: q.then(|| vec![0.0; shape.batch * shape.heads * shape.queries * shape.head_width]),
-            k: k.then(|| vec![0.0; tokens * keys * shape.keys * shape.head_width]),
-            v: v.then(|| vec![0.0; tokens * shape.keys * shape.value_width]),
+            q: q.then(|| Fresh::new(shape.batch * shape.heads * shape.queries * shape.head_width)),
+            k: k.then(|| Fresh::new(tokens * keys * shape.keys * shape.head_width)),
+            v: v.then(|| Fresh::new(tokens * shape.keys * shape.value_width)),
             log_prior: log_prior.then(|| vec![0.0; sums * blocks * operands.components]),
             shift: shift.then(|| vec![0.0; tokens * blocks * operands.components * shape.head_width]),
             blocks,
@@ -64,9 +88,9 @@ impl Gradients {
     pub fn share<'a>(&'a mut self, operands: &'a Operands<'a>) -> Shared<'a> {
         Shared {
             operands,
-            q: self.q.as_deref_mut().map(Disjoint::new),
-            k: self.k.as_deref_mut().map(Disjoint::new),
-            v: self.v.as_deref_mut().map(Disjoint::new),
+            q: self.q.as_mut().map(|fresh| Disjoint::new(fresh.elements())),
+            k: self.k.as_mut().map(|fresh| Disjoint::new(fresh.elements())),
+            v: self.v.as_mut().map(|fresh| Disjoint::new(fresh.elements())),
             log_prior: self.log_prior.as_deref_mut().map(Disjoint::new),
             shift: self.shift.as_deref_mut().map(Disjoint::new),
             blocks: self.blocks,
@@ -74,7 +98,11 @@ impl Gradients {
     }
 
     /// The gradients in the order of the inputs, of which there are `inputs`.
-    pub fn finish(self, operands: &Operands, inputs: usize) -> Vec<Option<Vec<f32>>> {
+    ///
+    /// # Safety
+    /// Every query must have gone through [`Shared::write_queries`] or [`Shared::clear_queries`], and every key through
+    /// [`Shared::write_keys`].
+    pub unsafe fn finish(self, operands: &Operands, inputs: usize) -> Vec<Option<Vec<f32>>> {
         let (shape, components) = (operands.shape, operands.components);
         let log_prior = self.log_prior.map(|partial| {
             // With one component the prior cancels altogether; with more, a sum belongs to one query head.
@@ -108,7 +136,9 @@ impl Gradients {
             }
             total
         });
-        let mut all = vec![self.q, self.k, self.v, log_prior, shift];
+        // SAFETY: the rows of all queries and all keys are written, as the caller promises.
+        let [q, k, v] = [self.q, self.k, self.v].map(|fresh| fresh.map(|fresh| unsafe { fresh.finish() }));
+        let mut all = vec![q, k, v, log_prior, shift];
         all.truncate(inputs);
         all
     }
@@ -154,78 +184,131 @@ impl Shared<'_> {
                     // SAFETY: the caller's promise.
                     let row = unsafe { q.row(&rows, i) };
                     for (((y, &f), &g), &z) in row.iter_mut().zip(features).zip(grad).zip(z) {
-                        *y = slope(f) * (g + grad_denominator * z);
+                        y.write(slope(f) * (g + grad_denominator * z));
                     }
                 }
             },
         );
     }
 
-    /// Adds what sum `s` of batch row `b` gives to keys, values, prior and shift through the keys of `block`.
+    /// Gradient 0 for queries that see nothing.
     ///
     /// # Safety
-    /// No other task may work on this block of this key head.
-    pub unsafe fn add_keys(&self, (b, s, block): (usize, usize, usize), keys: Range<usize>, chunk: &KeyChunk) {
+    /// No other task may hold these rows of `q`'s gradient.
+    pub unsafe fn clear_queries(&self, (b, h): (usize, usize), queries: Range<usize>) {
+        let Some(q) = &self.q else { return };
+        for i in queries {
+            // SAFETY: the caller's promise.
+            unsafe { q.row(&self.operands.shape.query_rows(b, h), i) }.fill(MaybeUninit::new(0.0));
+        }
+    }
+
+    /// Hands what sum `s` of batch row `b` gives on to keys, values, prior and shift through the keys of `block`: writes
+    /// for the first sum of a key head, adds for those after it.
+    ///
+    /// # Safety
+    /// No other task may work on this block of this key head, and the sums of a key head must come in ascending order.
+    pub unsafe fn write_keys(&self, (b, s, block): (usize, usize, usize), keys: Range<usize>, chunk: &KeyChunk) {
         let operands = self.operands;
-        let (shape, count, width) = (operands.shape, keys.len(), operands.shape.head_width);
-        let (key_head, real) = (s / operands.splits, operands.mask.valid_row(b));
-        let value_rows = shape.value_rows(b, key_head);
-        let padded = |t: usize| real.is_some_and(|row| row[keys.start + t] == 0);
+        let (shape, width, key_head) = (operands.shape, operands.shape.head_width, s / operands.splits);
+        let first = s % operands.splits == 0;
+        for r in 0..operands.components {
+            let sum = (b * operands.sums() + s) * self.blocks + block;
+            // SAFETY: the sums of a block belong to the task that owns it.
+            let log_prior =
+                self.log_prior.as_ref().map(|p| unsafe { &mut p.range(sum * operands.components + r, 1)[0] });
+            let sum = (b * shape.key_heads + key_head) * self.blocks + block;
+            // SAFETY: as above.
+            let shift = self.shift.as_ref().map(|p| unsafe { p.range((sum * operands.components + r) * width, width) });
+            let written = !first || (r > 0 && operands.shifted());
+            // SAFETY: the caller's promise; and the rows have been written by an earlier sum, or for shifted keys by an
+            // earlier component.
+            unsafe { self.write_component((b, s, r), keys.clone(), chunk, written, log_prior, shift) };
+        }
+        let (Some(v), rows) = (&self.v, shape.value_rows(b, key_head)) else { return };
         simd::vectorize(
             #[inline(always)]
             || {
-                for r in 0..operands.components {
-                    if !self.wants_features() {
-                        break;
-                    }
-                    let (rows, prior) = (operands.key_rows(b, s, r), operands.prior(s, r));
-                    let features = match chunk.components.get(r * count * width..(r + 1) * count * width) {
-                        Some(features) if operands.components > 1 => features,
-                        _ => &chunk.mixed[..count * width],
-                    };
-                    let sum = (b * operands.sums() + s) * self.blocks + block;
-                    // SAFETY: the sums of a block belong to the task that owns it.
-                    let log_prior =
-                        self.log_prior.as_ref().map(|p| unsafe { &mut p.range(sum * operands.components + r, 1)[0] });
-                    let sum = (b * shape.key_heads + key_head) * self.blocks + block;
-                    // SAFETY: as above.
-                    let mut shift =
-                        self.shift.as_ref().map(|p| unsafe { p.range((sum * operands.components + r) * width, width) });
-                    let mut shares = 0.0f64;
-                    for t in (0..count).filter(|&t| !padded(t)) {
-                        let features = &features[t * width..(t + 1) * width];
-                        let grad = &chunk.grad_mixed[t * width..(t + 1) * width];
-                        if log_prior.is_some() {
-                            shares += f64::from(prior * simd::dot(features, grad));
-                        }
-                        if let Some(shift) = &mut shift {
-                            add_key(shift, features, grad, prior);
-                        }
-                        if let Some(k) = &self.k {
-                            // SAFETY: the caller's promise.
-                            add_key(unsafe { k.row(&rows, keys.start + t) }, features, grad, prior);
-                        }
-                    }
-                    if let Some(log_prior) = log_prior {
-                        *log_prior += shares;
-                    }
-                }
-                if let Some(v) = &self.v {
-                    for (t, grad) in chunk.grad_values.chunks_exact(shape.value_width).take(count).enumerate() {
-                        // SAFETY: the caller's promise.
-                        let row = unsafe { v.row(&value_rows, keys.start + t) };
-                        row.iter_mut().zip(grad).for_each(|(y, &x)| *y += x);
+                for (grad, j) in chunk.grad_values.chunks_exact(rows.width).zip(keys) {
+                    // SAFETY: the caller's promise.
+                    let row = unsafe { v.row(&rows, j) };
+                    for (y, &x) in row.iter_mut().zip(grad) {
+                        // SAFETY: sums come in ascending order, so the first has written this row.
+                        let old = if first { 0.0 } else { unsafe { y.assume_init() } };
+                        y.write(old + x);
                     }
                 }
             },
         );
     }
+
+    /// [`Shared::write_keys`] of one component.
+    ///
+    /// # Safety
+    /// That of [`Shared::write_keys`], and the rows must have been written if `written`.
+    unsafe fn write_component(
+        &self,
+        (b, s, r): (usize, usize, usize),
+        keys: Range<usize>,
+        chunk: &KeyChunk,
+        written: bool,
+        log_prior: Option<&mut f64>,
+        mut shift: Option<&mut [f32]>,
+    ) {
+        let operands = self.operands;
+        let (count, width, prior) = (keys.len(), operands.shape.head_width, operands.prior(s, r));
+        let (rows, real) = (operands.key_rows(b, s, r), operands.mask.valid_row(b));
+        let features = if operands.components > 1 {
+            &chunk.components[r * count * width..(r + 1) * count * width]
+        } else {
+            &chunk.mixed[..count * width]
+        };
+        let mut share = 0.0f64;
+        simd::vectorize(
+            #[inline(always)]
+            || {
+                let chunk = features.chunks_exact(width).zip(chunk.grad_mixed.chunks_exact(width));
+                for ((features, grad), j) in chunk.zip(keys) {
+                    let padded = real.is_some_and(|real| real[j] == 0);
+                    if let Some(k) = &self.k {
+                        // SAFETY: the caller's promise.
+                        let row = unsafe { k.row(&rows, j) };
+                        if padded && !written {
+                            row.fill(MaybeUninit::new(0.0));
+                        } else if !padded {
+                            // SAFETY: the caller's promise.
+                            unsafe { put_key(row, features, grad, prior, written) };
+                        }
+                    }
+                    if padded {
+                        continue;
+                    }
+                    if log_prior.is_some() {
+                        share += f64::from(prior * simd::dot(features, grad));
+                    }
+                    if let Some(shift) = &mut shift {
+                        for ((y, &f), &g) in shift.iter_mut().zip(features).zip(grad) {
+                            *y += prior * slope(f) * g;
+                        }
+                    }
+                }
+            },
+        );
+        if let Some(log_prior) = log_prior {
+            *log_prior += share;
+        }
+    }
 }
 
-/// `y += prior phi'(k) grad`.
+/// `y (=|+=) prior phi'(k) grad`.
+///
+/// # Safety
+/// The row must have been written if `written`.
 #[inline(always)]
-fn add_key(y: &mut [f32], features: &[f32], grad: &[f32], prior: f32) {
-    for ((y, &f), &g) in y.iter_mut().zip(features).zip(grad) {
-        *y += prior * slope(f) * g;
+unsafe fn put_key(row: &mut [MaybeUninit<f32>], features: &[f32], grad: &[f32], prior: f32, written: bool) {
+    for ((y, &f), &g) in row.iter_mut().zip(features).zip(grad) {
+        // SAFETY: the caller's promise.
+        let old = if written { unsafe { y.assume_init() } } else { 0.0 };
+        y.write(old + prior * slope(f) * g);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::prefetch::prefetch;
 use crate::{
     AttentionShape, Mask, Rows, View,
     gemm::{Matrix, Write, product},
@@ -157,6 +158,7 @@ impl<'a> Operands<'a> {
             #[inline(always)]
             || {
                 for (row, i) in features.chunks_exact_mut(width).zip(queries) {
+                    prefetch(self.q, &rows, i);
                     for (f, &x) in row.iter_mut().zip(rows.row(self.q, i)) {
                         *f = phi(x);
                     }
@@ -185,6 +187,7 @@ impl<'a> Operands<'a> {
                             }
                             continue;
                         }
+                        prefetch(self.k, &rows, keys.start + t);
                         let key = rows.row(self.k, keys.start + t);
                         if let Some(part) = components.get_mut((r * count + t) * width..(r * count + t + 1) * width) {
                             features(part, key, shift);
@@ -198,16 +201,25 @@ impl<'a> Operands<'a> {
         );
     }
 
-    /// Rows of `v`, dense; 0 for a padded key, whatever the tensor holds there.
-    pub fn values(&self, b: usize, s: usize, keys: Range<usize>, values: &mut [f32]) {
-        let (rows, real) = (self.shape.value_rows(b, s / self.splits), self.mask.valid_row(b));
-        for (row, j) in values.chunks_exact_mut(self.shape.value_width).zip(keys) {
+    /// Rows of `v`, dense, in place or copied to `buffer`; 0 for a padded key, whatever the tensor holds there.
+    ///
+    /// Rows far apart are copied too: those of a power of two of bytes apart share so few sets of the cache that products
+    /// which read them more than once would evict them themselves.
+    pub fn values<'t>(&'t self, b: usize, s: usize, keys: Range<usize>, buffer: &'t mut [f32]) -> Matrix<'t> {
+        let rows = self.shape.value_rows(b, s / self.splits);
+        let real = self.mask.valid_row(b);
+        if real.is_none() && rows.stride == rows.width {
+            return Matrix::rows(&self.v[rows.start(keys.start)..], rows.width);
+        }
+        for (row, j) in buffer.chunks_exact_mut(rows.width).zip(keys) {
             if real.is_some_and(|real| real[j] == 0) {
                 row.fill(0.0);
             } else {
+                prefetch(self.v, &rows, j);
                 row.copy_from_slice(rows.row(self.v, j));
             }
         }
+        Matrix::rows(buffer, rows.width)
     }
 
     /// Gradients of numerator and denominator: rows `dO_i / den_i`, and `-dO_i.out_i / den_i`.
@@ -226,6 +238,8 @@ impl<'a> Operands<'a> {
             || {
                 let scaled = grad_numerators.chunks_exact_mut(self.shape.value_width).zip(grad_denominators);
                 for ((scaled, grad_denominator), i) in scaled.zip(queries) {
+                    prefetch(output.grad, &rows, i);
+                    prefetch(output.out, &rows, i);
                     let (grad, scale) = (rows.row(output.grad, i), inverse(denominators[i]));
                     for (y, &x) in scaled.iter_mut().zip(grad) {
                         *y = x * scale;
@@ -237,14 +251,14 @@ impl<'a> Operands<'a> {
     }
 
     /// Adds rows to a sum: `Z += left^T right` and `z += left^T coefficients`, every coefficient 1 if there are none.
-    pub fn accumulate(&self, sum: &mut [f32], left: &[f32], right: &[f32], coefficients: Option<&[f32]>) {
+    pub fn accumulate(&self, sum: &mut [f32], left: &[f32], right: Matrix, coefficients: Option<&[f32]>) {
         let (width, value_width) = (self.shape.head_width, self.shape.value_width);
         let (numerators, z) = sum.split_at_mut(width * value_width);
         product(
             (width, value_width, left.len() / width),
             1.0,
             Matrix::rows(left, width).transposed(),
-            Matrix::rows(right, value_width),
+            right,
             Write::Add,
             numerators,
             value_width,
