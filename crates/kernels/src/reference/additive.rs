@@ -51,6 +51,8 @@ impl Setting<'_> {
     }
 
     /// Weights `[H][N][N]` of the average that each row sees, and that average of `x`.
+    // Indices as in the formulas.
+    #[allow(clippy::needless_range_loop)]
     fn average(&self, x: &Sequence, vectors: &[f64], sees: &dyn Fn(usize, usize) -> bool) -> (Vec<Sequence>, Sequence) {
         let scale = 1.0 / (self.head_width as f64).sqrt();
         let mut averages = vec![vec![0.0; self.width]; self.tokens];
@@ -76,6 +78,8 @@ impl Setting<'_> {
     }
 
     /// Given the gradient of the averages, adds those of `x` and of the score vectors.
+    // Indices as in the formulas.
+    #[allow(clippy::needless_range_loop)]
     fn average_backward(
         &self,
         x: &Sequence,
