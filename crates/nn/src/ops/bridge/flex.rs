@@ -45,8 +45,18 @@ fn with_views<R>(inputs: &[FlexTensor], task: impl FnOnce(&[View<f32>]) -> R) ->
     task(&views)
 }
 
+/// The same tensor in row-major order.
 fn dense(tensor: FlexTensor) -> FlexTensor {
-    if tensor.is_contiguous() { tensor } else { tensor.to_contiguous() }
+    let layout = tensor.layout();
+    if layout.is_contiguous() {
+        return tensor;
+    }
+    // One element seen everywhere, as in the gradient that a plain sum sends back: Burn would gather it step by step.
+    let still = layout.shape().iter().zip(layout.strides()).all(|(&size, &stride)| size == 1 || stride == 0);
+    if let (true, Some(&value)) = (still, tensor.storage::<f32>().get(layout.start_offset())) {
+        return wrap(vec![value; layout.num_elements()], layout.shape());
+    }
+    tensor.to_contiguous()
 }
 
 fn slice(tensor: &FlexTensor) -> &[f32] {

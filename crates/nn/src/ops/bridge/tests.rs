@@ -105,8 +105,11 @@ fn plain_tensors_give_the_value_whatever_their_layout() {
     assert!(runs_kernels(&device));
     let (x, w) = (Tensor::from_data(X, &device), Tensor::from_data(W, &device));
     assert_eq!(values(weighted(&x, &w)), [0.5, 4.0, -9.0, 1.0]);
-    let turned = weighted(&x.clone().transpose(), &w.transpose());
+    let turned = weighted(&x.clone().transpose(), &w.clone().transpose());
     assert_eq!(values(turned), [0.5, -9.0, 4.0, 1.0]);
+    // One element seen everywhere.
+    let same = Tensor::<2>::from_data([[3.0]], &device).expand([2, 2]);
+    assert_eq!(values(weighted(&same, &w)), [4.5, 9.0, -9.0, 36.0]);
     // A view into the middle of a buffer.
     let row = x.narrow(0, 1, 1);
     assert_eq!(values(weighted(&row, &row)), [27.0, 0.125]);
