@@ -211,7 +211,7 @@ impl Shared<'_> {
     pub unsafe fn write_keys(&self, (b, s, block): (usize, usize, usize), keys: Range<usize>, chunk: &KeyChunk) {
         let operands = self.operands;
         let (shape, width, key_head) = (operands.shape, operands.shape.head_width, s / operands.splits);
-        let first = s % operands.splits == 0;
+        let first = s.is_multiple_of(operands.splits);
         for r in 0..operands.components {
             let sum = (b * operands.sums() + s) * self.blocks + block;
             // SAFETY: the sums of a block belong to the task that owns it.
