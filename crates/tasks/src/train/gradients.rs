@@ -115,10 +115,12 @@ mod tests {
     use burn::tensor::Device;
     use regard_nn::{
         attention::AttentionConfig,
-        models::{Classifier, ModelConfig, TokenBatch},
+        models::{Classifier, LanguageModel, ModelConfig, TokenBatch},
     };
+    use regard_testkit::{Report, cases};
 
     use super::*;
+    use crate::train::{HostTensor, OptimizerConfig};
 
     fn batch(rows: std::ops::Range<i32>) -> Batch {
         let ids: Vec<i32> = rows.clone().flat_map(|row| (0..6).map(move |i| (row * 5 + i * i) % 9)).collect();
@@ -153,5 +155,56 @@ mod tests {
             Gradients(BTreeMap::from([("a".into(), vec![3.0; 2 * NORM_CHUNK + 1]), ("b".into(), vec![-4.0, 0.0])]));
         let want = (9.0 * (2 * NORM_CHUNK + 1) as f64 + 16.0).sqrt();
         assert!((gradients.norm() - want).abs() < 1e-9 * want);
+    }
+
+    #[test]
+    fn ten_updates_give_the_golden_losses() {
+        let mut report = Report::new();
+        for name in ["model_softmax", "model_nope_mgk"] {
+            let case = cases().into_iter().find(|case| case.name() == name).unwrap();
+            let (tensors, options) = (case.load(), &case.options);
+            let size = |name: &str| options[name].as_u64().unwrap() as usize;
+            let number = |name: &str| options[name].as_f64().unwrap();
+            let config = ModelConfig {
+                width: size("width"),
+                layers: size("layers"),
+                feed_forward: size("feed_forward"),
+                tied_head: options["tied_head"].as_bool().unwrap(),
+                ..ModelConfig::default()
+            };
+            let attention = AttentionConfig {
+                mechanism: options["attention"].as_str().unwrap().parse().unwrap(),
+                heads: size("heads"),
+                position: serde_json::from_value(options["positions"].clone()).unwrap(),
+                ..AttentionConfig::default()
+            };
+            let device = Device::flex().autodiff();
+            let model = LanguageModel::new(&config, &attention, size("vocab"), size("context"), 1, &device).unwrap();
+            let parameters = tensors.iter().filter_map(|(name, tensor)| {
+                let tensor_of = || HostTensor { shape: tensor.shape.clone(), data: tensor.f32() };
+                name.strip_prefix("param.").map(|name| (name.to_string(), tensor_of()))
+            });
+            let mut model = Model::Language(model).with_host(parameters.collect()).unwrap();
+            let ids = |name: &str| tensors.tensor(name).i64().iter().map(|&id| id as i32).collect::<Vec<_>>();
+            let tokens = TokenBatch::full(ids("tokens"), size("batch")).unwrap();
+            let batch = Batch { tokens, targets: ids("targets").into() };
+            let rate = number("lr");
+            let mut adam = AdamW::new(OptimizerConfig {
+                learning_rate: rate,
+                beta1: number("beta1"),
+                beta2: number("beta2"),
+                epsilon: number("eps"),
+                weight_decay: number("weight_decay"),
+            });
+            let mut losses = Vec::new();
+            for t in 1..=size("steps") + 1 {
+                let (loss, gradients) = Gradients::of(&model, std::slice::from_ref(&batch), 0, t as u64);
+                losses.push(loss);
+                model = gradients.apply(model, &mut adam, t, rate, 1.0);
+            }
+            let expected = tensors.tensor("step_losses").f64();
+            report.compare(format!("{name} losses"), &losses, expected, case.bound("step_losses"));
+        }
+        report.finish();
     }
 }

@@ -59,6 +59,22 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
+/// Lets freed buffers stay with the process, for the next step to take again.
+///
+/// Every step allocates and frees the same hundreds of megabytes. By default the GNU C library hands large blocks back to
+/// the system at once, which must clear each page when it gives it out again: a fifth of the time of a training step.
+/// To be called once, before any thread starts. Does nothing with other libraries.
+pub fn keep_freed_buffers() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: sets two numbers of the allocator; blocks already handed out are not affected.
+    unsafe {
+        // The largest that version 2.36 takes on 64 bits: larger blocks are mapped for themselves as before.
+        const MOST: libc::c_int = 32 << 20;
+        libc::mallopt(libc::M_MMAP_THRESHOLD, MOST);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX);
+    }
+}
+
 /// Largest number of bytes in use at once since the start or the last [`reset_peak`]: allocated ones where
 /// [`CountingAllocator`] is in place, else resident ones as far as the system tells.
 pub fn peak_bytes() -> Option<u64> {
