@@ -204,6 +204,9 @@ fn a_run_that_died_continues_from_its_last_checkpoint() {
     second.run().unwrap();
     assert_same(&trainer.checkpoint(), &second.checkpoint());
     assert_eq!(figures(&whole), figures(&died));
+    let model = second.checkpoint().model;
+    let prior = model.iter().find(|(name, _)| name.ends_with(".prior")).expect("the prior is saved").1;
+    assert!(prior.data.iter().any(|share| *share != prior.data[0]), "the prior has moved");
 }
 
 #[test]

@@ -42,6 +42,7 @@ impl Batch {
 
 /// Training batches without end: batch `i` is a function of data, seed and `i`.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant)] // One value a run.
 pub(super) enum Batches<'a> {
     Classification(TrainBatches<'a>),
     Language { data: &'a LanguageData, seed: u64, rows: usize },

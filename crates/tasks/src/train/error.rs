@@ -28,7 +28,10 @@ pub enum TrainError {
     #[error(transparent)]
     Data(#[from] DataError),
     /// A run directory that already holds something.
-    #[error("{} is not empty; continue its run with --resume, start over with --overwrite, or choose another directory", path.display())]
+    #[error(
+        "{} is not empty; continue its run with --resume, start over with --overwrite, or choose another directory",
+        path.display()
+    )]
     NotEmpty {
         /// The directory.
         path: PathBuf,

@@ -10,8 +10,9 @@ use crate::{
     metrics::{accuracy, count_correct, perplexity},
 };
 
-/// Measures `model`, which should be without autodiff ([`burn::module::Module::valid`]), on a split of `data` in batches of `rows`:
-/// all of it or, if `most` is not 0, that many batches spread over it. `step` is that of the report.
+/// Measures `model` on a split of `data` in batches of `rows`: all of it or, if `most` is not 0, that many batches
+/// spread over it. The model should be without autodiff ([`valid`](burn::module::Module::valid)). `step` is that of
+/// the report.
 ///
 /// # Errors
 /// Batches of no rows.

@@ -61,8 +61,9 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
 /// Lets freed buffers stay with the process, for the next step to take again.
 ///
-/// Every step allocates and frees the same hundreds of megabytes. By default the GNU C library hands large blocks back to
-/// the system at once, which must clear each page when it gives it out again: a fifth of the time of a training step.
+/// Every step allocates and frees the same hundreds of megabytes. By default the GNU C library hands large blocks back
+/// to the system at once, which must clear each page when it gives it out again: a fifth of the time of a training
+/// step.
 /// To be called once, before any thread starts. Does nothing with other libraries.
 pub fn keep_freed_buffers() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]

@@ -77,7 +77,7 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// With somebody who watches.
+    /// With somebody who watches; before [`Trainer::with_directory`], to be told of a resumed run.
     #[must_use]
     pub fn with_progress(self, progress: &'a dyn Progress) -> Self {
         Self { progress, ..self }
@@ -97,6 +97,7 @@ impl<'a> Trainer<'a> {
         if let Some(checkpoint) = directory.take_checkpoint() {
             let path = directory.checkpoints().last().unwrap_or_else(|| directory.path().into());
             self.restore(checkpoint).map_err(|problem| TrainError::checkpoint(path, problem))?;
+            self.progress.message(&format!("continuing after step {}", self.state.step));
         }
         self.directory = Some(directory);
         Ok(self)
@@ -158,7 +159,9 @@ impl<'a> Trainer<'a> {
         let config = self.config;
         while self.state.step < config.steps {
             if self.out_of_patience() {
-                return Ok(Outcome::Stopped { step: self.state.step });
+                let (step, patience) = (self.state.step, config.patience);
+                self.progress.message(&format!("stopping at step {step}: no better metric in {patience} evaluations"));
+                return Ok(Outcome::Stopped { step });
             }
             let report = self.update()?;
             let step = report.step;
