@@ -420,7 +420,7 @@ impl AttentionOptions {
             return Err(Error::option("heads", 0, "at least 1"));
         }
         let key_heads = self.key_heads();
-        if key_heads == 0 || self.heads % key_heads != 0 {
+        if key_heads == 0 || !self.heads.is_multiple_of(key_heads) {
             return Err(Error::option("key_value_heads", key_heads, format!("a divisor of heads ({})", self.heads)));
         }
         if self.keys.components == 0 {

@@ -116,7 +116,7 @@ impl AttentionShape {
         }
         Error::check_shape("k", k, &shape.key_shape(mixture))?;
         Error::check_shape("v", v, &shape.value_shape())?;
-        if heads % key_heads != 0 {
+        if !heads.is_multiple_of(key_heads) {
             return Err(Error::option(
                 "heads",
                 format!("{heads} query heads over {key_heads} key heads"),

@@ -1,4 +1,6 @@
 //! What is measured about attention: cost, comparisons, reports.
 
+pub mod attend;
+pub mod compare;
 pub mod cost;
 pub mod report;

@@ -12,10 +12,10 @@ use crate::{
     Rows,
     gemm::{Matrix, Write, product},
     parallel::{Disjoint, for_each, with_scratch},
-    simd::vectorize,
+    simd::{dot, vectorize},
 };
 
-use super::plan::{Average, BLOCK, Plan, add_scaled, dot, follow, multiply};
+use super::plan::{Average, BLOCK, Plan, add_scaled, follow, multiply};
 
 /// Columns of `u` whose share of the gradient of `w_t` is one task.
 const PROJECTION_ROWS: usize = 64;

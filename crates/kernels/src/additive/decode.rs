@@ -3,12 +3,12 @@
 use crate::{
     Decode, View,
     gemm::{Matrix, Write, product},
-    simd::{exp, vectorize},
+    simd::{dot, exp, vectorize},
 };
 
 use super::{
     Additive,
-    plan::{Plan, dot, follow},
+    plan::{Plan, follow},
 };
 
 /// Running softmax averages of rows `[B,H,D]`.

@@ -6,10 +6,10 @@ use crate::{
     Layout, Rows, Saved,
     gemm::{Matrix, Write, product},
     parallel::{Disjoint, for_each, with_scratch},
-    simd::{exp, max, sum, vectorize},
+    simd::{dot, exp, max, sum, vectorize},
 };
 
-use super::plan::{Average, BLOCK, Plan, add_scaled, dot, follow, multiply};
+use super::plan::{Average, BLOCK, Plan, add_scaled, follow, multiply};
 
 /// Stands for "no maximum yet": below every score, but finite, so that differences with it are never NaN.
 const LOWEST: f32 = f32::MIN;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{AttentionShape, Mask, Rows, View, mechanism::AdditiveScores, simd::LANES};
+use crate::{AttentionShape, Mask, Rows, View, mechanism::AdditiveScores};
 
 use super::Additive;
 
@@ -184,31 +184,6 @@ pub(super) fn multiply(to: &mut [f32], a: &[f32], b: &[f32]) {
     for ((to, &a), &b) in to.iter_mut().zip(a).zip(b) {
         *to = a * b;
     }
-}
-
-/// `sum_i a_i b_i`. Whole blocks of lanes keep the running sums in one register, about five times as fast at the widths
-/// of heads as a loop over indices.
-#[inline(always)]
-pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let (a_blocks, a_rest) = a.as_chunks::<LANES>();
-    let (b_blocks, b_rest) = b.as_chunks::<LANES>();
-    let mut lanes = [0.0f32; LANES];
-    for (a, b) in a_blocks.iter().zip(b_blocks) {
-        for (lane, total) in lanes.iter_mut().enumerate() {
-            *total = a[lane].mul_add(b[lane], *total);
-        }
-    }
-    for ((total, &a), &b) in lanes.iter_mut().zip(a_rest).zip(b_rest) {
-        *total = a.mul_add(b, *total);
-    }
-    let mut width = LANES / 2;
-    while width > 0 {
-        for lane in 0..width {
-            lanes[lane] += lanes[lane + width];
-        }
-        width /= 2;
-    }
-    lanes[0]
 }
 
 /// `y += alpha x`.

@@ -184,7 +184,7 @@ mod tests {
     fn gelu_agrees_with_its_twin() {
         for shape in [vec![7], vec![3, 5], vec![2, 700, 33]] {
             let x = check::draw(&shape, 3.0, 1);
-            check::all(&Activation { curve: Curve::Gelu, bias: false }, &[x.clone()]);
+            check::all(&Activation { curve: Curve::Gelu, bias: false }, std::slice::from_ref(&x));
             let bias = check::draw(&shape[shape.len() - 1..], 1.0, 2);
             check::all(&Activation { curve: Curve::Gelu, bias: true }, &[x, bias]);
         }

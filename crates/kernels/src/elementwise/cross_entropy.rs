@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{for_blocks, rows_per_block, sum_pairs};
+use super::{for_blocks, rows_per_block};
 use crate::{
     Error, Operator, Reference, Saved, View,
-    simd::{exp, max, vectorize},
+    simd::{exp, max, sum_pairs, vectorize},
 };
 
 /// Target of a row that does not count.

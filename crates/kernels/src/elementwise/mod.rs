@@ -23,7 +23,7 @@ pub use layer_norm::LayerNorm;
 use crate::{
     Error,
     parallel::{Disjoint, for_each},
-    simd::{LANES, sum, vectorize},
+    simd::vectorize,
 };
 
 /// Elements in a block: 64 KiB, so that a block's input and output stay in the second-level cache together, and enough
@@ -63,25 +63,6 @@ fn sum_of_rows(rows: &[f32], width: usize) -> Vec<f32> {
         || rows.chunks_exact(width.max(1)).for_each(|row| add(&mut sum, row)),
     );
     sum
-}
-
-/// `sum_i f(x_i, y_i)`, in the order of [`crate::simd::sum`].
-///
-/// Hands `f` elements instead of an index, so that no bounds check stands between the loop and vector code.
-#[inline(always)]
-fn sum_pairs(x: &[f32], y: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut lanes = [0.0f32; LANES];
-    let mut blocks = x.chunks_exact(LANES).zip(y.chunks_exact(LANES));
-    for (x, y) in &mut blocks {
-        for ((lane, &x), &y) in lanes.iter_mut().zip(x).zip(y) {
-            *lane += f(x, y);
-        }
-    }
-    let whole = x.len() / LANES * LANES;
-    for ((lane, &x), &y) in lanes.iter_mut().zip(&x[whole..]).zip(&y[whole..]) {
-        *lane += f(x, y);
-    }
-    sum(LANES, |lane| lanes[lane])
 }
 
 /// `y += x`.

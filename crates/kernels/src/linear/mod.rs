@@ -10,7 +10,6 @@ mod causal;
 mod decode;
 mod gradients;
 mod operands;
-mod prefetch;
 
 use crate::{AttentionShape, Decode, Error, Layout, Mask, Operator, Reference, Saved, View, reference};
 use decode::Sums;

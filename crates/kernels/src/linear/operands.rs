@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::prefetch::prefetch;
 use crate::{
     AttentionShape, Mask, Rows, View,
     gemm::{Matrix, Write, product},
@@ -158,7 +157,7 @@ impl<'a> Operands<'a> {
             #[inline(always)]
             || {
                 for (row, i) in features.chunks_exact_mut(width).zip(queries) {
-                    prefetch(self.q, &rows, i);
+                    simd::prefetch(self.q, &rows, i);
                     for (f, &x) in row.iter_mut().zip(rows.row(self.q, i)) {
                         *f = phi(x);
                     }
@@ -187,7 +186,7 @@ impl<'a> Operands<'a> {
                             }
                             continue;
                         }
-                        prefetch(self.k, &rows, keys.start + t);
+                        simd::prefetch(self.k, &rows, keys.start + t);
                         let key = rows.row(self.k, keys.start + t);
                         if let Some(part) = components.get_mut((r * count + t) * width..(r * count + t + 1) * width) {
                             features(part, key, shift);
@@ -215,7 +214,7 @@ impl<'a> Operands<'a> {
             if real.is_some_and(|real| real[j] == 0) {
                 row.fill(0.0);
             } else {
-                prefetch(self.v, &rows, j);
+                simd::prefetch(self.v, &rows, j);
                 row.copy_from_slice(rows.row(self.v, j));
             }
         }
@@ -238,8 +237,8 @@ impl<'a> Operands<'a> {
             || {
                 let scaled = grad_numerators.chunks_exact_mut(self.shape.value_width).zip(grad_denominators);
                 for ((scaled, grad_denominator), i) in scaled.zip(queries) {
-                    prefetch(output.grad, &rows, i);
-                    prefetch(output.out, &rows, i);
+                    simd::prefetch(output.grad, &rows, i);
+                    simd::prefetch(output.out, &rows, i);
                     let (grad, scale) = (rows.row(output.grad, i), inverse(denominators[i]));
                     for (y, &x) in scaled.iter_mut().zip(grad) {
                         *y = x * scale;

@@ -27,8 +27,8 @@ pub fn exp(x: f32) -> f32 {
     // n reaches 128 only where the result overflows; two half steps keep the exponent bits in range.
     let bits = shifted.to_bits().wrapping_sub(ROUND.to_bits()) as i32;
     let half = bits >> 1;
-    let scale = |e: i32| f32::from_bits(((e + 127) as u32) << 23);
-    let y = p * scale(half) * scale(bits - half);
+    let scale = |e: i32| f32::from_bits((e.wrapping_add(127) as u32) << 23);
+    let y = p * scale(half) * scale(bits.wrapping_sub(half));
     let y = if x < -87.3 { 0.0 } else { y };
     if x > 88.7 { f32::INFINITY } else { y }
 }

@@ -121,7 +121,6 @@ impl Scores<'_> {
                 self.backward_segment(place, &keys, ([&saved[1], &saved[2], &deltas], grad_out), variance, &shared);
             }
         });
-        drop(shared);
         Gradients {
             q: add_up(q, self.q.len(), segments),
             k,
@@ -156,7 +155,6 @@ impl Scores<'_> {
                 },
             );
         });
-        drop(written);
         deltas
     }
 

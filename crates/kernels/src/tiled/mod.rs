@@ -153,7 +153,7 @@ impl<'a> Scores<'a> {
                     let key = rows.row(self.k, j);
                     let square = match shift {
                         None => simd::dot(key, key),
-                        Some(shift) => simd::sum(key.len(), |c| (key[c] + shift[c]) * (key[c] + shift[c])),
+                        Some(shift) => simd::sum_pairs(key, shift, |key, shift| (key + shift) * (key + shift)),
                     };
                     use_norm(term, half * square);
                 }

@@ -52,7 +52,6 @@ impl Scores<'_> {
                 }
             });
         });
-        drop(written);
         prior
     }
 

@@ -1,6 +1,6 @@
 //! Passes over one row of a tile, to be called inside [`crate::simd::vectorize`].
 
-use crate::simd::{LANES, exp2};
+use crate::simd::{LANES, exp2, tree};
 
 /// Largest `x_j f + c_j`.
 #[inline(always)]
@@ -169,17 +169,4 @@ pub(super) fn add_up(w: &[f32], columns: &mut [f32]) -> f32 {
         *lane += w;
     }
     tree(lanes)
-}
-
-/// Sum of the lanes in a fixed order.
-#[inline(always)]
-fn tree(mut lanes: [f32; LANES]) -> f32 {
-    let mut width = LANES / 2;
-    while width > 0 {
-        for l in 0..width {
-            lanes[l] += lanes[l + width];
-        }
-        width /= 2;
-    }
-    lanes[0]
 }

@@ -9,7 +9,7 @@ const AHEAD: usize = 8;
 ///
 /// In the token-first layout the rows of one head lie a page or half of one apart, which no hardware foresees.
 #[inline(always)]
-pub(super) fn prefetch<T>(data: &[T], rows: &Rows, i: usize) {
+pub fn prefetch<T>(data: &[T], rows: &Rows, i: usize) {
     #[cfg(target_arch = "x86_64")]
     if i + AHEAD < rows.count {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

@@ -1,0 +1,238 @@
+//! What can be typed.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+const CODES: &str = "Exit codes: 0 done, 1 a check failed, 2 wrong usage or configuration, 3 data missing or corrupt or a \
+file that cannot be written, 4 a number that is not finite, 130 or 143 stopped by a signal after a checkpoint.";
+
+/// Efficient attention: train, compare and look into transformers with any attention mechanism.
+#[derive(Debug, Parser)]
+#[command(name = "regard", version, after_help = CODES, arg_required_else_help = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// Options of every command.
+#[derive(Clone, Debug, Args)]
+pub struct Common {
+    /// Threads that compute; all processors by default.
+    #[arg(long, global = true, env = "REGARD_THREADS", value_name = "N")]
+    pub threads: Option<usize>,
+    /// Results on standard output as JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// No progress on standard error.
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
+}
+
+/// Where a configuration comes from.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Source {
+    /// Named configuration; 'regard list presets' shows them.
+    #[arg(long, env = "REGARD_PRESET", value_name = "NAME")]
+    pub preset: Option<String>,
+    /// Configuration file (TOML), laid over the preset.
+    #[arg(long, env = "REGARD_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// One key of the configuration, as in model.width=128; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Attention mechanism ('regard list mechanisms'); short for --set mechanism=NAME.
+    #[arg(long, value_name = "NAME")]
+    pub mechanism: Option<String>,
+    /// Task ('regard list tasks'); short for --set task.name=NAME.
+    #[arg(long, value_name = "NAME")]
+    pub task: Option<String>,
+    /// Seed of everything drawn; short for --set seed=N.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+}
+
+/// The directory of a run or comparison.
+#[derive(Clone, Debug, Args)]
+pub struct Directory {
+    /// Directory for checkpoints, metrics and reports; below 'runs' by default.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Continue what is in the directory.
+    #[arg(long, conflicts_with = "overwrite")]
+    pub resume: bool,
+    /// Remove what is in the directory and start over.
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Directory for generated data, or 'none' to generate them anew.
+    #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Train one model.
+    Train {
+        #[command(flatten)]
+        source: Source,
+        #[command(flatten)]
+        directory: Directory,
+    },
+    /// Measure a trained model on a split of its data.
+    Eval(Eval),
+    /// Train the same model with each of several mechanisms and put quality, time and memory side by side.
+    Compare {
+        #[command(flatten)]
+        source: Source,
+        #[command(flatten)]
+        directory: Directory,
+    },
+    /// Apply one mechanism to the tensors of a safetensors file.
+    Attend(Attend),
+    /// Parameters, operations and bytes of a model, before it is run.
+    Cost(Cost),
+    /// Print text from a trained language model.
+    Generate(Generate),
+    /// Mechanisms, tasks and presets.
+    List {
+        /// What to list; everything by default.
+        what: Option<Listed>,
+    },
+    /// Check this machine and this build.
+    Doctor,
+    /// Print the configuration that a command with these options would use.
+    Config {
+        #[command(flatten)]
+        source: Source,
+    },
+    /// Completions for a shell, on standard output.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct Eval {
+    /// Directory of a run.
+    pub run: PathBuf,
+    /// Part of the data.
+    #[arg(long, value_enum, default_value_t = SplitName::Test)]
+    pub split: SplitName,
+    /// Which of the run's checkpoints.
+    #[arg(long, value_enum, default_value_t = Which::Best)]
+    pub checkpoint: Which,
+    /// Sequences at once; as in training by default.
+    #[arg(long, value_name = "N")]
+    pub batch: Option<usize>,
+    /// Directory for generated data, or 'none' to generate them anew.
+    #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SplitName {
+    /// To choose by.
+    Valid,
+    /// To report.
+    Test,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Which {
+    /// The best on the validation split.
+    Best,
+    /// The newest.
+    Last,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Listed {
+    /// Attention mechanisms.
+    Mechanisms,
+    /// Tasks.
+    Tasks,
+    /// Named configurations.
+    Presets,
+}
+
+/// Tensors of the input: q [B,H,N,D], k [B,Hk,S,D] (mixtures [B,Hk,M,S,D]), v [B,Hk,S,Dv], F32 or F64; optional valid
+/// [B,S] and query_valid [B,N] (U8), bias [H,N,S] (softmax), log_prior [H,M] or [H,M,S], variance [M], shift [Hk,M,D],
+/// prior [H,M,S] (soft-em), w_q, w_k and w_t (fastformer), grad_out. Tensors of the output: out, lse where it exists,
+/// prior_after (soft-em), and grad.NAME of each input where grad_out is given.
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Attend {
+    /// Attention mechanism.
+    #[arg(long, value_name = "NAME")]
+    pub mechanism: String,
+    /// Each query sees only keys up to its own position (bottom-right aligned).
+    #[arg(long)]
+    pub causal: bool,
+    /// One option of the mechanism, as in keys.design=shifted; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Safetensors file to read.
+    #[arg(long, value_name = "FILE")]
+    pub input: PathBuf,
+    /// Safetensors file to write.
+    #[arg(long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Score scale in place of 1/sqrt(D); softmax only.
+    #[arg(long, value_name = "NUMBER")]
+    pub scale: Option<f64>,
+    /// Run the float64 twin instead of the kernel.
+    #[arg(long)]
+    pub reference: bool,
+    /// Draws the shifts that the file does not give.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+}
+
+#[derive(Debug, Args)]
+pub struct Cost {
+    #[command(flatten)]
+    pub source: Source,
+    /// Tokens in a sequence; the task's longest by default.
+    #[arg(long, value_name = "N")]
+    pub length: Option<usize>,
+    /// Sequences in a training step; train.batch by default.
+    #[arg(long, value_name = "N")]
+    pub batch: Option<usize>,
+    /// Tokens behind the decoder whose state is measured; the length by default.
+    #[arg(long, value_name = "N")]
+    pub decoded: Option<usize>,
+    /// Tokens in the vocabulary; the task's by default.
+    #[arg(long, value_name = "N")]
+    pub vocabulary: Option<usize>,
+    /// Also the curves over length and width of every mechanism of compare.mechanisms, and those of the MGK paper
+    /// (figures 3, 4 and 10).
+    #[arg(long)]
+    pub curves: bool,
+    /// Directory for the curves as SVG and a report.
+    #[arg(long, value_name = "DIR", requires = "curves")]
+    pub out: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct Generate {
+    /// Directory of a run of a language model.
+    pub run: PathBuf,
+    /// Text to continue.
+    #[arg(long, default_value = "\n", value_name = "TEXT")]
+    pub prompt: String,
+    /// Characters to print.
+    #[arg(long, default_value_t = 500, value_name = "N")]
+    pub tokens: usize,
+    /// Scales the randomness of each choice; 0 takes the most probable character.
+    #[arg(long, default_value_t = 0.8, value_name = "NUMBER")]
+    pub temperature: f64,
+    /// Seed of the choices.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub seed: u64,
+    /// Which of the run's checkpoints.
+    #[arg(long, value_enum, default_value_t = Which::Best)]
+    pub checkpoint: Which,
+}

@@ -1,0 +1,47 @@
+//! `regard attend`
+
+use std::fs;
+
+use regard_lab::{
+    attend::{Request, attend},
+    report::write_atomically,
+};
+
+use crate::{
+    args::{Attend, Common},
+    config::Layers,
+    error::{Failure, Outcome},
+};
+
+/// Applies one mechanism to a file.
+///
+/// # Errors
+/// Options that do not exist, a file that cannot be read or written, tensors that do not fit.
+pub fn run(args: &Attend, common: &Common) -> Outcome {
+    let mut layers = Layers::new();
+    layers.set_named("mechanism", &args.mechanism)?;
+    for assignment in &args.set {
+        layers.assign(assignment, "--set")?;
+    }
+    if args.causal {
+        layers.set("causal", "true", "--causal")?;
+    }
+    let config = layers.resolve()?;
+    let file = fs::read(&args.input).map_err(|error| Failure::reading(&args.input, &error))?;
+    let request = Request {
+        options: config.attention,
+        chosen: &|key| layers.is_set(key),
+        scale: args.scale,
+        reference: args.reference,
+        seed: args.seed,
+    };
+    let output = attend(&file, &request).map_err(|error| {
+        let failure = Failure::from(error);
+        Failure { message: format!("{}: {}", args.input.display(), failure.message), ..failure }
+    })?;
+    write_atomically(&args.output, &output).map_err(|error| Failure::writing(&args.output, &error))?;
+    if common.json {
+        super::print_json(&serde_json::json!({ "output": args.output, "bytes": output.len() }));
+    }
+    Ok(())
+}

@@ -1,0 +1,191 @@
+//! `regard compare`
+
+use std::{
+    cell::OnceCell,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use regard_lab::compare::{self, Candidate, Comparison, Plan, RunResult, Watch};
+use regard_tasks::{
+    data::TaskData,
+    train::Progress,
+};
+
+use super::{command_line, environment, load, print_json, resolve, training_device};
+use crate::{
+    args::{Common, Directory, Source},
+    config::RunConfig,
+    console::TrainingBar,
+    error::{Failure, Outcome},
+    signal,
+};
+
+const CONFIG: &str = "config.toml";
+const REPORT: &str = "report.html";
+
+/// Trains the same model with each mechanism and reports.
+///
+/// # Errors
+/// Those of the configuration, the data and the runs.
+pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
+    let config = resolve(source)?;
+    let candidates = candidates(&config)?;
+    config.task.check()?;
+    config.train.check()?;
+    let out = directory.out.clone().unwrap_or_else(|| PathBuf::from("runs/compare"));
+    open(&out, directory, &config)?;
+    let data = load(&config.task, config.seed, directory.cache.as_deref(), common)?;
+    for candidate in &candidates {
+        candidate.model.check(&candidate.attention)?;
+    }
+    let environment = environment();
+    let device = training_device(&config);
+    let plan = Plan {
+        candidates: &candidates,
+        seeds: &config.compare.seeds,
+        data: &data,
+        train: &config.train,
+        directory: &out,
+        environment: &environment,
+        device: &device,
+    };
+    let watch = Console { quiet: common.quiet, bars: (0..64).map(|_| OnceCell::new()).collect() };
+    let results = compare::run(&plan, &watch, &signal::stop_flag())?;
+    let comparison = Comparison {
+        labels: candidates.into_iter().map(|candidate| candidate.label).collect(),
+        results,
+        task: config.task.name.name().into(),
+        setting: setting(&data),
+        majority: Comparison::majority_of(&data),
+        command: command_line(),
+        config: config.to_toml(),
+        environment: environment.clone(),
+    };
+    let files = comparison.write(&out).map_err(|error| Failure::writing(&out, &error))?;
+    if common.json {
+        print_json(&comparison.to_json());
+    } else {
+        print!("{}", comparison.table().to_text());
+        println!("\nreport: {}", files.report.page.display());
+    }
+    Ok(())
+}
+
+/// The models to compare, each with a label of its own.
+fn candidates(config: &RunConfig) -> Outcome<Vec<Candidate>> {
+    let mut all: Vec<Candidate> = Vec::new();
+    for entry in &config.compare.mechanisms {
+        let (label, own) = config.candidate(entry)?;
+        own.model.check(&own.attention)?;
+        if all.iter().any(|other| other.label == label) {
+            return Err(Failure::usage(format!("compare.mechanisms names '{label}' twice, expected each once")));
+        }
+        let config = own.to_toml();
+        all.push(Candidate { label, attention: own.attention, model: own.model, config });
+    }
+    if all.is_empty() {
+        return Err(Failure::usage("compare.mechanisms is empty, expected at least one, as in softmax,mgk"));
+    }
+    if config.compare.seeds.is_empty() {
+        return Err(Failure::usage("compare.seeds is empty, expected at least one, as in 1,2,3"));
+    }
+    Ok(all)
+}
+
+/// Decides what becomes of what is in the directory, and leaves the configuration there.
+///
+/// An unfinished comparison of the same configuration goes on by itself: nothing is lost by that.
+fn open(out: &Path, directory: &Directory, config: &RunConfig) -> Outcome {
+    let occupied = match fs::read_dir(out) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
+        Err(error) => return Err(Failure::reading(out, &error)),
+    };
+    let path = out.join(CONFIG);
+    let text = config.to_toml();
+    let before = fs::read_to_string(&path).ok();
+    if occupied && directory.overwrite {
+        if before.is_none() {
+            return Err(Failure::usage(format!(
+                "{} holds no comparison (no {CONFIG}), so --overwrite leaves it alone; choose another directory",
+                out.display()
+            )));
+        }
+        fs::remove_dir_all(out).map_err(|error| Failure::writing(out, &error))?;
+    } else if occupied {
+        let same = before.as_deref() == Some(&text);
+        let finished = out.join(REPORT).exists();
+        match (same, finished, directory.resume) {
+            (true, false, _) | (true, true, true) => {}
+            (true, true, false) => {
+                return Err(Failure::usage(format!(
+                    "{} holds a finished comparison; see {}, start over with --overwrite, or choose another --out",
+                    out.display(),
+                    out.join(REPORT).display()
+                )));
+            }
+            (false, _, true) => {
+                return Err(Failure::usage(format!(
+                    "{} holds a comparison of another configuration, expected that of {}; resume with the same options",
+                    out.display(),
+                    path.display()
+                )));
+            }
+            (false, _, false) => {
+                return Err(Failure::usage(format!(
+                    "{} is not empty and holds something else; start over with --overwrite, or choose another --out",
+                    out.display()
+                )));
+            }
+        }
+    }
+    regard_lab::report::write_atomically(&path, text.as_bytes()).map_err(|error| Failure::writing(&path, &error))
+}
+
+/// Size of the data in a few words.
+fn setting(data: &TaskData) -> String {
+    match data {
+        TaskData::Classification(data) => format!(
+            "{} training sequences of at most {} tokens, {} for the test",
+            data.train.len(),
+            data.max_length,
+            data.test.len()
+        ),
+        TaskData::Language(data) => format!(
+            "{} training characters, {} for validation, context {}",
+            data.train.len(),
+            data.valid.len(),
+            data.context
+        ),
+    }
+}
+
+/// A bar a run.
+struct Console {
+    quiet: bool,
+    bars: Vec<OnceCell<TrainingBar>>,
+}
+
+impl Watch for Console {
+    fn begin(&self, label: &str, seed: u64, number: usize, total: usize, steps: usize) -> &dyn Progress {
+        let name = format!("[{}/{total}] {label}, seed {seed}", number + 1);
+        self.bars[number % self.bars.len()].get_or_init(|| TrainingBar::new(&name, steps, self.quiet))
+    }
+
+    fn end(&self, result: &RunResult, fresh: bool) {
+        self.bars.iter().filter_map(OnceCell::get).for_each(TrainingBar::finish);
+        if self.quiet {
+            return;
+        }
+        let quality = match (result.test_accuracy, result.test_perplexity) {
+            (Some(accuracy), _) => format!("test accuracy {:.1} %", 100.0 * accuracy),
+            (None, perplexity) => format!("test perplexity {:.3}", perplexity.unwrap_or(f64::NAN)),
+        };
+        let before = if fresh { "" } else { " (done before)" };
+        eprintln!(
+            "{}, seed {}: {quality}, {:.1} ms a step{before}",
+            result.label, result.seed, result.milliseconds_per_step
+        );
+    }
+}

@@ -1,0 +1,134 @@
+//! `regard cost`
+
+use regard_kernels::mechanism::Position;
+use regard_lab::{
+    cost::{
+        ModelCost, ModelSizes, Run,
+        curves::{self, Curve},
+        formulas::PaperSizes,
+    },
+    report::{Block, Report, Section},
+};
+use regard_nn::attention::AttentionConfig;
+use regard_tasks::data::{TaskName, listops};
+use serde_json::json;
+
+use super::{command_line, environment, print_json, resolve};
+use crate::{
+    args::{Common, Cost},
+    config::RunConfig,
+    error::{Failure, Outcome},
+};
+
+/// Characters of the embedded text.
+const CHARACTERS: usize = 65;
+/// Lengths and widths of the curves.
+const LENGTHS: [usize; 8] = [256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768];
+const WIDTHS: [usize; 6] = [64, 128, 256, 512, 1024, 2048];
+
+/// Prints what a model costs.
+///
+/// # Errors
+/// Sizes that cannot be.
+pub fn run(args: &Cost, common: &Common) -> Outcome {
+    let config = resolve(&args.source)?;
+    config.model.check(&config.attention)?;
+    let length = args.length.unwrap_or_else(|| longest(&config));
+    let run = Run {
+        batch: args.batch.unwrap_or(config.train.batch),
+        length,
+        decoded: args.decoded.unwrap_or(length),
+    };
+    let sizes = sizes(&config, args, length);
+    let cost = ModelCost::of(&sizes, run)?;
+    let title = format!("{} ({})", config.attention.label(), config.task.name);
+    let table = cost.table(title.as_str());
+    if !args.curves {
+        if common.json {
+            print_json(&json!({ "cost": cost, "total": cost.total() }));
+        } else {
+            print!("{}", table.to_text());
+        }
+        return Ok(());
+    }
+    let curves = all_curves(&config, args, run)?;
+    if common.json {
+        let tables: Vec<_> = curves.iter().map(|curve| curve.table.to_json()).collect();
+        print_json(&json!({ "cost": cost, "total": cost.total(), "curves": tables }));
+    } else {
+        print!("{}", table.to_text());
+        for curve in &curves {
+            print!("\n{}", curve.table.to_text());
+        }
+    }
+    let Some(out) = &args.out else { return Ok(()) };
+    let blocks = curves.into_iter().flat_map(|curve| {
+        [Block::Chart { name: curve.name, chart: curve.chart }, Block::Table(curve.table)]
+    });
+    let environment = environment();
+    let report = Report {
+        title: "Cost of attention mechanisms".into(),
+        summary: "Closed forms, nothing here was run: parameters, multiply-adds of a forward pass, bytes of a training \
+                  step and of a decoder."
+            .into(),
+        facts: vec![
+            ("command".into(), command_line()),
+            ("date".into(), environment.date),
+            ("version".into(), environment.version),
+        ],
+        sections: vec![
+            Section { title: "The model by part".into(), blocks: vec![Block::Table(table)] },
+            Section { title: "Curves".into(), blocks: blocks.collect() },
+        ],
+    };
+    let written = report.write(out).map_err(|error| Failure::writing(out, &error))?;
+    if !common.json {
+        println!("\nreport: {}", written.page.display());
+    }
+    Ok(())
+}
+
+fn longest(config: &RunConfig) -> usize {
+    match config.task.name {
+        TaskName::Listops => config.task.listops.max_length,
+        TaskName::Text => config.task.text.max_length,
+        TaskName::CharLm => config.task.char_lm.context,
+    }
+}
+
+/// Sizes of the model of a configuration on sequences of `length`.
+fn sizes(config: &RunConfig, args: &Cost, length: usize) -> ModelSizes {
+    let vocabulary = |own| args.vocabulary.unwrap_or(own);
+    let context = length.max(longest(config));
+    let classifier = |own, classes| {
+        ModelSizes::classifier(&config.model, &config.attention, vocabulary(own), classes, context)
+    };
+    match config.task.name {
+        TaskName::Listops => classifier(listops::TOKENS.len() + 1, listops::CLASSES),
+        TaskName::Text => classifier(257, config.task.text.classes),
+        TaskName::CharLm => ModelSizes::language_model(&config.model, &config.attention, vocabulary(CHARACTERS), context),
+    }
+}
+
+/// Curves of every mechanism of the comparison, and those of the MGK paper.
+fn all_curves(config: &RunConfig, args: &Cost, run: Run) -> Outcome<Vec<Curve>> {
+    let longest = LENGTHS[LENGTHS.len() - 1];
+    let mut models = Vec::new();
+    for entry in &config.compare.mechanisms {
+        let (label, mut own) = config.candidate(entry)?;
+        own.model.check(&own.attention)?;
+        // A table of positions would grow along the axis; the curves are about attention.
+        own.attention = AttentionConfig { position: Position::None, ..own.attention };
+        models.push((label, sizes(&own, args, longest)));
+    }
+    let mut all = curves::over_length(&models, run.batch, &LENGTHS)?;
+    all.extend(curves::over_width(&models, run, &WIDTHS)?);
+    let base = PaperSizes {
+        tokens: run.length,
+        heads: config.attention.heads.max(2),
+        head_width: config.model.head_width(&config.attention),
+        width: config.model.width,
+    };
+    all.extend(curves::paper(base));
+    Ok(all)
+}

@@ -1,0 +1,41 @@
+//! `regard eval`
+
+use regard_tasks::train::{Split, evaluate};
+
+use super::{Trained, print_json, trained};
+use crate::{
+    args::{Common, Eval, SplitName},
+    error::{Failure, Outcome},
+};
+
+/// Measures a trained model.
+///
+/// # Errors
+/// A directory without a run, data that are missing.
+pub fn run(args: &Eval, common: &Common) -> Outcome {
+    let Trained { config, data, model, step } = trained(&args.run, args.checkpoint, args.cache.as_deref(), common)?;
+    let split = match args.split {
+        SplitName::Valid => Split::Valid,
+        SplitName::Test => Split::Test,
+    };
+    let batch = args.batch.unwrap_or(config.train.batch);
+    if batch == 0 {
+        return Err(Failure::usage("--batch is 0, expected at least 1"));
+    }
+    let result = evaluate(&model, &data, split, batch, 0, step)?;
+    if common.json {
+        print_json(&serde_json::to_value(&result).expect("plain numbers"));
+        return Ok(());
+    }
+    println!("split       {} ({} sequences)", split.name(), result.sequences);
+    println!("step        {step}");
+    println!("loss        {:.4}", result.loss);
+    if let Some(accuracy) = result.accuracy {
+        println!("accuracy    {:.2} %", 100.0 * accuracy);
+    }
+    if let Some(perplexity) = result.perplexity {
+        println!("perplexity  {perplexity:.4}");
+    }
+    println!("speed       {:.1} sequences/s", result.sequences_per_second());
+    Ok(())
+}

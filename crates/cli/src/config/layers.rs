@@ -1,0 +1,410 @@
+//! Layers of configuration, merged key by key, each key remembering where its value came from.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use toml::{
+    Table, Value,
+    de::{DeTable, DeValue},
+};
+
+use super::{RunConfig, preset};
+use crate::error::{Failure, Outcome};
+use regard_kernels::Mechanism;
+use regard_nn::attention::AttentionConfig;
+use regard_tasks::data::TaskName;
+
+/// Environment variables that are not keys of the configuration: they stand for flags.
+const FLAGS: [&str; 4] = ["REGARD_THREADS", "REGARD_CACHE", "REGARD_CONFIG", "REGARD_PRESET"];
+
+/// A configuration in the making.
+#[derive(Clone, Debug)]
+pub struct Layers {
+    values: Table,
+    /// Every key that exists, with a value of its kind.
+    schema: Table,
+    /// Where a value came from, by dotted key; defaults and presets are not listed.
+    origins: BTreeMap<String, String>,
+}
+
+impl Layers {
+    /// Over the defaults.
+    pub fn new() -> Self {
+        Self::over(RunConfig::default())
+    }
+
+    /// Over a whole configuration.
+    pub fn over(config: RunConfig) -> Self {
+        Self { values: config.to_table(), schema: schema(), origins: BTreeMap::new() }
+    }
+
+    /// Lays a preset over what is there.
+    ///
+    /// # Errors
+    /// A preset that does not exist.
+    pub fn preset(&mut self, name: &str) -> Outcome {
+        let text = preset::find(name).ok_or_else(|| {
+            let names: Vec<&str> = preset::PRESETS.iter().map(|(name, ..)| *name).collect();
+            let near = nearest(name, names.iter().copied());
+            Failure::usage(format!("preset is '{name}', expected one of {}{near}", names.join(", ")))
+        })?;
+        self.text(text, &format!("preset {name}"))
+    }
+
+    /// Lays a file over what is there; its key `preset`, if any, comes below it.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is not TOML, a key that does not exist.
+    pub fn file(&mut self, path: &Path) -> Outcome {
+        let text = fs::read_to_string(path).map_err(|error| Failure::reading(path, &error))?;
+        self.text(&text, &path.display().to_string())
+    }
+
+    /// Lays TOML text over what is there.
+    fn text(&mut self, text: &str, name: &str) -> Outcome {
+        let parsed = DeTable::parse(text).map_err(|error| {
+            let line = error.span().map_or(1, |span| line_of(text, span.start));
+            let problem = error.message().lines().next().unwrap_or("not TOML").to_owned();
+            Failure::usage(format!("{name}:{line}: {problem}; expected TOML, as 'regard config' prints it"))
+        })?;
+        let table = parsed.into_inner();
+        if let Some((_, value)) = table.iter().find(|(key, _)| key.get_ref() == "preset") {
+            let DeValue::String(below) = value.get_ref() else {
+                let line = line_of(text, value.span().start);
+                return Err(Failure::usage(format!("{name}:{line}: preset is no text, expected the name of a preset")));
+            };
+            self.preset(below)?;
+        }
+        self.merge(&table, "", &|start| format!("{name}:{}", line_of(text, start)))
+    }
+
+    fn merge(&mut self, table: &DeTable, prefix: &str, origin: &dyn Fn(usize) -> String) -> Outcome {
+        for (key, value) in table {
+            let path = join(prefix, key.get_ref());
+            if path == "preset" {
+                continue;
+            }
+            let place = origin(key.span().start);
+            match (self.known(&path, &place)?, value.get_ref()) {
+                (Value::Table(_), DeValue::Table(inner)) => self.merge(inner, &path, origin)?,
+                (Value::Table(_), _) => {
+                    return Err(Failure::usage(format!("{place}: {path} is a single value, expected the table [{path}]")));
+                }
+                (_, value) => {
+                    let value = plain(value).ok_or_else(|| Failure::usage(format!("{place}: {path}: no such number")))?;
+                    self.put(&path, value, place);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lays the environment over what is there: `REGARD_MODEL__WIDTH=64` sets `model.width`.
+    ///
+    /// # Errors
+    /// A key that does not exist.
+    pub fn environment(&mut self, variables: impl Iterator<Item = (String, String)>) -> Outcome {
+        let mut ours: Vec<_> = variables.filter(|(name, _)| name.starts_with("REGARD_")).collect();
+        ours.sort();
+        for (name, value) in ours {
+            if !FLAGS.contains(&name.as_str()) {
+                let key = name["REGARD_".len()..].to_lowercase().replace("__", ".");
+                self.set(&key, &value, &format!("environment variable {name}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lays `key=value` over what is there.
+    ///
+    /// # Errors
+    /// No `=`, or a key that does not exist.
+    pub fn assign(&mut self, assignment: &str, origin: &str) -> Outcome {
+        let (key, value) = assignment.split_once('=').ok_or_else(|| {
+            Failure::usage(format!("{origin} '{assignment}' has no '=', expected KEY=VALUE, as in model.width=128"))
+        })?;
+        self.set(key.trim(), value.trim(), origin)
+    }
+
+    /// Sets one key. The text is read as TOML; what is no TOML is a text.
+    ///
+    /// # Errors
+    /// A key that does not exist.
+    pub fn set(&mut self, key: &str, text: &str, origin: &str) -> Outcome {
+        let known = self.known(key, origin)?.clone();
+        if known.is_table() {
+            return Err(Failure::usage(format!("{origin}: {key} is a table, expected one of its keys")));
+        }
+        let parsed = format!("x = {text}").parse::<Table>().ok().and_then(|mut table| table.remove("x"));
+        let value = match (parsed, &known) {
+            // A text that happens to look like a number stays a text where a text is due.
+            (Some(value), Value::String(_)) if !value.is_array() => match value {
+                Value::String(text) => Value::String(text),
+                _ => Value::String(text.to_owned()),
+            },
+            // Lists may be written without brackets and quotes: softmax,mgk.
+            (None, Value::Array(_)) | (Some(Value::Integer(_) | Value::String(_)), Value::Array(_)) => {
+                let items = text.split(',').map(|item| item.trim());
+                let numbers = matches!(&known, Value::Array(known) if known.first().is_some_and(Value::is_integer));
+                let item = |text: &str| match text.parse() {
+                    Ok(number) if numbers => Value::Integer(number),
+                    _ => Value::String(text.to_owned()),
+                };
+                Value::Array(items.filter(|item| !item.is_empty()).map(item).collect())
+            }
+            (Some(value), _) => value,
+            (None, _) => Value::String(text.to_owned()),
+        };
+        self.put(key, value, origin.to_owned());
+        Ok(())
+    }
+
+    /// Sets `mechanism` or `task.name` from the flag of that name. `smgk` and `smlk` are names of mechanisms here too.
+    ///
+    /// # Errors
+    /// A name that is none.
+    pub fn set_named(&mut self, key: &str, name: &str) -> Outcome {
+        let flag = format!("--{}", key.split('.').next().unwrap_or(key));
+        let plain = match name {
+            "smgk" | "smlk" => {
+                self.set("keys.design", "shifted", &flag)?;
+                &name[1..]
+            }
+            _ => name,
+        };
+        let names: Vec<&str> = match key {
+            "mechanism" => Mechanism::ALL.iter().map(|mechanism| mechanism.name()).collect(),
+            _ => TaskName::ALL.iter().map(|task| task.name()).collect(),
+        };
+        if !names.contains(&plain) {
+            let near = nearest(name, names.iter().copied());
+            return Err(Failure::usage(format!("{flag} is '{name}', expected one of {}{near}", names.join(", "))));
+        }
+        self.set(key, plain, &flag)
+    }
+
+    /// Whether somebody set this key, in a file, the environment or on the command line.
+    pub fn is_set(&self, key: &str) -> bool {
+        self.origins.contains_key(key)
+    }
+
+    /// The configuration.
+    ///
+    /// # Errors
+    /// A value of the wrong kind, with the place where it stands.
+    pub fn resolve(&self) -> Outcome<RunConfig> {
+        RunConfig::from_table(self.values.clone()).map_err(|(key, problem)| {
+            let place = self.origins.get(&key).map_or(String::new(), |origin| format!("{origin}: "));
+            Failure::usage(format!("{place}{key}: {problem}"))
+        })
+    }
+
+    fn put(&mut self, path: &str, value: Value, origin: String) {
+        let mut table = &mut self.values;
+        let mut parts = path.split('.').peekable();
+        while let Some(part) = parts.next() {
+            if parts.peek().is_none() {
+                // A whole number is good where a fraction is due.
+                let value = match (table.get(part), value) {
+                    (Some(Value::Float(_)), Value::Integer(whole)) => Value::Float(whole as f64),
+                    (_, value) => value,
+                };
+                table.insert(part.to_owned(), value);
+                break;
+            }
+            let inner = table.entry(part.to_owned()).or_insert_with(|| Value::Table(Table::new()));
+            let Value::Table(inner) = inner else { unreachable!("the schema says that this is a table") };
+            table = inner;
+        }
+        self.origins.insert(path.to_owned(), origin);
+    }
+
+    /// The schema's value of a key.
+    fn known(&self, path: &str, place: &str) -> Outcome<&Value> {
+        let mut table = &self.schema;
+        let mut found = None;
+        for part in path.split('.') {
+            found = table.get(part);
+            table = match found {
+                Some(Value::Table(inner)) => inner,
+                Some(_) if path.ends_with(part) => table,
+                _ => break,
+            };
+        }
+        let whole = found.filter(|_| lookup(&self.schema, path).is_some());
+        whole.ok_or_else(|| {
+            let mut keys = Vec::new();
+            list(&self.schema, "", &mut keys);
+            let near = nearest(path, keys.iter().map(String::as_str));
+            Failure::usage(format!("{place}: unknown key '{path}'{near}; 'regard config' lists all keys"))
+        })
+    }
+}
+
+/// The value at a dotted path.
+fn lookup<'a>(table: &'a Table, path: &str) -> Option<&'a Value> {
+    match path.split_once('.') {
+        None => table.get(path),
+        Some((first, rest)) => lookup(table.get(first)?.as_table()?, rest),
+    }
+}
+
+/// All keys, those of tables and those in them.
+fn list(table: &Table, prefix: &str, keys: &mut Vec<String>) {
+    for (key, value) in table {
+        let path = join(prefix, key);
+        if let Value::Table(inner) = value {
+            list(inner, &path, keys);
+        }
+        keys.push(path);
+    }
+}
+
+fn join(prefix: &str, key: &str) -> String {
+    if prefix.is_empty() { key.to_owned() } else { format!("{prefix}.{key}") }
+}
+
+/// ", did you mean 'x'?" where something is near.
+fn nearest<'a>(seen: &str, names: impl Iterator<Item = &'a str>) -> String {
+    // A key is often right but for the table it stands in.
+    let last = |path: &str| path.rsplit('.').next().unwrap_or(path).to_owned();
+    let score = |name: &str| strsim::jaro_winkler(seen, name).max(0.98 * strsim::jaro_winkler(&last(seen), &last(name)));
+    let best = names.map(|name| (score(name), name)).max_by(|a, b| a.0.total_cmp(&b.0));
+    match best {
+        Some((score, name)) if score > 0.8 => format!(", did you mean '{name}'?"),
+        _ => String::new(),
+    }
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    1 + text.as_bytes()[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count()
+}
+
+/// A value without its places in the text.
+fn plain(value: &DeValue) -> Option<Value> {
+    Some(match value {
+        DeValue::String(text) => Value::String(text.clone().into_owned()),
+        DeValue::Integer(number) => Value::Integer(i64::from_str_radix(number.as_str(), number.radix()).ok()?),
+        DeValue::Float(number) => Value::Float(number.as_str().parse().ok()?),
+        DeValue::Boolean(truth) => Value::Boolean(*truth),
+        DeValue::Datetime(date) => Value::Datetime(*date),
+        DeValue::Array(items) => {
+            Value::Array(items.iter().map(|item| plain(item.get_ref())).collect::<Option<Vec<_>>>()?)
+        }
+        DeValue::Table(table) => Value::Table(
+            table
+                .iter()
+                .map(|(key, value)| Some((key.get_ref().clone().into_owned(), plain(value.get_ref())?)))
+                .collect::<Option<Table>>()?,
+        ),
+    })
+}
+
+/// A configuration with every optional key present.
+fn schema() -> Table {
+    let mut full = RunConfig::default();
+    full.attention = AttentionConfig { key_value_heads: Some(1), window: Some(1), ..full.attention };
+    full.model.head_width = Some(1);
+    full.task.seed = Some(1);
+    let path = Some(std::path::PathBuf::from("file"));
+    full.task.text.train = path.clone();
+    full.task.text.valid = path.clone();
+    full.task.text.test = path.clone();
+    full.task.char_lm.path = path;
+    full.to_table()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(result: Outcome) -> String {
+        let failure = result.unwrap_err();
+        assert_eq!(failure.code, crate::error::Code::Usage);
+        failure.message
+    }
+
+    #[test]
+    fn later_layers_win_and_numbers_fit_their_kind() {
+        let mut layers = Layers::new();
+        layers.text("heads = 2\n[model]\nwidth = 32\ndropout = 0\n", "a.toml").unwrap();
+        layers.environment([("REGARD_MODEL__WIDTH".into(), "48".into()), ("PATH".into(), "x".into())].into_iter()).unwrap();
+        layers.assign("model.width=96", "--set").unwrap();
+        layers.assign("compare.mechanisms=softmax,mgk:heads=2", "--set").unwrap();
+        layers.assign("compare.seeds=3,4", "--set").unwrap();
+        layers.assign("mixture.variances=[1.0, 2.5]", "--set").unwrap();
+        layers.assign("mechanism=mgk", "--set").unwrap();
+        let config = layers.resolve().unwrap();
+        assert_eq!((config.attention.heads, config.model.width, config.model.dropout), (2, 96, 0.0));
+        assert_eq!(config.compare.mechanisms, ["softmax", "mgk:heads=2"]);
+        assert_eq!(config.compare.seeds, [3, 4]);
+        assert!(layers.is_set("model.width") && !layers.is_set("model.layers"));
+    }
+
+    #[test]
+    fn a_resolved_configuration_reads_back_as_itself() {
+        let mut layers = Layers::new();
+        layers.preset("quick").unwrap();
+        let config = layers.resolve().unwrap();
+        let mut again = Layers::new();
+        again.text(&config.to_toml(), "config.toml").unwrap();
+        assert_eq!(again.resolve().unwrap(), config);
+    }
+
+    #[test]
+    fn every_preset_resolves_and_checks() {
+        for (name, ..) in preset::PRESETS {
+            let mut layers = Layers::new();
+            layers.preset(name).unwrap();
+            let config = layers.resolve().unwrap();
+            config.model.check(&config.attention).unwrap();
+            config.train.check().unwrap();
+            for entry in &config.compare.mechanisms {
+                config.candidate(entry).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn unknown_keys_name_their_place_and_a_near_key() {
+        let mut layers = Layers::new();
+        let message = error(layers.text("[model]\nwidht = 3\n", "a.toml"));
+        assert!(message.contains("a.toml:2") && message.contains("did you mean 'model.width'"), "{message}");
+        let message = error(layers.assign("width=3", "--set"));
+        assert!(message.contains("did you mean 'model.width'"), "{message}");
+        let message = error(layers.assign("model.width.x=3", "--set"));
+        assert!(message.contains("unknown key"), "{message}");
+        assert!(error(layers.assign("model=3", "--set")).contains("is a table"));
+        assert!(error(layers.assign("model.width", "--set")).contains("KEY=VALUE"));
+        assert!(error(layers.text("heads = \n", "a.toml")).starts_with("a.toml:1: "));
+        assert!(error(layers.preset("quik")).contains("did you mean 'quick'"));
+    }
+
+    #[test]
+    fn wrong_kinds_name_their_place() {
+        let mut layers = Layers::new();
+        layers.text("\n\nheads = \"many\"\n", "a.toml").unwrap();
+        let message = layers.resolve().unwrap_err().message;
+        assert!(message.starts_with("a.toml:3: heads: "), "{message}");
+        let mut layers = Layers::new();
+        layers.assign("model.width=-4", "--set").unwrap();
+        let message = layers.resolve().unwrap_err().message;
+        assert!(message.starts_with("--set: model.width: "), "{message}");
+    }
+
+    #[test]
+    fn any_text_is_an_error_or_a_configuration_never_a_panic() {
+        let mut state = 1u64;
+        let pieces = ["[", "]", "=", "\"", "model", "width", ".", "\n", "1", "-", "{", "}", "é", "'", "heads", "\0", " ", "e9"];
+        for _ in 0..3000 {
+            let mut text = String::new();
+            for _ in 0..12 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                text += pieces[(state >> 33) as usize % pieces.len()];
+            }
+            let mut layers = Layers::new();
+            let _ = layers.text(&text, "fuzz").and_then(|()| layers.resolve().map(|_| ()));
+            let _ = layers.assign(&text, "--set");
+            let _ = layers.resolve();
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The configuration of a run, and where each value of it came from.
+//!
+//! Layers, the later ones winning: defaults, preset, file, environment (`REGARD_*`), `--set`, flags. A key that does not
+//! exist is an error with the place where it stands and the nearest key that does.
+
+mod layers;
+mod preset;
+
+pub use layers::Layers;
+pub use preset::PRESETS;
+
+use regard_nn::{attention::AttentionConfig, models::ModelConfig};
+use regard_tasks::{data::TaskConfig, train::TrainConfig};
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+use crate::error::{Failure, Outcome};
+
+/// Everything that defines a run. In files the keys of the attention stand at the top (`mechanism`, `heads`,
+/// `keys.components`), beside the tables `model`, `task`, `train` and `compare`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RunConfig {
+    /// Seed of parameters, batches, dropout and generated data.
+    pub seed: u64,
+    /// The attention.
+    pub attention: AttentionConfig,
+    /// `model.*`
+    pub model: ModelConfig,
+    /// `task.*`
+    pub task: TaskConfig,
+    /// `train.*`
+    pub train: TrainConfig,
+    /// `compare.*`
+    pub compare: CompareConfig,
+}
+
+/// `compare.*`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CompareConfig {
+    /// What is compared: names of mechanisms, with overrides where wanted, as in `mgk:heads=2,keys.components=3`. `smgk`
+    /// and `smlk` are `mgk` and `mlk` with `keys.design=shifted`.
+    pub mechanisms: Vec<String>,
+    /// Every mechanism is trained once with each.
+    pub seeds: Vec<u64>,
+}
+
+impl Default for CompareConfig {
+    fn default() -> Self {
+        let mechanisms = ["softmax", "gaussian", "mgk", "smgk", "linear", "mlk", "fastformer"];
+        Self { mechanisms: mechanisms.map(String::from).to_vec(), seeds: vec![1] }
+    }
+}
+
+/// Tables of a configuration other than the attention's.
+const SECTIONS: [&str; 4] = ["model", "task", "train", "compare"];
+
+impl RunConfig {
+    /// As a TOML table, with the attention's keys at the top.
+    pub fn to_table(&self) -> Table {
+        let table = |value: Result<Table, toml::ser::Error>| value.expect("plain structures are TOML");
+        let mut all = Table::new();
+        all.insert("seed".into(), Value::Integer(self.seed as i64));
+        all.extend(table(Table::try_from(&self.attention)));
+        all.insert("model".into(), Value::Table(table(Table::try_from(&self.model))));
+        all.insert("task".into(), Value::Table(table(Table::try_from(&self.task))));
+        all.insert("train".into(), Value::Table(table(Table::try_from(&self.train))));
+        all.insert("compare".into(), Value::Table(table(Table::try_from(&self.compare))));
+        all
+    }
+
+    /// As TOML text.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(&self.to_table()).expect("plain structures are TOML")
+    }
+
+    /// Reads a whole table whose keys are known to exist.
+    ///
+    /// # Errors
+    /// A value of the wrong kind, with its key.
+    fn from_table(mut table: Table) -> Result<Self, (String, String)> {
+        let mut sections = Table::new();
+        for name in SECTIONS {
+            if let Some(section) = table.remove(name) {
+                sections.insert(name.into(), section);
+            }
+        }
+        let seed = match table.remove("seed") {
+            None => 0,
+            Some(Value::Integer(seed)) if seed >= 0 => seed as u64,
+            Some(other) => return Err(("seed".into(), format!("is {other}, expected a whole number from 0"))),
+        };
+        Ok(Self {
+            seed,
+            attention: read("", Value::Table(table))?,
+            model: read_section(&mut sections, "model")?,
+            task: read_section(&mut sections, "task")?,
+            train: read_section(&mut sections, "train")?,
+            compare: read_section(&mut sections, "compare")?,
+        })
+    }
+
+    /// The configuration of one entry of `compare.mechanisms`, and its label.
+    ///
+    /// # Errors
+    /// An unknown mechanism or key.
+    pub fn candidate(&self, entry: &str) -> Outcome<(String, Self)> {
+        let (name, overrides) = entry.split_once(':').unwrap_or((entry, ""));
+        let mut layers = Layers::over(self.clone());
+        let origin = "compare.mechanisms";
+        layers.set_named("mechanism", name).map_err(|failure| Failure {
+            message: failure.message.replacen("--mechanism is", "an entry of compare.mechanisms is", 1),
+            ..failure
+        })?;
+        for assignment in overrides.split(',').filter(|text| !text.is_empty()) {
+            layers.assign(assignment, origin)?;
+        }
+        let config = layers.resolve()?;
+        let label = if overrides.is_empty() {
+            config.attention.label()
+        } else {
+            let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' || c == '=' { c } else { '-' };
+            format!("{} {overrides}", config.attention.label()).chars().map(plain).collect()
+        };
+        Ok((label, config))
+    }
+
+    /// Checks what can be known before data are read.
+    ///
+    /// # Errors
+    /// The first number that cannot be.
+    pub fn check(&self) -> Outcome {
+        self.model.check(&self.attention)?;
+        self.train.check()?;
+        self.task.check()?;
+        Ok(())
+    }
+}
+
+fn read_section<T: for<'a> Deserialize<'a> + Default>(
+    sections: &mut Table,
+    name: &str,
+) -> Result<T, (String, String)> {
+    match sections.remove(name) {
+        None => Ok(T::default()),
+        Some(value) => read(name, value),
+    }
+}
+
+fn read<T: for<'a> Deserialize<'a>>(prefix: &str, value: Value) -> Result<T, (String, String)> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        let key = match (prefix, path.as_str()) {
+            ("", path) => path.to_owned(),
+            (prefix, ".") => prefix.to_owned(),
+            (prefix, path) => format!("{prefix}.{path}"),
+        };
+        let problem = error.inner().to_string();
+        (key, problem.lines().next().unwrap_or_default().trim().to_owned())
+    })
+}
+
+impl From<(String, String)> for Failure {
+    fn from((key, problem): (String, String)) -> Self {
+        Self::usage(format!("{key}: {problem}"))
+    }
+}

@@ -1,0 +1,15 @@
+//! Presets, embedded in the binary.
+
+/// Name, one line, and text of each preset.
+pub const PRESETS: &[(&str, &str, &str)] = &[
+    ("quick", "seven mechanisms on short ListOps expressions, about five minutes on 2 cores", include_str!("../../../../configs/quick.toml")),
+    ("smoke", "the same in seconds, to see that everything works", include_str!("../../../../configs/smoke.toml")),
+    ("lra-listops", "Long Range Arena ListOps: expressions of 500 to 2000 tokens", include_str!("../../../../configs/lra-listops.toml")),
+    ("lra-text", "Long Range Arena text: reviews read byte by byte, 4000 long", include_str!("../../../../configs/lra-text.toml")),
+    ("char-lm", "character language model on Shakespeare", include_str!("../../../../configs/char-lm.toml")),
+];
+
+/// Text of the preset of this name.
+pub fn find(name: &str) -> Option<&'static str> {
+    PRESETS.iter().find(|(preset, ..)| *preset == name).map(|(.., text)| *text)
+}

@@ -1,0 +1,95 @@
+//! What a person sees while it runs: bars on a terminal, lines elsewhere, all on standard error.
+
+use std::{
+    cell::Cell,
+    io::IsTerminal,
+    time::Duration,
+};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use regard_tasks::train::{Evaluation, Progress, StepReport};
+
+/// Prints an error.
+pub fn error(message: &str) {
+    eprintln!("error: {message}");
+}
+
+/// A bar of `total` parts with `unit`; invisible where standard error is no terminal, or when `quiet`.
+pub fn bar(total: u64, quiet: bool) -> ProgressBar {
+    let visible = !quiet && std::io::stderr().is_terminal();
+    let target = if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let bar = ProgressBar::with_draw_target(Some(total), target);
+    let colour = if std::env::var_os("NO_COLOR").is_some() { "" } else { ".cyan" };
+    let template = format!("{{prefix:<14}} {{bar:28{colour}}} {{pos}}/{{len}}  {{msg}}  {{eta}} left");
+    bar.set_style(ProgressStyle::with_template(&template).expect("a fixed template").progress_chars("━╸─"));
+    if visible {
+        bar.enable_steady_tick(Duration::from_millis(250));
+    }
+    bar
+}
+
+/// A training run as a bar, or as a line an evaluation.
+pub struct TrainingBar {
+    bar: ProgressBar,
+    prefix: String,
+    lines: bool,
+    loss: Cell<f64>,
+}
+
+impl TrainingBar {
+    /// For a run of `steps` updates, named `prefix`.
+    pub fn new(prefix: &str, steps: usize, quiet: bool) -> Self {
+        let bar = bar(steps as u64, quiet);
+        bar.set_prefix(prefix.to_owned());
+        Self { lines: !quiet && bar.is_hidden(), bar, prefix: prefix.to_owned(), loss: Cell::new(f64::NAN) }
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+impl Progress for TrainingBar {
+    fn step(&self, report: &StepReport) {
+        // A running mean over about 20 updates: single losses jump.
+        let old = self.loss.get();
+        self.loss.set(if old.is_nan() { report.loss } else { old + 0.05 * (report.loss - old) });
+        let memory = report.peak_bytes.map_or(String::new(), |bytes| format!("  {} MiB", bytes >> 20));
+        self.bar.set_position(report.step as u64);
+        self.bar.set_message(format!(
+            "loss {:.3}  {:.0} ms  {:.1}k tokens/s{memory}",
+            self.loss.get(),
+            report.milliseconds,
+            report.tokens_per_second / 1e3
+        ));
+    }
+
+    fn evaluated(&self, evaluation: &Evaluation) {
+        let quality = match (evaluation.accuracy, evaluation.perplexity) {
+            (Some(accuracy), _) => format!("accuracy {:.1} %", 100.0 * accuracy),
+            (None, Some(perplexity)) => format!("perplexity {perplexity:.3}"),
+            (None, None) => String::new(),
+        };
+        let text = format!(
+            "{} step {}: {} loss {:.4}  {quality}",
+            self.prefix,
+            evaluation.step,
+            evaluation.split.name(),
+            evaluation.loss
+        );
+        if self.lines {
+            eprintln!("{text}");
+        } else {
+            self.bar.println(text);
+        }
+    }
+
+    fn message(&self, text: &str) {
+        if self.lines {
+            eprintln!("{text}");
+        } else {
+            self.bar.println(text);
+        }
+    }
+}

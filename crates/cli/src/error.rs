@@ -1,0 +1,123 @@
+//! Errors of a command and the exit code of each.
+
+use std::{fmt::Display, io, path::Path};
+
+use regard_lab::{attend::AttendError, compare::CompareError, cost::model::CostError};
+use regard_nn::models::ParameterError;
+use regard_tasks::{data::DataError, train::TrainError};
+
+/// Exit codes, as `regard --help` lists them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// A check failed.
+    Check = 1,
+    /// Wrong usage or configuration.
+    Usage = 2,
+    /// Data missing or corrupt, a file that cannot be written.
+    Data = 3,
+    /// A number that is not finite in training.
+    Numeric = 4,
+    /// Stopped by a signal, after a checkpoint.
+    Interrupted = 130,
+}
+
+/// What went wrong, in one sentence, and the exit code.
+#[derive(Debug)]
+pub struct Failure {
+    /// The exit code.
+    pub code: Code,
+    /// One sentence: what, seen, expected, remedy.
+    pub message: String,
+}
+
+/// Result of a command.
+pub type Outcome<T = ()> = Result<T, Failure>;
+
+impl Failure {
+    /// Wrong usage or configuration.
+    pub fn usage(message: impl Display) -> Self {
+        Self { code: Code::Usage, message: message.to_string() }
+    }
+
+    /// Data missing or corrupt.
+    pub fn data(message: impl Display) -> Self {
+        Self { code: Code::Data, message: message.to_string() }
+    }
+
+    /// A file that cannot be read.
+    pub fn reading(path: &Path, error: &io::Error) -> Self {
+        Self::data(format!("cannot read {}: {error}; check the path and its permissions", path.display()))
+    }
+
+    /// A file that cannot be written.
+    pub fn writing(path: &Path, error: &io::Error) -> Self {
+        Self::data(format!("cannot write {}: {error}; choose another path or free some space", path.display()))
+    }
+
+    /// Stopped by a signal.
+    pub fn interrupted(message: impl Display) -> Self {
+        Self { code: Code::Interrupted, message: message.to_string() }
+    }
+}
+
+impl From<regard_kernels::Error> for Failure {
+    fn from(error: regard_kernels::Error) -> Self {
+        match error {
+            regard_kernels::Error::Option { .. } => Self::usage(error),
+            _ => Self::data(error),
+        }
+    }
+}
+
+impl From<DataError> for Failure {
+    fn from(error: DataError) -> Self {
+        let code = if error.is_config() { Code::Usage } else { Code::Data };
+        Self { code, message: error.to_string() }
+    }
+}
+
+impl From<TrainError> for Failure {
+    fn from(error: TrainError) -> Self {
+        let code = match &error {
+            TrainError::Config { .. } | TrainError::NotEmpty { .. } => Code::Usage,
+            TrainError::Model(_) => Code::Usage,
+            TrainError::Data(data) if data.is_config() => Code::Usage,
+            TrainError::Numeric { .. } => Code::Numeric,
+            _ => Code::Data,
+        };
+        Self { code, message: error.to_string() }
+    }
+}
+
+impl From<CompareError> for Failure {
+    fn from(error: CompareError) -> Self {
+        let message = error.to_string();
+        let code = match error {
+            CompareError::Run { source, .. } => Self::from(source).code,
+            CompareError::Result { .. } => Code::Data,
+            CompareError::Interrupted => Code::Interrupted,
+        };
+        Self { code, message }
+    }
+}
+
+impl From<AttendError> for Failure {
+    fn from(error: AttendError) -> Self {
+        match error {
+            AttendError::Data(message) => Self::data(message),
+            AttendError::Call(error) => error.into(),
+        }
+    }
+}
+
+impl From<CostError> for Failure {
+    fn from(error: CostError) -> Self {
+        Self::usage(error)
+    }
+}
+
+impl From<ParameterError> for Failure {
+    fn from(error: ParameterError) -> Self {
+        Self::data(error)
+    }
+}

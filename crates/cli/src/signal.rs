@@ -1,0 +1,39 @@
+//! An interrupt ends the work after the step in progress; a second one ends it at once.
+
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicBool, AtomicUsize, Ordering},
+};
+
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    flag,
+};
+
+/// The signal that was caught, once there is a handler.
+static CAUGHT: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
+
+/// A flag that is raised by the first interrupt or request to end.
+pub fn stop_flag() -> Arc<AtomicBool> {
+    let (stop, caught) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    for signal in [SIGINT, SIGTERM] {
+        // In this order: the second signal finds the flag raised and ends the process.
+        let handlers = flag::register_conditional_shutdown(signal, 128 + signal, stop.clone())
+            .and_then(|_| flag::register_usize(signal, caught.clone(), signal as usize))
+            .and_then(|_| flag::register(signal, stop.clone()));
+        // Without a handler the signal ends the process as it always does; the last checkpoint remains.
+        if handlers.is_err() {
+            break;
+        }
+    }
+    let _ = CAUGHT.set(caught);
+    stop
+}
+
+/// The exit code of a process that a signal has stopped: 130 or 143.
+pub fn code() -> Option<u8> {
+    match CAUGHT.get()?.load(Ordering::Relaxed) {
+        0 => None,
+        signal => Some(128 + signal as u8),
+    }
+}

@@ -1,0 +1,261 @@
+//! The comparison as a table, files and a page.
+
+use std::{io, path::Path};
+
+use regard_tasks::{
+    data::TaskData,
+    metrics::majority_rate,
+    train::Environment,
+};
+use serde_json::json;
+
+use super::RunResult;
+use crate::report::{
+    Axis, Best, Block, Cell, Chart, Column, Data, Format, Mark, Report, Section, Series, Table, Written,
+    write_atomically,
+};
+
+/// All results of a comparison, with what a reader needs to judge them.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    /// Labels in the order of the comparison.
+    pub labels: Vec<String>,
+    /// Results of all runs.
+    pub results: Vec<RunResult>,
+    /// Name of the task.
+    pub task: String,
+    /// Size of the data in a few words.
+    pub setting: String,
+    /// Share of the most frequent class among the test labels, which any model must beat; classification only.
+    pub majority: Option<f64>,
+    /// The command that was typed.
+    pub command: String,
+    /// Configuration common to all candidates, as TOML.
+    pub config: String,
+    /// Where and when.
+    pub environment: Environment,
+}
+
+/// Where a comparison was written.
+#[derive(Clone, Debug)]
+pub struct Files {
+    /// The page and its pictures.
+    pub report: Written,
+    /// `results.json`, `results.csv` and `results.md`.
+    pub tables: [std::path::PathBuf; 3],
+}
+
+impl Comparison {
+    /// Share of the most frequent class among the test labels.
+    pub fn majority_of(data: &TaskData) -> Option<f64> {
+        match data {
+            TaskData::Classification(data) => Some(majority_rate(data.test.labels(), data.classes)),
+            TaskData::Language(_) => None,
+        }
+    }
+
+    fn classifies(&self) -> bool {
+        self.results.iter().any(|result| result.test_accuracy.is_some())
+    }
+
+    fn of<'a>(&'a self, label: &'a str) -> impl Iterator<Item = &'a RunResult> {
+        self.results.iter().filter(move |result| result.label == label)
+    }
+
+    fn seeds(&self) -> usize {
+        self.labels.iter().map(|label| self.of(label).count()).max().unwrap_or(0)
+    }
+
+    /// One row a candidate.
+    pub fn table(&self) -> Table {
+        let quality = if self.classifies() {
+            Column::number("accuracy", Format::Percent(1)).best(Best::Highest)
+        } else {
+            Column::number("perplexity", Format::Significant(4)).best(Best::Lowest)
+        };
+        let columns = vec![
+            Column::text("mechanism"),
+            quality,
+            Column::number("loss", Format::Fixed(3)).unit("nat").best(Best::Lowest),
+            Column::number("parameters", Format::Plain).best(Best::Lowest),
+            Column::number("multiply-adds", Format::Count).best(Best::Lowest),
+            Column::number("step", Format::Significant(3)).unit("ms").best(Best::Lowest),
+            Column::number("peak memory", Format::Bytes).best(Best::Lowest),
+            Column::number("inference", Format::Significant(3)).unit("seq/s").best(Best::Highest),
+        ];
+        let mut table = Table::new(format!("{}: {}", self.task, self.setting), columns);
+        for label in &self.labels {
+            let column = |value: &dyn Fn(&RunResult) -> f64| Cell::estimate(&self.of(label).map(value).collect::<Vec<_>>());
+            let quality = |r: &RunResult| r.test_accuracy.or(r.test_perplexity).unwrap_or(f64::NAN);
+            let first = self.of(label).next();
+            table.push(vec![
+                label.as_str().into(),
+                column(&quality),
+                column(&|r| r.test_loss),
+                first.map(|r| r.parameters).into(),
+                first.and_then(|r| r.multiply_adds).into(),
+                column(&|r| r.milliseconds_per_step),
+                Cell::from(self.of(label).filter_map(|r| r.peak_bytes).max()),
+                column(&|r| r.sequences_per_second),
+            ]);
+        }
+        let seeds = self.seeds();
+        let spread = if seeds > 1 { ", mean and deviation" } else { "" };
+        table = table.note(format!(
+            "Test split, best checkpoint by validation; {seeds} seed{}{spread}. Multiply-adds: forward, one sequence of \
+             the longest length. Step: median time of an update. Peak memory: allocated in training beyond the data.",
+            if seeds == 1 { "" } else { "s" }
+        ));
+        match self.majority {
+            Some(share) => table.note(format!("Always answering the most frequent class gives {:.1} %.", 100.0 * share)),
+            None => table,
+        }
+    }
+
+    /// Everything as one JSON value.
+    pub fn to_json(&self) -> serde_json::Value {
+        json!({
+            "task": self.task,
+            "setting": self.setting,
+            "majority": self.majority,
+            "command": self.command,
+            "environment": self.environment,
+            "config": self.config,
+            "table": self.table().to_json(),
+            "runs": self.results,
+        })
+    }
+
+    /// The page.
+    pub fn report(&self) -> Report {
+        let environment = &self.environment;
+        let facts = [
+            ("command", self.command.clone()),
+            ("date", environment.date.clone()),
+            ("processor", format!("{}, {} threads", environment.processor, environment.threads)),
+            ("version", environment.version.clone()),
+            ("commit", environment.commit.clone().unwrap_or_else(|| "unknown".into())),
+        ];
+        let mut sections = vec![Section { title: "Results".into(), blocks: vec![Block::Table(self.table())] }];
+        sections.push(Section { title: "Quality against cost".into(), blocks: self.trade_offs() });
+        sections.push(Section { title: "Learning curves".into(), blocks: self.learning_curves() });
+        sections.push(Section {
+            title: "Setting".into(),
+            blocks: vec![
+                Block::Prose("Configuration common to all candidates; each differs in its attention alone.".into()),
+                Block::Code(self.config.clone()),
+            ],
+        });
+        Report {
+            title: format!("Attention mechanisms on {}", self.task),
+            summary: self.summary(),
+            facts: facts.map(|(name, value)| (name.to_owned(), value)).to_vec(),
+            sections,
+        }
+    }
+
+    /// The answer in two sentences, from the figures of the table.
+    fn summary(&self) -> String {
+        let mean = |label: &str, value: &dyn Fn(&RunResult) -> f64| {
+            let values: Vec<f64> = self.of(label).map(value).collect();
+            values.iter().sum::<f64>() / values.len() as f64
+        };
+        let best = |value: &dyn Fn(&RunResult) -> f64| {
+            let ranked = self.labels.iter().map(|label| (label, mean(label, value)));
+            ranked.filter(|(_, value)| value.is_finite()).max_by(|a, b| a.1.total_cmp(&b.1))
+        };
+        let quality = best(&|r| r.test_accuracy.unwrap_or(-r.test_loss));
+        let speed = best(&|r| -r.milliseconds_per_step);
+        let memory = best(&|r| r.peak_bytes.map_or(f64::NAN, |bytes| -(bytes as f64)));
+        let mut text = format!("{} mechanisms, the same transformer, the same data ({}).", self.labels.len(), self.setting);
+        if let Some((label, value)) = quality {
+            let figure = if self.classifies() { format!("{:.1} % accuracy", 100.0 * value) } else { format!("a loss of {:.3} nat", -value) };
+            text += &format!(" Best on the test split: {label} with {figure}.");
+        }
+        if let Some((label, value)) = speed {
+            text += &format!(" Fastest update: {label}, {:.1} ms.", -value);
+        }
+        if let Some((label, value)) = memory {
+            text += &format!(" Least memory in training: {label}, {}.", crate::report::number::bytes(-value));
+        }
+        text
+    }
+
+    fn runs(&self) -> String {
+        match self.seeds() {
+            1 => "1 seed".into(),
+            seeds => format!("mean of {seeds} seeds, bars and bands show the deviation"),
+        }
+    }
+
+    fn quality_axis(&self) -> Axis {
+        if self.classifies() { Axis::new("test accuracy", "%") } else { Axis::new("test loss", "nat") }
+    }
+
+    fn trade_offs(&self) -> Vec<Block> {
+        let quality = |r: &RunResult| r.test_accuracy.unwrap_or(r.test_loss);
+        let marks = |x: &dyn Fn(&RunResult) -> f64| -> Vec<Mark> {
+            let mark = |(style, label): (usize, &String)| {
+                let (xs, ys): (Vec<f64>, Vec<f64>) = self.of(label).map(|r| (x(r), quality(r))).unzip();
+                let y = Cell::estimate(&ys);
+                let deviation = if let Cell::Estimate { deviation: Some(d), .. } = y { d } else { 0.0 };
+                let x = Cell::estimate(&xs).value().unwrap_or(f64::NAN);
+                Mark { name: label.clone(), x, y: y.value().unwrap_or(f64::NAN), deviation, style }
+            };
+            self.labels.iter().enumerate().map(mark).collect()
+        };
+        let chart = |name: &str, title: &str, x: Axis, value: &dyn Fn(&RunResult) -> f64| {
+            let mut chart = Chart::new(title, format!("{}; {}", self.setting, self.runs()), Data::Scatter(marks(value)))
+                .axes(x, self.quality_axis());
+            if let Some(share) = self.majority {
+                chart = chart.rule(share, "most frequent class");
+            }
+            Block::Chart { name: name.into(), chart }
+        };
+        let bytes = |r: &RunResult| r.peak_bytes.map_or(f64::NAN, |bytes| bytes as f64);
+        vec![
+            chart("quality-time", "Quality against time", Axis::new("update", "ms"), &|r| r.milliseconds_per_step),
+            chart("quality-memory", "Quality against memory", Axis::new("peak memory in training", "B"), &bytes),
+        ]
+    }
+
+    fn learning_curves(&self) -> Vec<Block> {
+        let series = |curve: &dyn Fn(&RunResult) -> &Vec<(usize, f64)>| {
+            let line = |(style, label): (usize, &String)| {
+                let runs: Vec<Vec<(f64, f64)>> =
+                    self.of(label).map(|r| curve(r).iter().map(|(step, y)| (*step as f64, *y)).collect()).collect();
+                Series::over_runs(label.as_str(), style, &runs)
+            };
+            Data::Lines(self.labels.iter().enumerate().map(line).collect())
+        };
+        let subtitle = format!("{}; {}", self.setting, self.runs());
+        let metric = if self.classifies() { Axis::new("accuracy", "%") } else { Axis::new("loss", "nat") };
+        let valid = Chart::new("On the validation split", subtitle.as_str(), series(&|r| &r.curve))
+            .axes(Axis::new("update", ""), metric);
+        let valid = match self.majority {
+            Some(share) => valid.rule(share, "most frequent class"),
+            None => valid,
+        };
+        let train = Chart::new("Training loss", subtitle, series(&|r| &r.training_loss))
+            .axes(Axis::new("update", ""), Axis::new("loss", "nat"));
+        vec![
+            Block::Chart { name: "validation".into(), chart: valid },
+            Block::Chart { name: "training-loss".into(), chart: train },
+        ]
+    }
+
+    /// Writes the page, its pictures and the table in three formats into `folder`.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn write(&self, folder: &Path) -> io::Result<Files> {
+        let table = self.table();
+        let json = serde_json::to_string_pretty(&self.to_json()).map_err(io::Error::other)?;
+        let tables = [("results.json", json + "\n"), ("results.csv", table.to_csv()), ("results.md", table.to_markdown())]
+            .map(|(name, content)| (folder.join(name), content));
+        for (path, content) in &tables {
+            write_atomically(path, content.as_bytes())?;
+        }
+        Ok(Files { report: self.report().write(folder)?, tables: tables.map(|(path, _)| path) })
+    }
+}

@@ -1,0 +1,206 @@
+//! Runs every candidate with every seed.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use burn::tensor::Device;
+use regard_nn::models::parameter_count;
+use regard_tasks::{
+    data::TaskData,
+    train::{
+        Environment, Existing, Model, Outcome, Progress, Record, RunDirectory, Split, TrainConfig, TrainError, Trainer,
+        memory,
+    },
+};
+
+use super::{Candidate, RunResult};
+use crate::{
+    cost::{ModelCost, ModelSizes, Run},
+    report::write_atomically,
+};
+
+const RESULT: &str = "result.json";
+/// Points of the curve of training losses.
+const LOSS_POINTS: usize = 60;
+
+/// What is compared, on what, and where results go.
+#[derive(Debug)]
+pub struct Plan<'a> {
+    /// The models.
+    pub candidates: &'a [Candidate],
+    /// Every candidate is trained once with each.
+    pub seeds: &'a [u64],
+    /// The data, the same for all.
+    pub data: &'a TaskData,
+    /// The recipe, the same for all.
+    pub train: &'a TrainConfig,
+    /// Directory of the comparison; runs lie below it.
+    pub directory: &'a Path,
+    /// Where and when.
+    pub environment: &'a Environment,
+    /// A device with autodiff.
+    pub device: &'a Device,
+}
+
+/// Who watches a comparison.
+pub trait Watch {
+    /// A run begins: its number from 0, and how many there are. Returns who watches it.
+    fn begin(&self, label: &str, seed: u64, number: usize, total: usize, steps: usize) -> &dyn Progress;
+    /// A run has ended; `fresh` unless its result was there before.
+    fn end(&self, result: &RunResult, fresh: bool);
+}
+
+/// Why a comparison ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum CompareError {
+    /// A run failed.
+    #[error("{label}, seed {seed}: {source}")]
+    Run {
+        /// The candidate.
+        label: String,
+        /// Its seed.
+        seed: u64,
+        /// What happened.
+        #[source]
+        source: TrainError,
+    },
+    /// A result file that cannot be read or written.
+    #[error("{}: {problem}", path.display())]
+    Result {
+        /// The file.
+        path: PathBuf,
+        /// What happened, and a remedy.
+        problem: String,
+    },
+    /// The stop flag was raised; finished runs and a checkpoint of the unfinished one remain.
+    #[error("interrupted; continue with --resume")]
+    Interrupted,
+}
+
+/// Runs what has no result yet; returns the results, candidate by candidate, seed by seed.
+///
+/// # Errors
+/// The first run that fails, or an interrupt.
+pub fn run(plan: &Plan, watch: &dyn Watch, stop: &Arc<AtomicBool>) -> Result<Vec<RunResult>, CompareError> {
+    let total = plan.candidates.len() * plan.seeds.len();
+    let mut results = Vec::with_capacity(total);
+    for candidate in plan.candidates {
+        for &seed in plan.seeds {
+            let directory = plan.directory.join(&candidate.label).join(format!("seed-{seed}"));
+            let path = directory.join(RESULT);
+            if let Some(result) = read_result(&path)? {
+                watch.end(&result, false);
+                results.push(result);
+                continue;
+            }
+            let progress = watch.begin(&candidate.label, seed, results.len(), total, plan.train.steps);
+            let failed = |source| CompareError::Run { label: candidate.label.clone(), seed, source };
+            let result = run_one(plan, candidate, seed, &directory, progress, stop).map_err(failed)?;
+            let Some(result) = result else { return Err(CompareError::Interrupted) };
+            let text = serde_json::to_string_pretty(&result).expect("strings and finite numbers");
+            write_atomically(&path, text.as_bytes())
+                .map_err(|error| CompareError::Result { path: path.clone(), problem: error.to_string() })?;
+            watch.end(&result, true);
+            results.push(result);
+        }
+    }
+    Ok(results)
+}
+
+fn read_result(path: &Path) -> Result<Option<RunResult>, CompareError> {
+    let failed = |problem: String| CompareError::Result { path: path.into(), problem };
+    match fs::read_to_string(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed(error.to_string())),
+        Ok(text) => serde_json::from_str(&text)
+            .map(Some)
+            .map_err(|error| failed(format!("no result of a run ({error}); remove it to run it again"))),
+    }
+}
+
+/// Trains and measures one model; `None` where it was interrupted.
+fn run_one(
+    plan: &Plan,
+    candidate: &Candidate,
+    seed: u64,
+    directory: &Path,
+    progress: &dyn Progress,
+    stop: &Arc<AtomicBool>,
+) -> Result<Option<RunResult>, TrainError> {
+    let before = memory::current_bytes();
+    memory::reset_peak();
+    let model = Model::build(&candidate.model, &candidate.attention, plan.data, seed, plan.device)?;
+    let parameters = parameter_count(&model);
+    let existing = if directory.exists() { Existing::Resume } else { Existing::Refuse };
+    let opened = RunDirectory::open(directory, existing, plan.train.keep, &candidate.config, plan.environment)?;
+    let mut trainer = Trainer::new(model, plan.data, plan.train, seed)?
+        .with_progress(progress)
+        .with_stop(stop.clone())
+        .with_directory(opened)?;
+    let outcome = trainer.run()?;
+    let steps = match outcome {
+        Outcome::Interrupted { .. } => return Ok(None),
+        Outcome::Finished { step } | Outcome::Stopped { step } => step,
+    };
+    let peak = memory::peak_bytes().zip(before).map(|(peak, before)| peak.saturating_sub(before));
+    let test = trainer.evaluate_best(Split::Test)?;
+    let records = Record::read(&directory.join("metrics.jsonl"))?;
+    let (curve, training_loss, mut times) = curves(&records);
+    times.sort_by(f64::total_cmp);
+    Ok(Some(RunResult {
+        label: candidate.label.clone(),
+        seed,
+        steps,
+        test_accuracy: test.accuracy,
+        test_loss: test.loss,
+        test_perplexity: test.perplexity,
+        parameters,
+        multiply_adds: multiply_adds(plan, candidate),
+        milliseconds_per_step: times.get(times.len() / 2).copied().unwrap_or(0.0),
+        peak_bytes: peak,
+        sequences_per_second: test.sequences_per_second(),
+        train_seconds: times.iter().sum::<f64>() / 1e3,
+        curve,
+        training_loss,
+    }))
+}
+
+/// Validation metric over the steps, training loss over the steps, milliseconds of each update.
+#[allow(clippy::type_complexity)]
+fn curves(records: &[Record]) -> (Vec<(usize, f64)>, Vec<(usize, f64)>, Vec<f64>) {
+    let (mut curve, mut losses, mut times) = (Vec::new(), Vec::new(), Vec::new());
+    for record in records {
+        match record {
+            Record::Step(report) => {
+                losses.push((report.step, report.loss));
+                times.push(report.milliseconds);
+            }
+            Record::Evaluation(evaluation) if evaluation.split == Split::Valid => {
+                curve.push((evaluation.step, evaluation.accuracy.unwrap_or(evaluation.loss)));
+            }
+            Record::Evaluation(_) => {}
+        }
+    }
+    let chunk = losses.len().div_ceil(LOSS_POINTS).max(1);
+    let mean = |part: &[(usize, f64)]| {
+        let (last, _) = part[part.len() - 1];
+        (last, part.iter().map(|(_, loss)| loss).sum::<f64>() / part.len() as f64)
+    };
+    (curve, losses.chunks(chunk).map(mean).collect(), times)
+}
+
+fn multiply_adds(plan: &Plan, candidate: &Candidate) -> Option<f64> {
+    let (vocabulary, length) = (plan.data.vocabulary(), plan.data.max_length());
+    let (model, attention) = (&candidate.model, &candidate.attention);
+    let sizes = match plan.data {
+        TaskData::Classification(data) => {
+            ModelSizes::classifier(model, attention, vocabulary, data.classes, length)
+        }
+        TaskData::Language(_) => ModelSizes::language_model(model, attention, vocabulary, length),
+    };
+    let cost = ModelCost::of(&sizes, Run { batch: 1, length, decoded: length });
+    Some(cost.ok()?.total().multiply_adds as f64)
+}
