@@ -77,7 +77,8 @@ fn padding_never_reaches_a_classifier() {
                 report.same(format!("{what}, filler"), &logits(&batch(&[7, 4], 7, 9)), &padded);
                 // More padding may change the order of sums, not the result.
                 report.compare(format!("{what}, longer"), &logits(&batch(&[7, 4], CONTEXT, 0)), &padded, 1e-5);
-                let full = TokenBatch::full(batch(&[4], 4, 0).ids.iter().map(|id| (id + 5) % 11).collect::<Vec<_>>(), 1);
+                let full =
+                    TokenBatch::full(batch(&[4], 4, 0).ids.iter().map(|id| (id + 5) % 11).collect::<Vec<_>>(), 1);
                 report.compare(format!("{what}, alone"), &logits(&full.unwrap()), &padded[CLASSES..], 1e-5);
             }
         }
@@ -101,9 +102,8 @@ fn the_future_never_reaches_a_language_model() {
         for position in positions(mechanism) {
             let options = AttentionConfig { position, ..attention(mechanism) };
             let model = language_model(&small(), &options, &device);
-            let logits = |ids: &[i32]| {
-                values(model.forward(&TokenBatch::full(ids, 1).unwrap(), &Context::evaluation()))
-            };
+            let logits =
+                |ids: &[i32]| values(model.forward(&TokenBatch::full(ids, 1).unwrap(), &Context::evaluation()));
             let (one, other) = (logits(&[1, 2, 3, 4, 5, 6, 7]), logits(&[1, 2, 3, 4, 10, 0, 9]));
             assert_eq!(one[..4 * VOCABULARY], other[..4 * VOCABULARY], "{mechanism} {position:?}");
             assert_ne!(one[4 * VOCABULARY..], other[4 * VOCABULARY..], "{mechanism} {position:?}");
@@ -272,7 +272,8 @@ fn blocks_that_share_their_attention_have_one_set_of_its_parameters() {
 fn a_decoder_block_reads_the_memory_and_no_future() {
     let device = Device::flex();
     let random = |seed: u64, tokens: usize| {
-        let values: Vec<f32> = regard_testkit::Random::new(seed).normals(tokens * 16).iter().map(|&x| x as f32).collect();
+        let values: Vec<f32> =
+            regard_testkit::Random::new(seed).normals(tokens * 16).iter().map(|&x| x as f32).collect();
         Tensor::<1>::from_floats(values.as_slice(), &device).reshape([1, tokens, 16])
     };
     for &mechanism in Mechanism::ALL {

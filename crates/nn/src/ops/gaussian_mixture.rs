@@ -149,13 +149,7 @@ pub fn prior_after(
     prior.slice_assign([0..heads, 0..components, 0..keys_count], after)
 }
 
-fn kernel_prior(
-    q: Tensor<4>,
-    keys: MixtureKeys,
-    v: Tensor<4>,
-    mask: &Mask,
-    options: &AttentionOptions,
-) -> Tensor<3> {
+fn kernel_prior(q: Tensor<4>, keys: MixtureKeys, v: Tensor<4>, mask: &Mask, options: &AttentionOptions) -> Tensor<3> {
     let device = q.device();
     let kernel = kernels::GaussianMixture {
         layout: Layout::TokenFirst,
