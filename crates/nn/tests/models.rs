@@ -15,8 +15,8 @@ use regard_nn::{
     attention::AttentionConfig,
     blocks::{Context, DecoderBlock, Init, Memory},
     models::{
-        Activation, Classifier, LanguageModel, ModelConfig, NormPlace, ParameterError, Pooling, TokenBatch,
-        load_parameters, named_parameters, parameter_count,
+        Activation, Classifier, LanguageModel, ModelConfig, NormPlace, ParameterError, ParameterMap, Pooling,
+        TokenBatch, load_parameters, named_parameters, parameter_count,
     },
 };
 use regard_testkit::{Report, error};
@@ -240,7 +240,7 @@ fn names_are_those_of_the_files_and_load_what_they_saved() {
         assert_eq!(before.name, after.name);
         assert!(before.values.iter().zip(&after.values).all(|(before, after)| before + 1.0 == *after));
     }
-    let change = |change: fn(&mut BTreeMap<String, (Vec<usize>, Vec<f32>)>)| {
+    let change = |change: fn(&mut ParameterMap)| {
         let mut map = map.clone();
         change(&mut map);
         load_parameters(model.clone(), map).unwrap_err()

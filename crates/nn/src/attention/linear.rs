@@ -71,15 +71,15 @@ impl LinearAttention {
     }
 
     pub(crate) fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
-        let (q, k, v) = self.project(token.clone(), token, state.position());
+        let (q, keys, v) = self.project(token.clone(), token, state.position());
         let (shape, device) = (q.dims(), q.device());
-        let inputs: Vec<Host> = match k {
-            LinearKeys::Plain(k) => vec![q.into(), k.into(), v.into()],
-            LinearKeys::Mixture { k, shift: None, log_prior } => vec![q.into(), k.into(), v.into(), log_prior.into()],
-            LinearKeys::Mixture { k, shift: Some(shift), log_prior } => {
-                vec![q.into(), k.squeeze_dim::<4>(2).into(), v.into(), log_prior.into(), shift.into()]
-            }
+        let k = match (&keys.shift, &keys.log_prior) {
+            (None, Some(_)) => Host::from(keys.k),
+            _ => keys.k.squeeze_dim::<4>(2).into(),
         };
+        let mut inputs = vec![q.into(), k, v.into()];
+        inputs.extend(keys.log_prior.map(Host::from));
+        inputs.extend(keys.shift.map(Host::from));
         join(state.step(&inputs, shape, &device), &self.w_o, &self.b_o)
     }
 
@@ -88,14 +88,8 @@ impl LinearAttention {
         let q = self.heads.turn(project(queries, &self.w_q, &self.b_q, width), from);
         let k = project_components(keys.clone(), &self.w_k, &self.b_k, width);
         let v = project(keys, &self.w_v, &self.b_v, width);
-        let k = match &self.log_prior {
-            None => LinearKeys::Plain(self.heads.turn(k.squeeze_dim(2), from)),
-            Some(prior) => {
-                let (k, shift) = self.heads.turn_components(k, self.shift.as_ref().map(Param::val), from);
-                LinearKeys::Mixture { k, shift, log_prior: prior.val() }
-            }
-        };
-        (q, k, v)
+        let (k, shift) = self.heads.turn_components(k, self.shift.as_ref().map(Param::val), from);
+        (q, LinearKeys { k, shift, log_prior: self.log_prior.as_ref().map(Param::val) }, v)
     }
 
     pub(crate) fn heads(&self) -> &Heads {

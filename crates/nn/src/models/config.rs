@@ -115,7 +115,7 @@ impl ModelConfig {
                 return Err(Error::option(format!("model.{name}"), rate, "at least 0 and below 1"));
             }
         }
-        if self.head_width.is_none() && self.width % attention.heads != 0 {
+        if self.head_width.is_none() && !self.width.is_multiple_of(attention.heads) {
             return Err(Error::option(
                 "model.width",
                 self.width,
@@ -123,14 +123,14 @@ impl ModelConfig {
             ));
         }
         let head_width = self.head_width(attention);
-        if attention.position == Position::Rotary && head_width % 2 != 0 {
+        if attention.position == Position::Rotary && !head_width.is_multiple_of(2) {
             return Err(Error::option(
                 "position",
                 format!("'rotary' with heads of {head_width} channels"),
                 "an even number of channels a head, which are turned in pairs",
             ));
         }
-        if attention.position == Position::Sinusoidal && self.width % 2 != 0 {
+        if attention.position == Position::Sinusoidal && !self.width.is_multiple_of(2) {
             return Err(Error::option(
                 "position",
                 format!("'sinusoidal' with a width of {}", self.width),

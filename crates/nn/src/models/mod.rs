@@ -13,5 +13,6 @@ pub use classifier::Classifier;
 pub use config::{Activation, ModelConfig, NormPlace, Pooling};
 pub use language_model::{LanguageModel, LanguageState};
 pub use parameters::{
-    NamedParameter, ParameterError, ParameterPath, is_buffer, load_parameters, named_parameters, parameter_count,
+    NamedParameter, ParameterError, ParameterMap, ParameterPath, is_buffer, load_parameters, named_parameters,
+    parameter_count,
 };

@@ -20,6 +20,9 @@ pub struct NamedParameter {
     pub buffer: bool,
 }
 
+/// Shapes and elements of parameters and buffers by name.
+pub type ParameterMap = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
+
 /// What can be wrong with a set of parameters.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParameterError {
@@ -139,12 +142,9 @@ pub fn is_buffer(name: &str) -> bool {
 ///
 /// # Errors
 /// Names that are missing, that the model does not have, or shapes that are not the model's; nothing is replaced then.
-pub fn load_parameters<M: Module>(
-    model: M,
-    mut parameters: BTreeMap<String, (Vec<usize>, Vec<f32>)>,
-) -> Result<M, ParameterError> {
+pub fn load_parameters<M: Module>(model: M, mut parameters: ParameterMap) -> Result<M, ParameterError> {
     check(&model, &parameters)?;
-    struct Replace<'a>(ParameterPath, &'a mut BTreeMap<String, (Vec<usize>, Vec<f32>)>);
+    struct Replace<'a>(ParameterPath, &'a mut ParameterMap);
     impl ModuleMapper for Replace<'_> {
         fn enter_module(&mut self, name: &str, container: &str) {
             self.0.enter(name, container);
@@ -164,7 +164,7 @@ pub fn load_parameters<M: Module>(
     Ok(model.map(&mut Replace(ParameterPath::default(), &mut parameters)))
 }
 
-fn check<M: Module>(model: &M, given: &BTreeMap<String, (Vec<usize>, Vec<f32>)>) -> Result<(), ParameterError> {
+fn check<M: Module>(model: &M, given: &ParameterMap) -> Result<(), ParameterError> {
     struct Shapes(ParameterPath, BTreeMap<String, Vec<usize>>);
     impl ModuleVisitor for Shapes {
         fn enter_module(&mut self, name: &str, container: &str) {

@@ -9,20 +9,15 @@ use super::{
     gaussian_mixture::shifted_keys,
 };
 
-/// Keys of linear attention.
+/// Keys of linear attention: one a position, or several.
 #[derive(Clone, Debug)]
-pub enum LinearKeys {
-    /// One a position, `[B,S,Hk,D]`.
-    Plain(Tensor<4>),
-    /// Several a position.
-    Mixture {
-        /// `[B,S,M,Hk,D]`; `[B,S,1,Hk,D]` where `shift` makes the components.
-        k: Tensor<5>,
-        /// `[Hk,M,D]`: key `r` is `k + shift_r`.
-        shift: Option<Tensor<3>>,
-        /// `[H,M]`.
-        log_prior: Tensor<2>,
-    },
+pub struct LinearKeys {
+    /// `[B,S,M,Hk,D]`; `[B,S,1,Hk,D]` for one key a position and where `shift` makes the components.
+    pub k: Tensor<5>,
+    /// `[Hk,M,D]`: key `r` is `k + shift_r`.
+    pub shift: Option<Tensor<3>>,
+    /// `[H,M]`; absent for one key a position.
+    pub log_prior: Option<Tensor<2>>,
 }
 
 /// `phi(q_i) sum_j phi(k_j) v_j / phi(q_i) sum_j phi(k_j)` with `phi = elu + 1`, for `q [B,N,H,D]`, `v [B,S,Hk,Dv]`:
@@ -40,13 +35,14 @@ pub fn linear_attention(
     if !uses_kernel(&q.device()) {
         return composed(q, keys, v, call);
     }
-    let inputs: Vec<Operand> = match keys {
-        LinearKeys::Plain(k) => vec![q.into(), k.into(), v.into()],
-        LinearKeys::Mixture { k, shift: None, log_prior } => vec![q.into(), k.into(), v.into(), log_prior.into()],
-        LinearKeys::Mixture { k, shift: Some(shift), log_prior } => {
-            vec![q.into(), k.squeeze_dim::<4>(2).into(), v.into(), log_prior.into(), shift.into()]
-        }
+    let LinearKeys { k, shift, log_prior } = keys;
+    let k = match (&shift, &log_prior) {
+        (None, Some(_)) => Operand::from(k),
+        _ => k.squeeze_dim::<4>(2).into(),
     };
+    let mut inputs: Vec<Operand> = vec![q.into(), k, v.into()];
+    inputs.extend(log_prior.map(Operand::from));
+    inputs.extend(shift.map(Operand::from));
     apply(options.operator(call).unwrap_or_else(|error| panic!("{error}")), &inputs)
 }
 
@@ -55,10 +51,7 @@ fn composed(q: Tensor<4>, keys: LinearKeys, v: Tensor<4>, call: Call) -> Tensor<
     let [batch, n, heads, _] = q.dims();
     let s = v.dims()[1];
     let q = features(head_first(q));
-    let k = match keys {
-        LinearKeys::Plain(k) => repeat_heads(features(head_first(k)), heads),
-        LinearKeys::Mixture { k, shift, log_prior } => mix(k, shift, log_prior, heads),
-    };
+    let k = mix(keys, heads);
     let v = repeat_heads(head_first(v), heads);
     if call.mask.causal {
         let visible = Visible::new(&call.mask, batch, n, s, &device);
@@ -81,14 +74,18 @@ fn composed(q: Tensor<4>, keys: LinearKeys, v: Tensor<4>, call: Call) -> Tensor<
 }
 
 /// `sum_r exp(log_prior_r) phi(k_jr)`, `[B,H,S,D]`.
-fn mix(k: Tensor<5>, shift: Option<Tensor<3>>, log_prior: Tensor<2>, heads: usize) -> Tensor<4> {
-    let k = match shift {
-        Some(shift) => shifted_keys(k.squeeze_dim(2), shift),
-        None => k,
+fn mix(keys: LinearKeys, heads: usize) -> Tensor<4> {
+    let k = match keys.shift {
+        Some(shift) => shifted_keys(keys.k.squeeze_dim(2), shift),
+        None => keys.k,
     };
     let components = k.dims()[2];
     let k = repeat_heads(features(k.permute([0, 3, 2, 1, 4])), heads);
-    (k * log_prior.exp().reshape([1, heads, components, 1, 1])).sum_dim(2).squeeze_dim(2)
+    let k = match keys.log_prior {
+        Some(log_prior) => k * log_prior.exp().reshape([1, heads, components, 1, 1]),
+        None => k,
+    };
+    k.sum_dim(2).squeeze_dim(2)
 }
 
 /// `elu(x) + 1`: `x + 1` above 0, `exp(x)` below, without the cancellation of `exp(x) - 1 + 1`.
