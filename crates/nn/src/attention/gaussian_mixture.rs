@@ -34,7 +34,8 @@ pub struct GaussianMixture {
     log_prior: Option<Param<Tensor<2>>>,
     /// `[H,M,context]`, learned by gradient.
     position_log_prior: Option<Param<Tensor<3>>>,
-    /// `[H,M,context]`, a probability: the buffer of soft-EM.
+    /// `[H,M,context]`, a probability: the buffer of soft-EM, which every training pass replaces (each batch of an
+    /// accumulated step by itself). Clones of the layer share it.
     prior: Option<RunningState<Tensor<3>>>,
     shift: Option<Param<Tensor<3>>>,
     /// `[M]`, the logarithm, so that a learned variance stays positive.

@@ -138,7 +138,8 @@ pub fn is_buffer(name: &str) -> bool {
     name == "prior" || name.ends_with(".prior")
 }
 
-/// The model with every parameter and buffer replaced.
+/// The model with every parameter and buffer replaced. Clones of a model share its buffers, so that those of a clone
+/// change too; [`Module::valid`] and [`Module::train`] give copies that do not.
 ///
 /// # Errors
 /// Names that are missing, that the model does not have, or shapes that are not the model's; nothing is replaced then.
