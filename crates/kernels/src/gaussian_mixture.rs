@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::{
-    AttentionShape, Decode, Dropout, Error, Layout, Mask, Operator, Reference, Saved, View,
-    cache::Cache, mechanism::Score, reference, tiled::Scores,
+    AttentionShape, Decode, Dropout, Error, Layout, Mask, Operator, Reference, Saved, View, cache::Cache,
+    mechanism::Score, reference, tiled::Scores,
 };
 
 /// `score_ij = log sum_r exp(log_prior_r - |q_i - k_jr|^2 / (2 s_r))`, `out = softmax_j(score) v`.

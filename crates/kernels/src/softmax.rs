@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    AttentionShape, Decode, Dropout, Error, Layout, Mask, Operator, Reference, Saved, View,
-    cache::Cache,
-    reference,
+    AttentionShape, Decode, Dropout, Error, Layout, Mask, Operator, Reference, Saved, View, cache::Cache, reference,
     tiled::Scores,
 };
 

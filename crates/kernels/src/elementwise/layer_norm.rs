@@ -1,7 +1,10 @@
 //! Layer normalisation (Ba, Kiros and Hinton 2016).
 
 use super::{for_blocks, row_width, rows_per_block, sum_of_rows};
-use crate::{Error, Operator, Reference, Saved, View, simd::{sum_pairs, vectorize}};
+use crate::{
+    Error, Operator, Reference, Saved, View,
+    simd::{sum_pairs, vectorize},
+};
 
 /// `out = (x - mean) / sqrt(variance + epsilon) * weight + bias` over rows, with the biased variance.
 ///

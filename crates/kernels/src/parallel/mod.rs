@@ -42,6 +42,14 @@ pub fn with_scratch<R>(len: usize, task: impl FnOnce(&mut [f32]) -> R) -> R {
     result
 }
 
+/// Frees the scratch memory of all threads, so that what is measured next pays for its own.
+pub fn release_scratch() {
+    SCRATCH.take();
+    rayon::broadcast(|_| {
+        SCRATCH.take();
+    });
+}
+
 /// Cuts a scratch buffer into consecutive parts of these sizes.
 ///
 /// # Panics

@@ -195,8 +195,7 @@ impl Scores<'_> {
         parallel::with_scratch(sizes.iter().sum(), |scratch| {
             let [x, p, t, row, best, owner, q, u, c, norms, row_sums, k, v, columns, spread, shift] =
                 parallel::split(scratch, sizes);
-            let mut s =
-                Scratch { x, p, t, row, best, owner, q, u, c, norms, row_sums, k, v, columns, spread, shift };
+            let mut s = Scratch { x, p, t, row, best, owner, q, u, c, norms, row_sums, k, v, columns, spread, shift };
             for sums in [&mut *s.k, s.v, s.columns, s.spread, s.shift] {
                 sums.fill(0.0);
             }
@@ -231,13 +230,7 @@ impl Scores<'_> {
         });
     }
 
-    fn backward_tile(
-        &self,
-        place: &Place,
-        (saved, grad_out): ([&[f32]; 3], &[f32]),
-        s: &mut Scratch,
-        shared: &Shared,
-    ) {
+    fn backward_tile(&self, place: &Place, (saved, grad_out): ([&[f32]; 3], &[f32]), s: &mut Scratch, shared: &Shared) {
         let Place { b, h, queries, keys, segment } = *place;
         let shape = &self.shape;
         let (n, len) = (queries.len(), keys.len());
@@ -370,7 +363,13 @@ impl Scores<'_> {
     }
 
     /// Adds to the gradient of `queries` what row sums alone decide, and writes it.
-    fn finish_queries(&self, (b, h, index): (usize, usize, usize), queries: &Range<usize>, s: &mut Scratch, shared: &Shared) {
+    fn finish_queries(
+        &self,
+        (b, h, index): (usize, usize, usize),
+        queries: &Range<usize>,
+        s: &mut Scratch,
+        shared: &Shared,
+    ) {
         let shape = &self.shape;
         let (n, width) = (queries.len(), shape.head_width);
         let query = shape.query_rows(b, h);
@@ -456,6 +455,14 @@ impl Scores<'_> {
                 }
             } else {
                 simd::add_scaled(&mut gradient, 1.0, batch);
+            }
+        }
+        if tied {
+            // A factor common to all components of a head cancels in the output, so their gradients sum to exactly 0:
+            // what is left of the sum is rounding of terms much larger than it.
+            for head in gradient.chunks_exact_mut(self.components()) {
+                let mean = head.iter().sum::<f32>() / head.len() as f32;
+                head.iter_mut().for_each(|gradient| *gradient -= mean);
             }
         }
         gradient

@@ -31,7 +31,14 @@ impl Scores<'_> {
         vec![lse, tops, inverses]
     }
 
-    fn forward_tile(&self, b: usize, h: usize, queries: Range<usize>, out: &Disjoint<f32>, [lse, tops, inverses]: [&mut [f32]; 3]) {
+    fn forward_tile(
+        &self,
+        b: usize,
+        h: usize,
+        queries: Range<usize>,
+        out: &Disjoint<f32>,
+        [lse, tops, inverses]: [&mut [f32]; 3],
+    ) {
         let shape = &self.shape;
         let (components, n) = (self.components(), queries.len());
         let (width, block) = (shape.value_width, self.key_block());

@@ -128,15 +128,7 @@ pub(super) fn weigh(x: &mut [f32], p: &mut [f32], t: &[f32], c: &[f32], f: f32, 
 /// The same where component `r` owns key `j`, whose score is `best_j`; elsewhere `x_j = 0`.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
-pub(super) fn weigh_owned(
-    x: &mut [f32],
-    p: &mut [f32],
-    t: &[f32],
-    best: &[f32],
-    owner: &[f32],
-    r: usize,
-    scale: f32,
-) {
+pub(super) fn weigh_owned(x: &mut [f32], p: &mut [f32], t: &[f32], best: &[f32], owner: &[f32], r: usize, scale: f32) {
     for ((((x, p), t), best), owner) in x.iter_mut().zip(p).zip(t).zip(best).zip(owner) {
         let owned = *owner == r as f32;
         let e = exp2(*best) * scale;

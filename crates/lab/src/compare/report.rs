@@ -2,11 +2,7 @@
 
 use std::{io, path::Path};
 
-use regard_tasks::{
-    data::TaskData,
-    metrics::majority_rate,
-    train::Environment,
-};
+use regard_tasks::{data::TaskData, metrics::majority_rate, train::Environment};
 use serde_json::json;
 
 use super::RunResult;
@@ -85,7 +81,8 @@ impl Comparison {
         ];
         let mut table = Table::new(format!("{}: {}", self.task, self.setting), columns);
         for label in &self.labels {
-            let column = |value: &dyn Fn(&RunResult) -> f64| Cell::estimate(&self.of(label).map(value).collect::<Vec<_>>());
+            let column =
+                |value: &dyn Fn(&RunResult) -> f64| Cell::estimate(&self.of(label).map(value).collect::<Vec<_>>());
             let quality = |r: &RunResult| r.test_accuracy.or(r.test_perplexity).unwrap_or(f64::NAN);
             let first = self.of(label).next();
             table.push(vec![
@@ -107,7 +104,9 @@ impl Comparison {
             if seeds == 1 { "" } else { "s" }
         ));
         match self.majority {
-            Some(share) => table.note(format!("Always answering the most frequent class gives {:.1} %.", 100.0 * share)),
+            Some(share) => {
+                table.note(format!("Always answering the most frequent class gives {:.1} %.", 100.0 * share))
+            }
             None => table,
         }
     }
@@ -167,9 +166,14 @@ impl Comparison {
         let quality = best(&|r| r.test_accuracy.unwrap_or(-r.test_loss));
         let speed = best(&|r| -r.milliseconds_per_step);
         let memory = best(&|r| r.peak_bytes.map_or(f64::NAN, |bytes| -(bytes as f64)));
-        let mut text = format!("{} mechanisms, the same transformer, the same data ({}).", self.labels.len(), self.setting);
+        let mut text =
+            format!("{} mechanisms, the same transformer, the same data ({}).", self.labels.len(), self.setting);
         if let Some((label, value)) = quality {
-            let figure = if self.classifies() { format!("{:.1} % accuracy", 100.0 * value) } else { format!("a loss of {:.3} nat", -value) };
+            let figure = if self.classifies() {
+                format!("{:.1} % accuracy", 100.0 * value)
+            } else {
+                format!("a loss of {:.3} nat", -value)
+            };
             text += &format!(" Best on the test split: {label} with {figure}.");
         }
         if let Some((label, value)) = speed {
@@ -205,8 +209,9 @@ impl Comparison {
             self.labels.iter().enumerate().map(mark).collect()
         };
         let chart = |name: &str, title: &str, x: Axis, value: &dyn Fn(&RunResult) -> f64| {
-            let mut chart = Chart::new(title, format!("{}; {}", self.setting, self.runs()), Data::Scatter(marks(value)))
-                .axes(x, self.quality_axis());
+            let mut chart =
+                Chart::new(title, format!("{}; {}", self.setting, self.runs()), Data::Scatter(marks(value)))
+                    .axes(x, self.quality_axis());
             if let Some(share) = self.majority {
                 chart = chart.rule(share, "most frequent class");
             }
@@ -251,8 +256,9 @@ impl Comparison {
     pub fn write(&self, folder: &Path) -> io::Result<Files> {
         let table = self.table();
         let json = serde_json::to_string_pretty(&self.to_json()).map_err(io::Error::other)?;
-        let tables = [("results.json", json + "\n"), ("results.csv", table.to_csv()), ("results.md", table.to_markdown())]
-            .map(|(name, content)| (folder.join(name), content));
+        let tables =
+            [("results.json", json + "\n"), ("results.csv", table.to_csv()), ("results.md", table.to_markdown())]
+                .map(|(name, content)| (folder.join(name), content));
         for (path, content) in &tables {
             write_atomically(path, content.as_bytes())?;
         }

@@ -11,7 +11,8 @@ use regard_nn::models::parameter_count;
 use regard_tasks::{
     data::TaskData,
     train::{
-        Environment, Existing, Model, Outcome, Progress, Record, RunDirectory, Split, TrainConfig, TrainError, Trainer,
+        Environment, Existing, Model, Outcome, Progress, Record, RunDirectory, ScheduleConfig, Split, TrainConfig,
+        TrainError, Trainer,
         memory,
     },
 };
@@ -85,6 +86,7 @@ pub enum CompareError {
 /// # Errors
 /// The first run that fails, or an interrupt.
 pub fn run(plan: &Plan, watch: &dyn Watch, stop: &Arc<AtomicBool>) -> Result<Vec<RunResult>, CompareError> {
+    warm_up(plan)?;
     let total = plan.candidates.len() * plan.seeds.len();
     let mut results = Vec::with_capacity(total);
     for candidate in plan.candidates {
@@ -110,6 +112,19 @@ pub fn run(plan: &Plan, watch: &dyn Watch, stop: &Arc<AtomicBool>) -> Result<Vec
     Ok(results)
 }
 
+/// One update of the first candidate, thrown away: what a process does once (threads, tables, pages) is paid for by none
+/// of the runs.
+fn warm_up(plan: &Plan) -> Result<(), CompareError> {
+    let (Some(candidate), Some(&seed)) = (plan.candidates.first(), plan.seeds.first()) else { return Ok(()) };
+    let config = TrainConfig { steps: 1, batch: 1, accumulate: 1, evaluate_batches: 1, ..plan.train.clone() };
+    let config = TrainConfig { schedule: ScheduleConfig::default(), ..config };
+    let update = || {
+        let model = Model::build(&candidate.model, &candidate.attention, plan.data, seed, plan.device)?;
+        Trainer::new(model, plan.data, &config, seed)?.run().map(|_| ())
+    };
+    update().map_err(|source| CompareError::Run { label: candidate.label.clone(), seed, source })
+}
+
 fn read_result(path: &Path) -> Result<Option<RunResult>, CompareError> {
     let failed = |problem: String| CompareError::Result { path: path.into(), problem };
     match fs::read_to_string(path) {
@@ -130,11 +145,14 @@ fn run_one(
     progress: &dyn Progress,
     stop: &Arc<AtomicBool>,
 ) -> Result<Option<RunResult>, TrainError> {
+    regard_kernels::parallel::release_scratch();
     let before = memory::current_bytes();
     memory::reset_peak();
     let model = Model::build(&candidate.model, &candidate.attention, plan.data, seed, plan.device)?;
     let parameters = parameter_count(&model);
-    let existing = if directory.exists() { Existing::Resume } else { Existing::Refuse };
+    // A kill may have left an empty directory, in which there is nothing to resume.
+    let started = fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some());
+    let existing = if started { Existing::Resume } else { Existing::Refuse };
     let opened = RunDirectory::open(directory, existing, plan.train.keep, &candidate.config, plan.environment)?;
     let mut trainer = Trainer::new(model, plan.data, plan.train, seed)?
         .with_progress(progress)
@@ -196,9 +214,7 @@ fn multiply_adds(plan: &Plan, candidate: &Candidate) -> Option<f64> {
     let (vocabulary, length) = (plan.data.vocabulary(), plan.data.max_length());
     let (model, attention) = (&candidate.model, &candidate.attention);
     let sizes = match plan.data {
-        TaskData::Classification(data) => {
-            ModelSizes::classifier(model, attention, vocabulary, data.classes, length)
-        }
+        TaskData::Classification(data) => ModelSizes::classifier(model, attention, vocabulary, data.classes, length),
         TaskData::Language(_) => ModelSizes::language_model(model, attention, vocabulary, length),
     };
     let cost = ModelCost::of(&sizes, Run { batch: 1, length, decoded: length });
