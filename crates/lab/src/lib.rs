@@ -4,3 +4,4 @@ pub mod attend;
 pub mod compare;
 pub mod cost;
 pub mod report;
+pub mod run_report;

@@ -1,0 +1,141 @@
+//! The page of one training run: its curves and what it came to.
+
+use std::{io, path::Path};
+
+use regard_tasks::train::{Environment, Evaluation, Record, Split, StepReport};
+
+use crate::report::{Axis, Block, Cell, Chart, Column, Data, Format, Report, Section, Series, Table, Written};
+
+/// Points of a curve over updates.
+const POINTS: usize = 200;
+
+/// What the page tells.
+#[derive(Clone, Copy, Debug)]
+pub struct RunReport<'a> {
+    /// Name of the model and task.
+    pub title: &'a str,
+    /// The command that was typed.
+    pub command: &'a str,
+    /// The configuration as TOML.
+    pub config: &'a str,
+    /// Where and when.
+    pub environment: &'a Environment,
+    /// Learned numbers of the model.
+    pub parameters: usize,
+    /// The lines of `metrics.jsonl`.
+    pub records: &'a [Record],
+}
+
+impl RunReport<'_> {
+    fn steps(&self) -> Vec<&StepReport> {
+        let steps = self.records.iter().filter_map(|record| match record {
+            Record::Step(step) => Some(step),
+            Record::Evaluation(_) => None,
+        });
+        steps.collect()
+    }
+
+    fn evaluations(&self, split: Split) -> Vec<&Evaluation> {
+        let evaluations = self.records.iter().filter_map(|record| match record {
+            Record::Evaluation(evaluation) if evaluation.split == split => Some(evaluation),
+            _ => None,
+        });
+        evaluations.collect()
+    }
+
+    /// A line of `value` over the updates, averaged over equal parts of the run.
+    fn line(&self, name: &str, value: impl Fn(&StepReport) -> f64) -> Series {
+        let steps = self.steps();
+        let part = steps.len().div_ceil(POINTS).max(1);
+        let points = steps.chunks(part).map(|part| {
+            let mean = part.iter().map(|step| value(step)).sum::<f64>() / part.len() as f64;
+            (part[part.len() - 1].step as f64, mean)
+        });
+        Series::new(name, 0, points)
+    }
+
+    fn curve(&self, name: &str, style: usize, split: Split, value: impl Fn(&Evaluation) -> Option<f64>) -> Series {
+        let evaluations = self.evaluations(split).into_iter();
+        Series::new(name, style, evaluations.filter_map(|e| Some((e.step as f64, value(e)?))))
+    }
+
+    fn table(&self) -> Table {
+        let steps = self.steps();
+        let mut times: Vec<f64> = steps.iter().map(|step| step.milliseconds).collect();
+        times.sort_by(f64::total_cmp);
+        let mut table = Table::new("", vec![Column::text("what"), Column::number("value", Format::Plain), Column::text("unit")]);
+        let mut row = |what: &str, value: Cell, unit: &str| table.push(vec![what.into(), value, unit.into()]);
+        row("updates", steps.len().into(), "");
+        row("parameters", self.parameters.into(), "");
+        row("median update", times.get(times.len() / 2).copied().into(), "ms");
+        let tokens: f64 = steps.iter().map(|step| step.tokens_per_second * step.milliseconds / 1e3).sum();
+        row("speed", (tokens / (times.iter().sum::<f64>() / 1e3)).into(), "tokens/s");
+        let peak = steps.iter().filter_map(|step| step.peak_bytes).max();
+        row("peak memory", peak.map(|bytes| bytes as f64 / f64::from(1 << 20)).into(), "MiB");
+        if let Some(test) = self.evaluations(Split::Test).last() {
+            row("test loss", test.loss.into(), "nat");
+            row("test accuracy", test.accuracy.map(|accuracy| 100.0 * accuracy).into(), "%");
+            row("test perplexity", test.perplexity.into(), "");
+            row("of the checkpoint at update", test.step.into(), "");
+        }
+        table.rows.retain(|row| row[1] != Cell::Empty);
+        table
+    }
+
+    /// The page.
+    pub fn report(&self) -> Report {
+        let updates = || Axis::new("update", "");
+        let chart = |name: &str, title: &str, y: Axis, lines: Vec<Series>| Block::Chart {
+            name: name.into(),
+            chart: Chart::new(title, self.title, Data::Lines(lines)).axes(updates(), y),
+        };
+        let accuracy = self.curve("validation", 1, Split::Valid, |e| e.accuracy);
+        let mut blocks = vec![chart(
+            "loss",
+            "Loss",
+            Axis::new("loss", "nat"),
+            vec![self.line("training", |step| step.loss), self.curve("validation", 1, Split::Valid, |e| Some(e.loss))],
+        )];
+        if !accuracy.points.is_empty() {
+            blocks.push(chart("accuracy", "Accuracy", Axis::new("accuracy", "%"), vec![accuracy]));
+        }
+        blocks.push(chart(
+            "learning-rate",
+            "Learning rate",
+            Axis::new("learning rate", ""),
+            vec![self.line("learning rate", |step| step.learning_rate)],
+        ));
+        blocks.push(chart(
+            "gradient-norm",
+            "Norm of the gradient",
+            Axis::new("norm", ""),
+            vec![self.line("before clipping", |step| step.gradient_norm)],
+        ));
+        let environment = self.environment;
+        let facts = [
+            ("command", self.command.to_owned()),
+            ("date", environment.date.clone()),
+            ("processor", format!("{}, {} threads", environment.processor, environment.threads)),
+            ("version", environment.version.clone()),
+            ("commit", environment.commit.clone().unwrap_or_else(|| "unknown".into())),
+        ];
+        Report {
+            title: self.title.into(),
+            summary: String::new(),
+            facts: facts.map(|(name, value)| (name.to_owned(), value)).to_vec(),
+            sections: vec![
+                Section { title: "Figures".into(), blocks: vec![Block::Table(self.table())] },
+                Section { title: "Curves".into(), blocks },
+                Section { title: "Configuration".into(), blocks: vec![Block::Code(self.config.into())] },
+            ],
+        }
+    }
+
+    /// Writes `report.html` and `plots/*.svg` into `folder`.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn write(&self, folder: &Path) -> io::Result<Written> {
+        self.report().write(folder)
+    }
+}
