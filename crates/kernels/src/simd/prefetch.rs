@@ -5,7 +5,7 @@ use crate::Rows;
 /// Rows ahead: as far as memory is slow, and so few that they stay in the first cache until their turn.
 const AHEAD: usize = 8;
 
-/// Asks the processor for the row that comes [`AHEAD`] of row `i`, where it has such an instruction.
+/// Asks the processor for the row that comes eight after row `i`, where it has such an instruction.
 ///
 /// In the token-first layout the rows of one head lie a page or half of one apart, which no hardware foresees.
 #[inline(always)]
