@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 const CODES: &str = "Exit codes: 0 done, 1 a check failed, 2 wrong usage or configuration, 3 data missing or corrupt or a \
-file that cannot be written, 4 a number that is not finite, 130 or 143 stopped by a signal after a checkpoint.";
+file that cannot be written, 4 a number that is not finite, 5 more memory needed than there is, 130 or 143 stopped by a signal after a checkpoint.";
 
 /// Efficient attention: train, compare and look into transformers with any attention mechanism.
 #[derive(Debug, Parser)]

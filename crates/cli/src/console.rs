@@ -1,10 +1,6 @@
 //! What a person sees while it runs: bars on a terminal, lines elsewhere, all on standard error.
 
-use std::{
-    cell::Cell,
-    io::IsTerminal,
-    time::Duration,
-};
+use std::{cell::Cell, io::IsTerminal, time::Duration};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use regard_tasks::train::{Evaluation, Progress, StepReport};

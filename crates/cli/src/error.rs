@@ -17,6 +17,8 @@ pub enum Code {
     Data = 3,
     /// A number that is not finite in training.
     Numeric = 4,
+    /// More memory needed than there is.
+    Budget = 5,
     /// Stopped by a signal, after a checkpoint.
     Interrupted = 130,
 }
@@ -52,6 +54,11 @@ impl Failure {
     /// A file that cannot be written.
     pub fn writing(path: &Path, error: &io::Error) -> Self {
         Self::data(format!("cannot write {}: {error}; choose another path or free some space", path.display()))
+    }
+
+    /// What `write_atomically` says, which names the file.
+    pub fn written(error: &io::Error) -> Self {
+        Self::data(format!("{error}; choose another path or free some space"))
     }
 
     /// Stopped by a signal.

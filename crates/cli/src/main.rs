@@ -10,7 +10,7 @@ mod signal;
 use std::process::ExitCode;
 
 use clap::Parser;
-use regard_tasks::train::memory::CountingAllocator;
+use regard_tasks::train::memory::{CountingAllocator, keep_freed_buffers};
 
 use args::{Arguments, Command, Common};
 use error::{Failure, Outcome};
@@ -20,6 +20,8 @@ use error::{Failure, Outcome};
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn main() -> ExitCode {
+    keep_freed_buffers();
+    signal::end_with_reader();
     // Usage errors end here with code 2, --help and --version with 0.
     let Arguments { command, common } = Arguments::parse();
     match set_threads(&common).and_then(|()| run(command, &common)) {

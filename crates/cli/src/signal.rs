@@ -1,4 +1,4 @@
-//! An interrupt ends the work after the step in progress; a second one ends it at once.
+//! An interrupt ends the work after the step in progress; a second one ends it at once. A closed pipe ends it too.
 
 use std::sync::{
     Arc, OnceLock,
@@ -28,6 +28,13 @@ pub fn stop_flag() -> Arc<AtomicBool> {
     }
     let _ = CAUGHT.set(caught);
     stop
+}
+
+/// Ends the process quietly when whoever reads its output, as `head` does, has enough. Without this, printing panics.
+pub fn end_with_reader() {
+    // Where the handler cannot be had, nothing is lost but the quiet.
+    #[cfg(unix)]
+    let _ = flag::register_conditional_default(signal_hook::consts::SIGPIPE, Arc::new(AtomicBool::new(true)));
 }
 
 /// The exit code of a process that a signal has stopped: 130 or 143.

@@ -36,8 +36,13 @@ pub enum AttendError {
     Call(#[from] Error),
 }
 
-/// Names that are read, beside `grad_out`, the parameters of mechanisms and padding.
+/// Names of padding.
 const PADDING: [&str; 2] = ["valid", "query_valid"];
+/// Names of real inputs of any mechanism; a file may hold others, which are passed over.
+const REAL: [&str; 12] =
+    ["q", "k", "v", "bias", "grad_out", "log_prior", "prior", "variance", "shift", "w_q", "w_k", "w_t"];
+/// Most components that are drawn: far more than any mixture has, and few enough to fit into memory.
+const MOST_COMPONENTS: usize = 1024;
 /// Streams of draws; each name has its own.
 const SHIFT_STREAM: u64 = 1;
 
@@ -92,7 +97,7 @@ impl Inputs {
                     dtype = Some(view.dtype());
                 }
                 real.insert(name.to_owned(), Tensor { shape: view.shape().to_vec(), data: read_real(&view) });
-            } else if ["q", "k", "v"].contains(&name) {
+            } else if REAL.contains(&name) {
                 let seen = view.dtype();
                 return Err(AttendError::Data(format!("tensor '{name}' holds {seen:?} numbers, expected F32 or F64")));
             }
@@ -104,10 +109,22 @@ impl Inputs {
         let tensor = self.real.get(name).ok_or_else(|| Error::missing(name, why))?;
         if let Some(at) = tensor.data.iter().position(|x| !x.is_finite()) {
             let (value, place) = (tensor.data[at], place(at, &tensor.shape));
-            return Err(AttendError::Data(format!("tensor '{name}' holds {value} at {place:?}, expected finite numbers")));
+            return Err(AttendError::Data(format!(
+                "tensor '{name}' holds {value} at {place:?}, expected finite numbers"
+            )));
         }
         Ok(tensor)
     }
+}
+
+/// Fails where a number is too large for the float32 of the kernels, or a variance too small.
+fn check_narrow(name: &str, tensor: &Tensor) -> Result<(), AttendError> {
+    let fits = |x: &f64| (*x as f32).is_finite() && (name != "variance" || *x as f32 > 0.0);
+    let Some(at) = tensor.data.iter().position(|x| !fits(x)) else { return Ok(()) };
+    let (value, place) = (tensor.data[at], place(at, &tensor.shape));
+    Err(AttendError::Data(format!(
+        "tensor '{name}' holds {value:e} at {place:?}, beyond the float32 of the kernels; use --reference"
+    )))
 }
 
 fn read_real(view: &TensorView) -> Vec<f64> {
@@ -167,7 +184,7 @@ impl Plan {
             valid: padding("valid"),
             query_valid: padding("query_valid"),
         };
-        let bias = mechanism == Mechanism::Softmax && inputs.real.contains_key("bias");
+        let bias = inputs.real.contains_key("bias");
         let call = Call { mask: mask.clone(), scale: request.scale, bias, ..Call::default() };
         let operator = options.operator(call)?;
         let names = operator.inputs();
@@ -185,9 +202,13 @@ impl Plan {
         }
         let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
         let out_shape = operator.out_shape(&shapes)?;
-        let update = (mechanism == Mechanism::Mgk && options.mixture.inference == Inference::SoftEm).then(|| {
-            GaussianMixture { mask, score: options.mixture.score, shifted: options.shifted(), ..GaussianMixture::default() }
-        });
+        let update =
+            (mechanism == Mechanism::Mgk && options.mixture.inference == Inference::SoftEm).then(|| GaussianMixture {
+                mask,
+                score: options.mixture.score,
+                shifted: options.shifted(),
+                ..GaussianMixture::default()
+            });
         Ok(Self { operator, names, out_shape, given, update })
     }
 
@@ -200,6 +221,11 @@ impl Plan {
             Error::check_shape("grad_out", &grad_out.shape, &self.out_shape)?;
         }
         let tensors: Vec<&Tensor> = self.names.iter().map(|name| &inputs.real[*name]).collect();
+        if !request.reference {
+            let all = self.names.iter().copied().zip(tensors.iter().copied());
+            all.chain(grad_out.map(|grad| ("grad_out", grad)))
+                .try_for_each(|(name, tensor)| check_narrow(name, tensor))?;
+        }
         let mut results = BTreeMap::new();
         let (out, lse, grads, prior) = if request.reference {
             self.run_reference(&tensors, grad_out)
@@ -266,11 +292,28 @@ fn fit_options(options: &mut AttentionOptions, inputs: &Inputs, request: &Reques
     let chosen = request.chosen;
     let why = format!("{} needs it", options.mechanism);
     let (q, k) = (inputs.need("q", &why)?, inputs.need("k", &why)?);
-    if q.shape.len() != 4 {
-        return Err(Error::rank("q", &q.shape, 4).into());
+    for (name, tensor, most) in [("q", q, 4), ("k", k, 5)] {
+        if !(4..=most).contains(&tensor.shape.len()) {
+            return Err(Error::rank(name, &tensor.shape, 4).into());
+        }
+        if tensor.shape.contains(&0) {
+            return Err(Error::shape(name, &tensor.shape, "every size at least 1").into());
+        }
     }
-    options.heads = q.shape[1];
-    options.key_value_heads = k.shape.get(1).copied().filter(|heads| *heads != options.heads);
+    let (heads, key_heads) = (q.shape[1], k.shape[1]);
+    for (key, asked, seen) in [
+        ("heads", Some(options.heads).filter(|_| chosen("heads")), heads),
+        ("key_value_heads", options.key_value_heads, key_heads),
+    ] {
+        if let Some(asked) = asked.filter(|asked| *asked != seen) {
+            return Err(Error::option(key, asked, format!("{seen}, as the file has them")).into());
+        }
+    }
+    if !heads.is_multiple_of(key_heads) {
+        return Err(Error::shape("k", &k.shape, format!("a number of heads that divides that of q, {heads}")).into());
+    }
+    options.heads = heads;
+    options.key_value_heads = Some(key_heads).filter(|key_heads| *key_heads != heads);
     if options.mechanism.is_mixture() {
         let shift = inputs.real.get("shift");
         if shift.is_some() && !chosen("keys.design") {
@@ -279,9 +322,14 @@ fn fit_options(options: &mut AttentionOptions, inputs: &Inputs, request: &Reques
         let seen = match options.keys.design {
             KeyDesign::Projected if k.shape.len() == 5 => Some(k.shape[2]),
             KeyDesign::Projected => {
-                return Err(Error::shape("k", &k.shape, "[B,Hk,M,S,D], one key a component (or a tensor 'shift')").into());
+                return Err(
+                    Error::shape("k", &k.shape, "[B,Hk,M,S,D], one key a component (or a tensor 'shift')").into()
+                );
             }
-            KeyDesign::Shifted => shift.filter(|shift| shift.shape.len() == 3).map(|shift| shift.shape[1]),
+            KeyDesign::Shifted => {
+                let axis = |name: &str, axis: usize| inputs.real.get(name)?.shape.get(axis).copied();
+                axis("shift", 1).or_else(|| axis("log_prior", 1)).or_else(|| axis("variance", 0))
+            }
         };
         match seen {
             Some(seen) if chosen("keys.components") && seen != options.keys.components => {
@@ -289,13 +337,14 @@ fn fit_options(options: &mut AttentionOptions, inputs: &Inputs, request: &Reques
                 return Err(Error::option("keys.components", options.keys.components, expected).into());
             }
             Some(seen) => options.keys.components = seen,
+            None if options.keys.components > MOST_COMPONENTS => {
+                let expected = format!("at most {MOST_COMPONENTS}");
+                return Err(Error::option("keys.components", options.keys.components, expected).into());
+            }
             None => {}
         }
     }
-    if options.mechanism == Mechanism::Fastformer
-        && inputs.real.contains_key("v")
-        && !chosen("fastformer.sharing")
-    {
+    if options.mechanism == Mechanism::Fastformer && inputs.real.contains_key("v") && !chosen("fastformer.sharing") {
         options.fastformer.sharing = Sharing::None;
     }
     Ok(())
@@ -320,15 +369,20 @@ fn complete(inputs: &mut Inputs, options: &AttentionOptions, request: &Request) 
         add(inputs, "variance", vec![components], options.mixture.variances.resolve(components, width)?);
         if let Some(at) = inputs.real["variance"].data.iter().position(|s| *s <= 0.0) {
             let seen = inputs.real["variance"].data[at];
-            return Err(AttendError::Data(format!("tensor 'variance' holds {seen} at [{at}], expected positive numbers")));
+            return Err(AttendError::Data(format!(
+                "tensor 'variance' holds {seen} at [{at}], expected positive numbers"
+            )));
         }
     }
     if options.mechanism == Mechanism::Mgk && options.mixture.inference == Inference::SoftEm {
         // The buffer of soft-EM is a probability.
         if let Some(prior) = inputs.real.get("prior").cloned() {
             inputs.need("prior", "soft-em needs it")?;
-            if prior.data.iter().any(|p| *p < 0.0) {
-                return Err(AttendError::Data("tensor 'prior' holds a negative number, expected probabilities".into()));
+            if let Some(at) = prior.data.iter().position(|p| *p < 0.0) {
+                let (seen, place) = (prior.data[at], place(at, &prior.shape));
+                return Err(AttendError::Data(format!(
+                    "tensor 'prior' holds {seen} at {place:?}, expected probabilities"
+                )));
             }
             // A component that is impossible stays so; its logarithm must be finite to pass the kernels' sums.
             let data = prior.data.iter().map(|p| p.max(f64::from(f32::MIN_POSITIVE)).ln()).collect();

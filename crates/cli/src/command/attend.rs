@@ -9,7 +9,7 @@ use regard_lab::{
 
 use crate::{
     args::{Attend, Common},
-    config::Layers,
+    config::{Layers, SECTIONS},
     error::{Failure, Outcome},
 };
 
@@ -21,7 +21,16 @@ pub fn run(args: &Attend, common: &Common) -> Outcome {
     let mut layers = Layers::new();
     layers.set_named("mechanism", &args.mechanism)?;
     for assignment in &args.set {
+        let key = assignment.split(['.', '=']).next().unwrap_or_default().trim();
         layers.assign(assignment, "--set")?;
+        if SECTIONS.contains(&key) || key == "seed" {
+            return Err(Failure::usage(format!(
+                "--set: {assignment} is no option of a mechanism, expected one as keys.design"
+            )));
+        }
+    }
+    if let Some(scale) = args.scale.filter(|scale| !scale.is_finite()) {
+        return Err(Failure::usage(format!("--scale is {scale}, expected a finite number")));
     }
     if args.causal {
         layers.set("causal", "true", "--causal")?;
@@ -39,7 +48,7 @@ pub fn run(args: &Attend, common: &Common) -> Outcome {
         let failure = Failure::from(error);
         Failure { message: format!("{}: {}", args.input.display(), failure.message), ..failure }
     })?;
-    write_atomically(&args.output, &output).map_err(|error| Failure::writing(&args.output, &error))?;
+    write_atomically(&args.output, &output).map_err(|error| Failure::written(&error))?;
     if common.json {
         super::print_json(&serde_json::json!({ "output": args.output, "bytes": output.len() }));
     }

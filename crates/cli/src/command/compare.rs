@@ -2,20 +2,18 @@
 
 use std::{
     cell::OnceCell,
-    fs,
+    ffi::OsStr,
+    fs, io,
     path::{Path, PathBuf},
 };
 
 use regard_lab::compare::{self, Candidate, Comparison, Plan, RunResult, Watch};
-use regard_tasks::{
-    data::TaskData,
-    train::Progress,
-};
+use regard_tasks::{data::TaskData, train::Progress};
 
-use super::{command_line, environment, load, print_json, resolve, training_device};
+use super::{budget::check_training, command_line, environment, load, print_json, resolve, training_device};
 use crate::{
     args::{Common, Directory, Source},
-    config::RunConfig,
+    config::{Layers, RunConfig},
     console::TrainingBar,
     error::{Failure, Outcome},
     signal,
@@ -23,6 +21,11 @@ use crate::{
 
 const CONFIG: &str = "config.toml";
 const REPORT: &str = "report.html";
+const PLOTS: &str = "plots";
+/// Files of a comparison as a whole.
+const FILES: [&str; 5] = [CONFIG, REPORT, "results.json", "results.csv", "results.md"];
+/// A file of a single run.
+const METRICS: &str = "metrics.jsonl";
 
 /// Trains the same model with each mechanism and reports.
 ///
@@ -50,7 +53,8 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
         environment: &environment,
         device: &device,
     };
-    let watch = Console { quiet: common.quiet, bars: (0..64).map(|_| OnceCell::new()).collect() };
+    let runs = candidates.len() * config.compare.seeds.len();
+    let watch = Console { quiet: common.quiet, bars: (0..runs).map(|_| OnceCell::new()).collect() };
     let results = compare::run(&plan, &watch, &signal::stop_flag())?;
     let comparison = Comparison {
         labels: candidates.into_iter().map(|candidate| candidate.label).collect(),
@@ -62,7 +66,7 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
         config: config.to_toml(),
         environment: environment.clone(),
     };
-    let files = comparison.write(&out).map_err(|error| Failure::writing(&out, &error))?;
+    let files = comparison.write(&out).map_err(|error| Failure::written(&error))?;
     if common.json {
         print_json(&comparison.to_json());
     } else {
@@ -78,6 +82,7 @@ fn candidates(config: &RunConfig) -> Outcome<Vec<Candidate>> {
     for entry in &config.compare.mechanisms {
         let (label, own) = config.candidate(entry)?;
         own.model.check(&own.attention)?;
+        check_training(&own)?;
         if all.iter().any(|other| other.label == label) {
             return Err(Failure::usage(format!("compare.mechanisms names '{label}' twice, expected each once")));
         }
@@ -89,6 +94,10 @@ fn candidates(config: &RunConfig) -> Outcome<Vec<Candidate>> {
     }
     if config.compare.seeds.is_empty() {
         return Err(Failure::usage("compare.seeds is empty, expected at least one, as in 1,2,3"));
+    }
+    let seeds = &config.compare.seeds;
+    if let Some(seed) = seeds.iter().enumerate().find_map(|(i, seed)| seeds[..i].contains(seed).then_some(seed)) {
+        return Err(Failure::usage(format!("compare.seeds names {seed} twice, expected each once")));
     }
     Ok(all)
 }
@@ -106,13 +115,13 @@ fn open(out: &Path, directory: &Directory, config: &RunConfig) -> Outcome {
     let text = config.to_toml();
     let before = fs::read_to_string(&path).ok();
     if occupied && directory.overwrite {
-        if before.is_none() {
+        if !holds_comparison(out) {
             return Err(Failure::usage(format!(
-                "{} holds no comparison (no {CONFIG}), so --overwrite leaves it alone; choose another directory",
+                "{} holds no comparison, so --overwrite leaves it alone; choose another --out",
                 out.display()
             )));
         }
-        fs::remove_dir_all(out).map_err(|error| Failure::writing(out, &error))?;
+        remove_comparison(out).map_err(|error| Failure::writing(out, &error))?;
     } else if occupied {
         let same = before.as_deref() == Some(&text);
         let finished = out.join(REPORT).exists();
@@ -140,7 +149,44 @@ fn open(out: &Path, directory: &Directory, config: &RunConfig) -> Outcome {
             }
         }
     }
-    regard_lab::report::write_atomically(&path, text.as_bytes()).map_err(|error| Failure::writing(&path, &error))
+    regard_lab::report::write_atomically(&path, text.as_bytes()).map_err(|error| Failure::written(&error))
+}
+
+/// Whether the directory is that of a comparison: it has a configuration of ours, and is not a single run.
+fn holds_comparison(out: &Path) -> bool {
+    Layers::new().file(&out.join(CONFIG)).is_ok() && !out.join(METRICS).exists()
+}
+
+/// Removes what comparisons write, and nothing else: a wrong path must not cost anybody's files.
+fn remove_comparison(out: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(out)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        if name == PLOTS {
+            fs::remove_dir_all(&path)?;
+        } else if FILES.contains(&name) {
+            fs::remove_file(&path)?;
+        } else if path.is_dir() {
+            remove_runs(&path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the runs of one candidate, one a seed, and their directory if nothing else is in it.
+fn remove_runs(candidate: &Path) -> io::Result<()> {
+    let mut left = false;
+    for entry in fs::read_dir(candidate)? {
+        let path = entry?.path();
+        let seed = path.file_name().and_then(OsStr::to_str).and_then(|name| name.strip_prefix("seed-"));
+        let empty = || fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_none());
+        if seed.is_some_and(|seed| seed.parse::<u64>().is_ok()) && (path.join(CONFIG).is_file() || empty()) {
+            fs::remove_dir_all(&path)?;
+        } else {
+            left = true;
+        }
+    }
+    if left { Ok(()) } else { fs::remove_dir(candidate) }
 }
 
 /// Size of the data in a few words.
@@ -170,7 +216,7 @@ struct Console {
 impl Watch for Console {
     fn begin(&self, label: &str, seed: u64, number: usize, total: usize, steps: usize) -> &dyn Progress {
         let name = format!("[{}/{total}] {label}, seed {seed}", number + 1);
-        self.bars[number % self.bars.len()].get_or_init(|| TrainingBar::new(&name, steps, self.quiet))
+        self.bars[number].get_or_init(|| TrainingBar::new(&name, steps, self.quiet))
     }
 
     fn end(&self, result: &RunResult, fresh: bool) {

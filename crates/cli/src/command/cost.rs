@@ -34,12 +34,8 @@ pub fn run(args: &Cost, common: &Common) -> Outcome {
     let config = resolve(&args.source)?;
     config.model.check(&config.attention)?;
     let length = args.length.unwrap_or_else(|| longest(&config));
-    let run = Run {
-        batch: args.batch.unwrap_or(config.train.batch),
-        length,
-        decoded: args.decoded.unwrap_or(length),
-    };
-    let sizes = sizes(&config, args, length);
+    let run = Run { batch: args.batch.unwrap_or(config.train.batch), length, decoded: args.decoded.unwrap_or(length) };
+    let sizes = sizes(&config, args.vocabulary, length);
     let cost = ModelCost::of(&sizes, run)?;
     let title = format!("{} ({})", config.attention.label(), config.task.name);
     let table = cost.table(title.as_str());
@@ -62,15 +58,16 @@ pub fn run(args: &Cost, common: &Common) -> Outcome {
         }
     }
     let Some(out) = &args.out else { return Ok(()) };
-    let blocks = curves.into_iter().flat_map(|curve| {
-        [Block::Chart { name: curve.name, chart: curve.chart }, Block::Table(curve.table)]
-    });
+    let blocks = curves
+        .into_iter()
+        .flat_map(|curve| [Block::Chart { name: curve.name, chart: curve.chart }, Block::Table(curve.table)]);
     let environment = environment();
     let report = Report {
         title: "Cost of attention mechanisms".into(),
-        summary: "Closed forms, nothing here was run: parameters, multiply-adds of a forward pass, bytes of a training \
+        summary:
+            "Closed forms, nothing here was run: parameters, multiply-adds of a forward pass, bytes of a training \
                   step and of a decoder."
-            .into(),
+                .into(),
         facts: vec![
             ("command".into(), command_line()),
             ("date".into(), environment.date),
@@ -81,14 +78,15 @@ pub fn run(args: &Cost, common: &Common) -> Outcome {
             Section { title: "Curves".into(), blocks: blocks.collect() },
         ],
     };
-    let written = report.write(out).map_err(|error| Failure::writing(out, &error))?;
+    let written = report.write(out).map_err(|error| Failure::written(&error))?;
     if !common.json {
         println!("\nreport: {}", written.page.display());
     }
     Ok(())
 }
 
-fn longest(config: &RunConfig) -> usize {
+/// The longest sequence of the task of a configuration.
+pub fn longest(config: &RunConfig) -> usize {
     match config.task.name {
         TaskName::Listops => config.task.listops.max_length,
         TaskName::Text => config.task.text.max_length,
@@ -96,17 +94,18 @@ fn longest(config: &RunConfig) -> usize {
     }
 }
 
-/// Sizes of the model of a configuration on sequences of `length`.
-fn sizes(config: &RunConfig, args: &Cost, length: usize) -> ModelSizes {
-    let vocabulary = |own| args.vocabulary.unwrap_or(own);
+/// Sizes of the model of a configuration on sequences of `length`, over `vocabulary` or the task's.
+pub fn sizes(config: &RunConfig, vocabulary: Option<usize>, length: usize) -> ModelSizes {
+    let vocabulary = |own| vocabulary.unwrap_or(own);
     let context = length.max(longest(config));
-    let classifier = |own, classes| {
-        ModelSizes::classifier(&config.model, &config.attention, vocabulary(own), classes, context)
-    };
+    let classifier =
+        |own, classes| ModelSizes::classifier(&config.model, &config.attention, vocabulary(own), classes, context);
     match config.task.name {
         TaskName::Listops => classifier(listops::TOKENS.len() + 1, listops::CLASSES),
         TaskName::Text => classifier(257, config.task.text.classes),
-        TaskName::CharLm => ModelSizes::language_model(&config.model, &config.attention, vocabulary(CHARACTERS), context),
+        TaskName::CharLm => {
+            ModelSizes::language_model(&config.model, &config.attention, vocabulary(CHARACTERS), context)
+        }
     }
 }
 
@@ -119,7 +118,7 @@ fn all_curves(config: &RunConfig, args: &Cost, run: Run) -> Outcome<Vec<Curve>> 
         own.model.check(&own.attention)?;
         // A table of positions would grow along the axis; the curves are about attention.
         own.attention = AttentionConfig { position: Position::None, ..own.attention };
-        models.push((label, sizes(&own, args, longest)));
+        models.push((label, sizes(&own, args.vocabulary, longest)));
     }
     let mut all = curves::over_length(&models, run.batch, &LENGTHS)?;
     all.extend(curves::over_width(&models, run, &WIDTHS)?);

@@ -5,10 +5,7 @@ use std::io::Write;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use regard_nn::models::{LanguageModel, LanguageState};
-use regard_tasks::{
-    data::TaskData,
-    train::Model,
-};
+use regard_tasks::{data::TaskData, train::Model};
 use serde_json::json;
 
 use super::{Trained, print_json, trained};
@@ -33,7 +30,7 @@ pub fn run(args: &Generate, common: &Common) -> Outcome {
             args.run.display()
         )));
     };
-    let prompt = data.vocabulary.encode(&args.prompt)?;
+    let prompt = data.vocabulary.encode(&args.prompt).map_err(|error| Failure::usage(format!("--prompt: {error}")))?;
     if prompt.is_empty() {
         return Err(Failure::usage("--prompt is empty, expected at least one character"));
     }

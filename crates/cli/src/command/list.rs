@@ -27,7 +27,8 @@ pub fn run(what: Option<Listed>, common: &Common) -> Outcome {
     .map(|(_, name, table)| (name, table()))
     .collect();
     if common.json {
-        let all: serde_json::Map<_, _> = tables.iter().map(|(name, table)| ((*name).to_owned(), table.to_json())).collect();
+        let all: serde_json::Map<_, _> =
+            tables.iter().map(|(name, table)| ((*name).to_owned(), table.to_json())).collect();
         print_json(&json!(all));
         return Ok(());
     }

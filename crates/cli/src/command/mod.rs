@@ -1,6 +1,7 @@
 //! One file a command, and what several of them share.
 
 pub mod attend;
+mod budget;
 pub mod compare;
 pub mod completions;
 pub mod config;
@@ -151,6 +152,7 @@ fn trained(run: &Path, which: Which, cache: Option<&Path>, common: &Common) -> O
     let mut layers = Layers::new();
     layers.file(&path)?;
     let config = layers.resolve()?;
+    budget::check_inference(&config)?;
     let checkpoints = Checkpoints::new(run.join("checkpoints"), config.train.keep);
     let checkpoint = match which {
         Which::Best => checkpoints.best().or_else(|| checkpoints.last()),

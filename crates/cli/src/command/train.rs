@@ -1,13 +1,15 @@
 //! `regard train`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use regard_tasks::train::{Model, Outcome as Ended, RunDirectory, Split, Trainer};
+use regard_lab::run_report::RunReport;
+use regard_tasks::train::{Existing, Model, Outcome as Ended, Record, RunDirectory, Split, Trainer};
 use serde_json::json;
 
-use super::{environment, load, print_json, resolve, training_device};
+use super::{budget::check_training, command_line, environment, load, print_json, resolve, training_device};
 use crate::{
     args::{Common, Directory, Source},
+    config::{Layers, RunConfig},
     console::TrainingBar,
     error::{Failure, Outcome},
     signal,
@@ -20,9 +22,14 @@ use crate::{
 pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
     let config = resolve(source)?;
     config.check()?;
+    check_training(&config)?;
     let label = config.attention.label();
-    let out = directory.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(format!("{}-{label}", config.task.name)));
+    let out =
+        directory.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(format!("{}-{label}", config.task.name)));
     let existing = directory.existing();
+    if existing == Existing::Resume {
+        check_resumed(&out, &config)?;
+    }
     // Opened before the data are read: a directory that cannot be used is known at once.
     let run = RunDirectory::open(&out, existing, config.train.keep, &config.to_toml(), &environment())?;
     let data = load(&config.task, config.seed, directory.cache.as_deref(), common)?;
@@ -46,6 +53,17 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
         Ended::Finished { step } | Ended::Stopped { step } => {
             let test = trainer.evaluate_best(Split::Test)?;
             let best = trainer.state().best;
+            let records = Record::read(&out.join("metrics.jsonl"))?;
+            let title = format!("{label} on {}", config.task.name);
+            let report = RunReport {
+                title: &title,
+                command: &command_line(),
+                config: &config.to_toml(),
+                environment: &environment(),
+                parameters,
+                records: &records,
+            };
+            let written = report.write(&out).map_err(|error| Failure::written(&error))?;
             if common.json {
                 print_json(&json!({
                     "run": out, "mechanism": label, "task": config.task.name.name(), "steps": step,
@@ -55,6 +73,7 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
                 return Ok(());
             }
             println!("run         {}", out.display());
+            println!("report      {}", written.page.display());
             println!("steps       {step} in {:.0} s", trainer.state().seconds);
             println!("best step   {}", test.step);
             println!("test loss   {:.4}", test.loss);
@@ -66,5 +85,23 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
             }
             Ok(())
         }
+    }
+}
+
+/// Refuses to go on with a run as another one, before anything of it is written over.
+fn check_resumed(out: &Path, config: &RunConfig) -> Outcome {
+    let path = out.join("config.toml");
+    if !path.is_file() {
+        // Opening the directory will tell what is missing.
+        return Ok(());
+    }
+    let mut layers = Layers::new();
+    layers.file(&path)?;
+    match config.other_run(&layers.resolve()?) {
+        None => Ok(()),
+        Some((key, own, before)) => Err(Failure::usage(format!(
+            "{key} is {own}, but the run in {} has {before}; resume with the same value, or choose another --out",
+            out.display()
+        ))),
     }
 }

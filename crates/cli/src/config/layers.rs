@@ -13,8 +13,8 @@ use regard_kernels::Mechanism;
 use regard_nn::attention::AttentionConfig;
 use regard_tasks::data::TaskName;
 
-/// Environment variables that are not keys of the configuration: they stand for flags.
-const FLAGS: [&str; 4] = ["REGARD_THREADS", "REGARD_CACHE", "REGARD_CONFIG", "REGARD_PRESET"];
+/// Environment variables that are not keys of the configuration: they stand for flags, and the last one is for the build.
+const FLAGS: [&str; 5] = ["REGARD_THREADS", "REGARD_CACHE", "REGARD_CONFIG", "REGARD_PRESET", "REGARD_COMMIT"];
 
 /// A configuration in the making.
 #[derive(Clone, Debug)]
@@ -87,10 +87,13 @@ impl Layers {
             match (self.known(&path, &place)?, value.get_ref()) {
                 (Value::Table(_), DeValue::Table(inner)) => self.merge(inner, &path, origin)?,
                 (Value::Table(_), _) => {
-                    return Err(Failure::usage(format!("{place}: {path} is a single value, expected the table [{path}]")));
+                    return Err(Failure::usage(format!(
+                        "{place}: {path} is a single value, expected the table [{path}]"
+                    )));
                 }
                 (_, value) => {
-                    let value = plain(value).ok_or_else(|| Failure::usage(format!("{place}: {path}: no such number")))?;
+                    let value =
+                        plain(value).ok_or_else(|| Failure::usage(format!("{place}: {path}: no such number")))?;
                     self.put(&path, value, place);
                 }
             }
@@ -164,6 +167,14 @@ impl Layers {
     /// A name that is none.
     pub fn set_named(&mut self, key: &str, name: &str) -> Outcome {
         let flag = format!("--{}", key.split('.').next().unwrap_or(key));
+        let names: Vec<&str> = match key {
+            "mechanism" => Mechanism::ALL.iter().map(|mechanism| mechanism.name()).chain(["smgk", "smlk"]).collect(),
+            _ => TaskName::ALL.iter().map(|task| task.name()).collect(),
+        };
+        if !names.contains(&name) {
+            let near = nearest(name, names.iter().copied());
+            return Err(Failure::usage(format!("{flag} is '{name}', expected one of {}{near}", names.join(", "))));
+        }
         let plain = match name {
             "smgk" | "smlk" => {
                 self.set("keys.design", "shifted", &flag)?;
@@ -171,14 +182,6 @@ impl Layers {
             }
             _ => name,
         };
-        let names: Vec<&str> = match key {
-            "mechanism" => Mechanism::ALL.iter().map(|mechanism| mechanism.name()).collect(),
-            _ => TaskName::ALL.iter().map(|task| task.name()).collect(),
-        };
-        if !names.contains(&plain) {
-            let near = nearest(name, names.iter().copied());
-            return Err(Failure::usage(format!("{flag} is '{name}', expected one of {}{near}", names.join(", "))));
-        }
         self.set(key, plain, &flag)
     }
 
@@ -193,7 +196,9 @@ impl Layers {
     /// A value of the wrong kind, with the place where it stands.
     pub fn resolve(&self) -> Outcome<RunConfig> {
         RunConfig::from_table(self.values.clone()).map_err(|(key, problem)| {
-            let place = self.origins.get(&key).map_or(String::new(), |origin| format!("{origin}: "));
+            // An element of a list came from where the list did.
+            let list = key.split('[').next().unwrap_or(&key);
+            let place = self.origins.get(list).map_or(String::new(), |origin| format!("{origin}: "));
             Failure::usage(format!("{place}{key}: {problem}"))
         })
     }
@@ -267,7 +272,9 @@ fn join(prefix: &str, key: &str) -> String {
 fn nearest<'a>(seen: &str, names: impl Iterator<Item = &'a str>) -> String {
     // A key is often right but for the table it stands in.
     let last = |path: &str| path.rsplit('.').next().unwrap_or(path).to_owned();
-    let score = |name: &str| strsim::jaro_winkler(seen, name).max(0.98 * strsim::jaro_winkler(&last(seen), &last(name)));
+    // One slip in a short name leaves less in common than the measure for longer ones asks for.
+    let alike = |a: &str, b: &str| if strsim::osa_distance(a, b) == 1 { 0.99 } else { strsim::jaro_winkler(a, b) };
+    let score = |name: &str| alike(seen, name).max(0.98 * alike(&last(seen), &last(name)));
     let best = names.map(|name| (score(name), name)).max_by(|a, b| a.0.total_cmp(&b.0));
     match best {
         Some((score, name)) if score > 0.8 => format!(", did you mean '{name}'?"),
@@ -327,7 +334,9 @@ mod tests {
     fn later_layers_win_and_numbers_fit_their_kind() {
         let mut layers = Layers::new();
         layers.text("heads = 2\n[model]\nwidth = 32\ndropout = 0\n", "a.toml").unwrap();
-        layers.environment([("REGARD_MODEL__WIDTH".into(), "48".into()), ("PATH".into(), "x".into())].into_iter()).unwrap();
+        layers
+            .environment([("REGARD_MODEL__WIDTH".into(), "48".into()), ("PATH".into(), "x".into())].into_iter())
+            .unwrap();
         layers.assign("model.width=96", "--set").unwrap();
         layers.assign("compare.mechanisms=softmax,mgk:heads=2", "--set").unwrap();
         layers.assign("compare.seeds=3,4", "--set").unwrap();
@@ -394,7 +403,8 @@ mod tests {
     #[test]
     fn any_text_is_an_error_or_a_configuration_never_a_panic() {
         let mut state = 1u64;
-        let pieces = ["[", "]", "=", "\"", "model", "width", ".", "\n", "1", "-", "{", "}", "é", "'", "heads", "\0", " ", "e9"];
+        let pieces =
+            ["[", "]", "=", "\"", "model", "width", ".", "\n", "1", "-", "{", "}", "é", "'", "heads", "\0", " ", "e9"];
         for _ in 0..3000 {
             let mut text = String::new();
             for _ in 0..12 {

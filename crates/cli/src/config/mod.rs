@@ -9,6 +9,8 @@ mod preset;
 pub use layers::Layers;
 pub use preset::PRESETS;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use regard_nn::{attention::AttentionConfig, models::ModelConfig};
 use regard_tasks::{data::TaskConfig, train::TrainConfig};
 use serde::{Deserialize, Serialize};
@@ -52,8 +54,11 @@ impl Default for CompareConfig {
     }
 }
 
+/// Most keys a position: far more than any mixture has, few enough that their priors and variances fit anywhere.
+const MOST_COMPONENTS: usize = 1024;
+
 /// Tables of a configuration other than the attention's.
-const SECTIONS: [&str; 4] = ["model", "task", "train", "compare"];
+pub const SECTIONS: [&str; 4] = ["model", "task", "train", "compare"];
 
 impl RunConfig {
     /// As a TOML table, with the attention's keys at the top.
@@ -90,9 +95,14 @@ impl RunConfig {
             Some(Value::Integer(seed)) if seed >= 0 => seed as u64,
             Some(other) => return Err(("seed".into(), format!("is {other}, expected a whole number from 0"))),
         };
+        let attention: AttentionConfig = read("", Value::Table(table))?;
+        let components = attention.keys.components;
+        if components > MOST_COMPONENTS {
+            return Err(("keys.components".into(), format!("is {components}, expected at most {MOST_COMPONENTS}")));
+        }
         Ok(Self {
             seed,
-            attention: read("", Value::Table(table))?,
+            attention,
             model: read_section(&mut sections, "model")?,
             task: read_section(&mut sections, "task")?,
             train: read_section(&mut sections, "train")?,
@@ -116,6 +126,12 @@ impl RunConfig {
             layers.assign(assignment, origin)?;
         }
         let config = layers.resolve()?;
+        if (config.seed, &config.task, &config.train) != (self.seed, &self.task, &self.train) {
+            return Err(Failure::usage(format!(
+                "{origin}: '{entry}' changes the seed, the task or the training, expected attention and model only: the \
+                 data and the recipe are the same for all"
+            )));
+        }
         let label = if overrides.is_empty() {
             config.attention.label()
         } else {
@@ -123,6 +139,22 @@ impl RunConfig {
             format!("{} {overrides}", config.attention.label()).chars().map(plain).collect()
         };
         Ok((label, config))
+    }
+
+    /// The first key that makes another run of `self` than of `other`, with both values. What may change when a run is
+    /// resumed is how long it goes on, its optimizer and how often it reports, not what is learned from what.
+    pub fn other_run(&self, other: &Self) -> Option<(String, String, String)> {
+        let fixed = |key: &str| match key.split_once('.') {
+            Some(("train", key)) => ["batch", "accumulate"].contains(&key),
+            Some(("compare", _)) => false,
+            // Saves memory, with the same result.
+            _ => key != "model.checkpointing",
+        };
+        let (own, other) = (flat(&self.to_table()), flat(&other.to_table()));
+        let keys: BTreeSet<&String> = own.keys().chain(other.keys()).collect();
+        let text = |value: Option<&Value>| value.map_or("unset".into(), Value::to_string);
+        let key = keys.into_iter().find(|key| fixed(key) && own.get(*key) != other.get(*key))?;
+        Some((key.clone(), text(own.get(key)), text(other.get(key))))
     }
 
     /// Checks what can be known before data are read.
@@ -137,10 +169,21 @@ impl RunConfig {
     }
 }
 
-fn read_section<T: for<'a> Deserialize<'a> + Default>(
-    sections: &mut Table,
-    name: &str,
-) -> Result<T, (String, String)> {
+/// The values of a table and of those in it, by dotted key.
+fn flat(table: &Table) -> BTreeMap<String, Value> {
+    let mut all = BTreeMap::new();
+    for (key, value) in table {
+        match value {
+            Value::Table(inner) => {
+                all.extend(flat(inner).into_iter().map(|(rest, value)| (format!("{key}.{rest}"), value)))
+            }
+            value => drop(all.insert(key.clone(), value.clone())),
+        }
+    }
+    all
+}
+
+fn read_section<T: for<'a> Deserialize<'a> + Default>(sections: &mut Table, name: &str) -> Result<T, (String, String)> {
     match sections.remove(name) {
         None => Ok(T::default()),
         Some(value) => read(name, value),

@@ -2,10 +2,22 @@
 
 /// Name, one line, and text of each preset.
 pub const PRESETS: &[(&str, &str, &str)] = &[
-    ("quick", "seven mechanisms on short ListOps expressions, about five minutes on 2 cores", include_str!("../../../../configs/quick.toml")),
+    (
+        "quick",
+        "seven mechanisms on short ListOps expressions, about five minutes on 2 cores",
+        include_str!("../../../../configs/quick.toml"),
+    ),
     ("smoke", "the same in seconds, to see that everything works", include_str!("../../../../configs/smoke.toml")),
-    ("lra-listops", "Long Range Arena ListOps: expressions of 500 to 2000 tokens", include_str!("../../../../configs/lra-listops.toml")),
-    ("lra-text", "Long Range Arena text: reviews read byte by byte, 4000 long", include_str!("../../../../configs/lra-text.toml")),
+    (
+        "lra-listops",
+        "Long Range Arena ListOps: expressions of 500 to 2000 tokens",
+        include_str!("../../../../configs/lra-listops.toml"),
+    ),
+    (
+        "lra-text",
+        "Long Range Arena text: reviews read byte by byte, 4000 long",
+        include_str!("../../../../configs/lra-text.toml"),
+    ),
     ("char-lm", "character language model on Shakespeare", include_str!("../../../../configs/char-lm.toml")),
 ];
 
