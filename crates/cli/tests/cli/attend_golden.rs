@@ -1,0 +1,307 @@
+//! `regard attend` against the golden data: every case of every mechanism, kernel and twin, with every gradient.
+
+use std::{
+    num::NonZero,
+    path::Path,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use regard_testkit::{Case, Report, cases, golden};
+use safetensors::Dtype;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{
+    program::{Ended, argument, regard, run},
+    tensors::File,
+};
+
+const MECHANISMS: [&str; 6] = ["softmax", "gaussian", "mgk", "linear", "mlk", "fastformer"];
+/// Those with scores to be normalised, whose logarithm of the sum is an output.
+const WITH_LSE: [&str; 3] = ["softmax", "gaussian", "mgk"];
+/// Float64 implementations of one formula agree to this.
+const FLOAT64_BOUND: f64 = 1e-10;
+/// A single float32 rounding, relative to the largest element.
+const ROUNDING: f64 = 1e-7;
+
+/// The options of a case as arguments.
+fn arguments(case: &Case) -> Vec<String> {
+    let mut arguments = vec!["attend".to_owned(), "--mechanism".into(), case.mechanism.clone()];
+    let text = |name: &str| case.options.get(name).and_then(Value::as_str);
+    let keys = [
+        ("inference", "mixture.inference"),
+        ("score", "mixture.score"),
+        ("variances", "mixture.variances"),
+        ("prior", "mixture.prior"),
+        ("keys", "keys.design"),
+        ("scores", "fastformer.scores"),
+        ("sharing", "fastformer.sharing"),
+    ];
+    for (option, key) in keys {
+        match (option, text(option)) {
+            // The variances are in the file then; hard inference has no prior.
+            (_, None) | ("variances", Some("list")) | ("prior", Some("none")) => {}
+            (_, Some(value)) => arguments.extend(["--set".into(), format!("{key}={value}")]),
+        }
+    }
+    if case.options.get("causal") == Some(&Value::Bool(true)) {
+        arguments.push("--causal".into());
+    }
+    if let Some(scale) = case.options.get("scale").and_then(Value::as_f64) {
+        arguments.extend(["--scale".into(), scale.to_string()]);
+    }
+    arguments
+}
+
+/// Runs `arguments` on the file `input` and reads the output, a file of its own beside the others in `folder`.
+fn attend(arguments: &[String], input: &Path, folder: &Path, name: &str, further: &[&str]) -> Result<File, Ended> {
+    let output = folder.join(format!("{name}.safetensors"));
+    let mut command = regard(arguments);
+    command.arg("--input").arg(input).arg("--output").arg(&output).args(further);
+    let ended = Ended::of(&mut command);
+    let silent = ended.stdout.is_empty() && ended.stderr.is_empty();
+    if ended.code == Some(0) && silent { Ok(File::read(&output)) } else { Err(ended) }
+}
+
+/// Calls `work` with every case of our mechanisms, on all processors.
+fn each_case(work: impl Fn(&Case, &Mutex<Report>) + Sync) {
+    let cases: Vec<_> = cases().into_iter().filter(|case| MECHANISMS.contains(&&*case.mechanism)).collect();
+    assert_eq!(cases.len(), 57, "cases of {MECHANISMS:?}");
+    let (next, report) = (AtomicUsize::new(0), Mutex::new(Report::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, NonZero::get) {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    work(case, &report);
+                }
+            });
+        }
+    });
+    report.into_inner().expect("no test panicked").finish();
+}
+
+/// Holds an output against its case.
+fn compare(case: &Case, output: &File, report: &Mutex<Report>, form: &str, bound: impl Fn(&str) -> f64) {
+    let golden = case.load();
+    let mut report = report.lock().expect("no test panicked");
+    let mut expected: Vec<String> = vec!["out".into()];
+    expected.extend(case.differentiated().iter().map(|name| format!("grad.{name}")));
+    if golden.get("prior_after").is_some() {
+        expected.push("prior_after".into());
+    }
+    for name in expected {
+        let label = format!("{} {form} {name}", case.name());
+        let Some(seen) = output.0.get(&name) else {
+            report.require(false, format_args!("{label}: missing"));
+            continue;
+        };
+        let wanted = golden.tensor(&name);
+        report.require(seen.shape == wanted.shape, format_args!("{label}: shape {:?}", seen.shape));
+        report.compare(label, &output.real(&name), wanted.f64(), bound(&name));
+    }
+    let q = &golden.tensor("q").shape;
+    let lse = output.0.get("lse").map(|lse| lse.shape.clone());
+    let expected = WITH_LSE.contains(&&*case.mechanism).then(|| q[..3].to_vec());
+    report.require(lse == expected, format_args!("{} {form} lse: shape {lse:?}, not {expected:?}", case.name()));
+}
+
+#[test]
+fn every_case_in_both_forms() {
+    let folder = TempDir::new().unwrap();
+    each_case(|case, report| {
+        let input = golden::folder().join(&case.file);
+        for (form, further) in [("kernel", &[][..]), ("twin", &["--reference"][..])] {
+            let name = format!("{} {form}", case.name());
+            match attend(&arguments(case), &input, folder.path(), &name, further) {
+                Err(ended) => report.lock().unwrap().require(false, format_args!("{name}: {ended:?}")),
+                Ok(output) => {
+                    let wide = output.0.values().all(|tensor| tensor.dtype == Dtype::F64);
+                    report.lock().unwrap().require(wide, format_args!("{name}: not all of float64"));
+                    let bound = |name: &str| if form == "twin" { FLOAT64_BOUND } else { case.bound(name) };
+                    compare(case, &output, report, form, bound);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn float32_files_give_the_same_numbers_in_float32() {
+    let folder = TempDir::new().unwrap();
+    each_case(|case, report| {
+        // One case a family of options is enough here.
+        if !["softmax_bias", "mgk_causal_padding", "smgk_m2", "mlk_m3_padding", "fastformer_paper"]
+            .contains(&case.name())
+        {
+            return;
+        }
+        let wide = golden::folder().join(&case.file);
+        let narrow = folder.path().join(format!("{} input.safetensors", case.name()));
+        File::read(&wide).narrow().write(&narrow);
+        let outputs = [(&wide, "f64"), (&narrow, "f32")].map(|(input, form)| {
+            attend(&arguments(case), input, folder.path(), &format!("{} {form}", case.name()), &[]).unwrap()
+        });
+        let [wide_output, narrow_output] = &outputs;
+        {
+            let mut report = report.lock().unwrap();
+            report.require(narrow_output.names() == wide_output.names(), format_args!("{}: names", case.name()));
+            for (name, tensor) in &narrow_output.0 {
+                let label = format!("{} f32 {name}", case.name());
+                report.require(tensor.dtype == Dtype::F32, format_args!("{label}: {:?}", tensor.dtype));
+                // Inputs are float32 numbers in both files, so the kernel computes the same.
+                report.same(label, &narrow_output.real(name), &wide_output.real(name));
+            }
+        }
+        let name = format!("{} f32 twin", case.name());
+        let twin = attend(&arguments(case), &narrow, folder.path(), &name, &["--reference"]).unwrap();
+        compare(case, &twin, report, "f32 twin", |_| ROUNDING);
+    });
+}
+
+#[test]
+fn without_a_gradient_of_the_output_there_are_no_gradients() {
+    let folder = TempDir::new().unwrap();
+    let input = folder.path().join("input.safetensors");
+    for (mechanism, case, names) in [
+        ("softmax", "softmax_plain", &["lse", "out"][..]),
+        ("mgk", "mgk_m2", &["lse", "out"]),
+        ("linear", "linear_plain", &["out"]),
+    ] {
+        let mut file = File::golden(case);
+        let out = file.real("out");
+        file.remove("grad_out");
+        file.write(&input);
+        let arguments = ["attend", "--mechanism", mechanism].map(String::from);
+        let output = attend(&arguments, &input, folder.path(), case, &["--reference"]).unwrap();
+        assert_eq!(output.names(), names);
+        let mut report = Report::new();
+        report.compare(case, &output.real("out"), &out, FLOAT64_BOUND);
+        report.finish();
+    }
+}
+
+#[test]
+fn the_logarithm_of_the_sum_is_that_of_the_formula() {
+    let folder = TempDir::new().unwrap();
+    let mut report = Report::new();
+    for case in ["softmax_plain", "mgk_m2"] {
+        let file = File::golden(case);
+        let (q, k) = (file.real("q"), file.real("k"));
+        let &[batch, heads, queries, width] = &file.tensor("q").shape[..] else { panic!("four axes") };
+        let keys = file.tensor("v").shape[2];
+        let root = (width as f64).sqrt();
+        let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+        let distance = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>();
+        let mut expected = Vec::new();
+        for (row, q) in q.chunks_exact(width).enumerate() {
+            let (b, h) = (row / (heads * queries), row / queries % heads);
+            let sum: f64 = if case == "softmax_plain" {
+                let key = |j| &k[((b * heads + h) * keys + j) * width..][..width];
+                (0..keys).map(|j| (product(q, key(j)) / root).exp()).sum()
+            } else {
+                let (prior, variance) = (file.real("log_prior"), file.real("variance"));
+                let key = |r, j| &k[(((b * heads + h) * 2 + r) * keys + j) * width..][..width];
+                let score = |r: usize, j| prior[h * 2 + r] - distance(q, key(r, j)) / (2.0 * variance[r]);
+                (0..2).flat_map(|r| (0..keys).map(move |j| (r, j))).map(|(r, j)| score(r, j).exp()).sum()
+            };
+            expected.push(sum.ln());
+        }
+        assert_eq!(expected.len(), batch * heads * queries);
+        let case = cases().into_iter().find(|c| c.name() == case).unwrap();
+        let input = golden::folder().join(&case.file);
+        for (further, bound) in [(&["--reference"][..], FLOAT64_BOUND), (&[], case.bound("lse"))] {
+            let output = attend(&arguments(&case), &input, folder.path(), "lse", further).unwrap();
+            report.compare(format!("{} {further:?}", case.name()), &output.real("lse"), &expected, bound);
+        }
+    }
+    report.finish();
+}
+
+#[test]
+fn named_variances_stand_in_for_those_of_the_file() {
+    let folder = TempDir::new().unwrap();
+    let mut report = Report::new();
+    for name in ["mgk_m2_square", "mgk_m2_unequal", "mgk_m2_released_lm", "mgk_m1"] {
+        let case = cases().into_iter().find(|case| case.name() == name).unwrap();
+        let mut file = File::golden(name);
+        let out = file.real("out");
+        file.remove("variance");
+        let input = folder.path().join("input.safetensors");
+        file.write(&input);
+        let output = attend(&arguments(&case), &input, folder.path(), name, &["--reference"]).unwrap();
+        // The files round variances to float32.
+        report.compare(name, &output.real("out"), &out, 1e-6);
+        report
+            .require(!output.0.contains_key("grad.variance"), format_args!("{name}: a gradient of what is not there"));
+    }
+    report.finish();
+}
+
+#[test]
+fn the_prior_of_soft_em_goes_round() {
+    let folder = TempDir::new().unwrap();
+    let mut report = Report::new();
+    for name in ["mgk_soft_em", "mgk_soft_em_causal"] {
+        let case = cases().into_iter().find(|case| case.name() == name).unwrap();
+        let mut file = File::golden(name);
+        let input = folder.path().join("input.safetensors");
+        for (further, bound) in [(&["--reference"][..], FLOAT64_BOUND), (&[], case.bound("out_after"))] {
+            let first = attend(&arguments(&case), &golden::folder().join(&case.file), folder.path(), name, further);
+            let prior = first.unwrap().real("prior_after");
+            file.put("prior", &case.tensors["prior"].shape, &prior);
+            file.write(&input);
+            let second = attend(&arguments(&case), &input, folder.path(), name, further).unwrap();
+            report.compare(format!("{name} {further:?}"), &second.real("out"), &file.real("out_after"), bound);
+        }
+    }
+    report.finish();
+}
+
+#[test]
+fn what_is_drawn_depends_on_the_seed_alone() {
+    let folder = TempDir::new().unwrap();
+    let mut file = File::golden("smgk_m2");
+    file.remove("shift");
+    file.remove("log_prior");
+    file.remove("variance");
+    let input = folder.path().join("input.safetensors");
+    file.write(&input);
+    let draw = |name: &str, mechanism: &str, further: &[&str]| {
+        let arguments = ["attend", "--mechanism", mechanism].map(String::from);
+        attend(&arguments, &input, folder.path(), name, further).unwrap()
+    };
+    let first = draw("first", "smgk", &["--seed", "3"]);
+    assert!(!first.0.contains_key("grad.shift") && first.0.contains_key("grad.k"), "{:?}", first.names());
+    assert_eq!(first.0, draw("again", "mgk", &["--seed", "3", "--set", "keys.design=shifted"]).0);
+    assert_ne!(first.0, draw("other", "smgk", &["--seed", "4"]).0);
+    assert_ne!(first.0, draw("three", "smgk", &["--seed", "3", "--set", "keys.components=3"]).0);
+}
+
+#[test]
+fn any_number_of_threads_gives_the_same_bits() {
+    let folder = TempDir::new().unwrap();
+    for name in ["softmax_causal_padding", "smgk_m3_causal_padding", "linear_gqa", "fastformer_causal"] {
+        let case = cases().into_iter().find(|case| case.name() == name).unwrap();
+        let input = golden::folder().join(&case.file);
+        let [one, three] = ["1", "3"]
+            .map(|threads| attend(&arguments(&case), &input, folder.path(), name, &["--threads", threads]).unwrap().0);
+        assert_eq!(one, three, "{name}");
+    }
+}
+
+#[test]
+fn the_output_may_lie_in_a_new_directory_and_replaces_what_was_there() {
+    let folder = TempDir::new().unwrap();
+    let input = argument(golden::folder().join("linear_plain.safetensors"));
+    let output = argument(folder.path().join("new/deep/out.safetensors"));
+    let arguments = ["attend", "--mechanism", "linear", "--input", &input, "--output", &output, "--json"];
+    let first = run(arguments).json();
+    let size = std::fs::metadata(&output).unwrap().len();
+    assert_eq!(first["bytes"], size);
+    std::fs::write(&output, "older").unwrap();
+    run(arguments).success();
+    assert_eq!(std::fs::metadata(&output).unwrap().len(), size);
+}

@@ -1,0 +1,81 @@
+//! `regard cost`: what a model takes before it is run.
+
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use crate::program::{Ended, argument, assert_self_contained, names, regard, run, text};
+
+const USAGE: i32 = 2;
+
+#[test]
+fn parameters_are_those_of_the_trained_model() {
+    let folder = TempDir::new().unwrap();
+    for mechanism in ["softmax", "gaussian", "smgk", "mgk", "linear", "mlk", "fastformer"] {
+        let cost = run(["cost", "--preset", "smoke", "--mechanism", mechanism, "--json"]).json();
+        let out = argument(folder.path().join(mechanism));
+        let mut command = regard(["train", "--preset", "smoke", "--cache", "none", "--json", "--quiet", "--out", &out]);
+        let run = Ended::of(command.args(["--mechanism", mechanism, "--set", "train.steps=4"])).json();
+        assert_eq!(cost["total"]["parameters"], run["parameters"], "{mechanism}");
+        let parts = cost["cost"]["parts"].as_array().unwrap();
+        let sum: u64 = parts.iter().map(|part| part["parameters"].as_u64().unwrap()).sum();
+        assert_eq!(cost["total"]["parameters"], sum, "{mechanism}");
+    }
+}
+
+#[test]
+fn time_and_memory_grow_as_the_mechanism_says() {
+    let total = |mechanism: &str, length: &str, key: &str| {
+        let arguments = ["cost", "--preset", "quick", "--json", "--mechanism", mechanism, "--length", length];
+        run(arguments).json()["total"][key].as_f64().unwrap()
+    };
+    let growth = |mechanism: &str, key: &str| total(mechanism, "32768", key) / total(mechanism, "16384", key);
+    assert!(growth("softmax", "multiply_adds") > 3.5);
+    assert!(growth("linear", "multiply_adds") < 2.1);
+    // No mechanism keeps N x N numbers.
+    for mechanism in ["softmax", "mgk", "linear", "fastformer"] {
+        assert!(growth(mechanism, "activation_bytes") < 2.1, "{mechanism}");
+    }
+    assert!(growth("linear", "state_bytes") < 1.01 && growth("softmax", "state_bytes") > 1.9);
+}
+
+#[test]
+fn curves_are_drawn_into_a_directory() {
+    let folder = TempDir::new().unwrap();
+    let out = folder.path().join("curves");
+    let ended = run(["cost", "--preset", "smoke", "--curves", "--out", &argument(&out)]);
+    let stdout = ended.success();
+    let page = out.join("report.html");
+    assert!(stdout.contains(&argument(&page)) && stdout.contains("smgk"), "{stdout}");
+    let pictures = pictures(&out);
+    assert!(pictures.len() >= 5, "{pictures:?}");
+    assert_self_contained(&text(page));
+    let json = run(["cost", "--preset", "smoke", "--curves", "--json"]).json();
+    assert!(json["curves"].as_array().is_some_and(|curves| curves.len() >= 5), "{json}");
+}
+
+/// SVG files of a report.
+fn pictures(out: &Path) -> Vec<String> {
+    names(&out.join("plots")).into_iter().filter(|name| name.ends_with(".svg")).collect()
+}
+
+#[test]
+fn sizes_that_cannot_be() {
+    let cost = |further: &[&str]| {
+        let mut command = regard(["cost", "--preset", "smoke"]);
+        Ended::of(command.args(further))
+    };
+    cost(&["--length", "0"]).failure(USAGE, &["length is 0"]);
+    cost(&["--batch", "0"]).failure(USAGE, &["batch is 0"]);
+    cost(&["--vocabulary", "0"]).failure(USAGE, &["vocabulary is 0"]);
+    cost(&["--length", "18446744073709551615"]).failure(USAGE, &["18446744073709551615", "expected"]);
+    cost(&["--set", "model.width=9223372036854775806"]).failure(USAGE, &["9223372036854775806", "expected"]);
+    cost(&["--set", "heads=3"]).failure(USAGE, &["multiple of heads (3)"]);
+    cost(&["--length", "-3"]).usage_failure(&["-3"]);
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "in the way").unwrap();
+    let ended = run(["cost", "--preset", "smoke", "--curves", "--json", "--out", &argument(file.join("report"))]);
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    assert!(ended.stderr.starts_with("error: cannot write") && ended.stderr.lines().count() == 1, "{ended:?}");
+}

@@ -1,0 +1,116 @@
+//! Commands that tell something: lists, the machine, help, completions; and what every command has in common.
+
+use std::{fs, process::Stdio};
+
+use regard_testkit::cases;
+use tempfile::TempDir;
+
+use crate::program::{Ended, Running, argument, names, regard, run};
+
+const MECHANISMS: [&str; 6] = ["softmax", "gaussian", "mgk", "linear", "mlk", "fastformer"];
+
+#[test]
+fn lists_name_everything_that_can_be_asked_for() {
+    let all = run(["list"]).success();
+    let tasks = ["listops", "text", "char-lm"];
+    let presets = ["quick", "smoke", "lra-listops", "lra-text", "char-lm"];
+    for name in MECHANISMS.iter().chain(&tasks).chain(&presets) {
+        assert!(all.split_whitespace().any(|word| word == *name), "{name} in {all}");
+    }
+    let only = run(["list", "tasks"]).success();
+    assert!(only.contains("char-lm") && !only.contains("fastformer"), "{only}");
+    let json = run(["list", "--json"]).json();
+    let kinds: Vec<&String> = json.as_object().unwrap().keys().collect();
+    assert_eq!(kinds, ["mechanisms", "presets", "tasks"]);
+    // Every mechanism in the list can be asked for, and every one in the golden data is in the list.
+    for name in MECHANISMS {
+        assert!(run(["config", "--mechanism", name]).success().contains(&format!("mechanism = \"{name}\"")));
+        assert!(cases().iter().any(|case| case.mechanism == name), "{name}");
+    }
+    for preset in presets {
+        run(["config", "--preset", preset]).success();
+    }
+    run(["list", "planets"]).usage_failure(&["planets", "presets"]);
+}
+
+#[test]
+fn the_doctor_tries_every_kernel_and_the_cache() {
+    let folder = TempDir::new().unwrap();
+    let mut command = regard(["doctor"]);
+    let report = Ended::of(command.env("XDG_CACHE_HOME", folder.path())).success();
+    for name in MECHANISMS {
+        let line = report.lines().find(|line| line.contains(&format!("kernel {name}")));
+        assert!(line.is_some_and(|line| line.starts_with("ok ")), "{name} in {report}");
+    }
+    assert!(report.contains(&argument(folder.path().join("regard"))), "{report}");
+    assert!(names(&folder.path().join("regard")).is_empty(), "left behind");
+    let mut command = regard(["doctor", "--json"]);
+    let json = Ended::of(command.env("XDG_CACHE_HOME", folder.path())).json();
+    assert!(json["checks"].as_array().unwrap().iter().all(|check| check["passed"] == true), "{json}");
+}
+
+#[test]
+fn the_doctor_finds_a_cache_that_cannot_be_written() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "in the way").unwrap();
+    let mut command = regard(["doctor"]);
+    let ended = Ended::of(command.env("XDG_CACHE_HOME", &file));
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(1), "error: 1 of 7 checks failed\n"), "{ended:?}");
+    assert!(ended.stdout.contains("FAIL  cache directory"), "{ended:?}");
+    // The remedy that it names works.
+    let other = folder.path().join("other");
+    let mut command = regard(["doctor"]);
+    let report = Ended::of(command.env("XDG_CACHE_HOME", &file).env("REGARD_CACHE", &other)).success();
+    assert!(report.contains(&argument(other)), "{report}");
+    let mut command = regard(["doctor"]);
+    Ended::of(command.env("XDG_CACHE_HOME", &file).env("REGARD_CACHE", "none")).success();
+}
+
+#[test]
+fn completions_know_commands_and_options() {
+    let bash = run(["completions", "bash"]).success();
+    for word in ["attend", "compare", "--mechanism", "--overwrite", "complete -F"] {
+        assert!(bash.contains(word), "{word}");
+    }
+    for shell in ["zsh", "fish", "powershell", "elvish"] {
+        assert!(run(["completions", shell]).success().contains("compare"), "{shell}");
+    }
+    run(["completions", "tcsh"]).usage_failure(&["tcsh", "zsh"]);
+}
+
+#[test]
+fn help_and_version_are_no_failures() {
+    let help = run(["--help"]).success();
+    let commands =
+        ["train", "eval", "compare", "attend", "cost", "generate", "list", "doctor", "config", "completions"];
+    for command in commands {
+        assert!(help.contains(command), "{command} in {help}");
+        let own = run([command, "--help"]).success();
+        assert!(own.contains("Usage: regard"), "{own}");
+    }
+    assert!(help.contains("Exit codes: 0 done"), "{help}");
+    assert_eq!(run(["--version"]).success(), format!("regard {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn arguments_that_are_none() {
+    run([""; 0]).usage_failure(&["Usage: regard"]);
+    run(["trian"]).usage_failure(&["error: ", "trian", "train"]);
+    run(["train", "--mechansim", "mgk"]).usage_failure(&["error: ", "--mechansim", "--mechanism"]);
+    run(["train", "--resume", "--overwrite"]).usage_failure(&["error: ", "--resume", "--overwrite"]);
+    run(["train", "--seed", "-1"]).usage_failure(&["error: "]);
+    run(["eval"]).usage_failure(&["error: ", "<RUN>"]);
+    run(["cost", "--out", "x"]).usage_failure(&["error: ", "--curves"]);
+}
+
+#[test]
+#[cfg(unix)]
+fn a_reader_that_has_enough_is_no_reason_to_panic() {
+    for arguments in [&["list"][..], &["completions", "bash"], &["config"], &["doctor", "--json"]] {
+        let mut running = Running::start(regard(arguments).env("REGARD_CACHE", "none").stdin(Stdio::null()));
+        running.close_stdout();
+        let ended = running.end();
+        assert!(!ended.stderr.contains("panicked"), "{arguments:?}: {ended:?}");
+    }
+}

@@ -1,0 +1,14 @@
+//! The binary from outside: arguments and files in, exit code, output, errors and files out.
+//!
+//! One test program for all commands, so that it is linked once.
+
+mod attend_errors;
+mod attend_golden;
+mod compare;
+mod config_errors;
+mod cost;
+mod information;
+mod language;
+mod program;
+mod tensors;
+mod training;
