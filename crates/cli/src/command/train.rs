@@ -30,9 +30,9 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
     if existing == Existing::Resume {
         check_resumed(&out, &config)?;
     }
-    // Opened before the data are read: a directory that cannot be used is known at once.
-    let run = RunDirectory::open(&out, existing, config.train.keep, &config.to_toml(), &environment())?;
+    // Opened after the data are read: a run that cannot start must not remove the one before it.
     let data = load(&config.task, config.seed, directory.cache.as_deref(), common)?;
+    let run = RunDirectory::open(&out, existing, config.train.keep, &config.to_toml(), &environment())?;
     let model = Model::build(&config.model, &config.attention, &data, config.seed, &training_device(&config))?;
     let parameters = regard_nn::models::parameter_count(&model);
     if !common.quiet {
