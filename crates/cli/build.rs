@@ -9,8 +9,10 @@ fn main() {
     if log.exists() {
         println!("cargo:rerun-if-changed={}", log.display());
     }
-    let asked = Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(env!("CARGO_MANIFEST_DIR")).output();
-    let commit = asked.ok().filter(|answer| answer.status.success()).and_then(|answer| String::from_utf8(answer.stdout).ok());
+    let asked =
+        Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(env!("CARGO_MANIFEST_DIR")).output();
+    let commit =
+        asked.ok().filter(|answer| answer.status.success()).and_then(|answer| String::from_utf8(answer.stdout).ok());
     if let Some(commit) = commit {
         println!("cargo:rustc-env=REGARD_COMMIT={}", commit.trim());
     }

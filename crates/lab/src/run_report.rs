@@ -63,7 +63,8 @@ impl RunReport<'_> {
         let steps = self.steps();
         let mut times: Vec<f64> = steps.iter().map(|step| step.milliseconds).collect();
         times.sort_by(f64::total_cmp);
-        let mut table = Table::new("", vec![Column::text("what"), Column::number("value", Format::Plain), Column::text("unit")]);
+        let mut table =
+            Table::new("", vec![Column::text("what"), Column::number("value", Format::Plain), Column::text("unit")]);
         let mut row = |what: &str, value: Cell, unit: &str| table.push(vec![what.into(), value, unit.into()]);
         row("updates", steps.len().into(), "");
         row("parameters", self.parameters.into(), "");

@@ -12,8 +12,7 @@ use regard_tasks::{
     data::TaskData,
     train::{
         Environment, Existing, Model, Outcome, Progress, Record, RunDirectory, ScheduleConfig, Split, TrainConfig,
-        TrainError, Trainer,
-        memory,
+        TrainError, Trainer, memory,
     },
 };
 
