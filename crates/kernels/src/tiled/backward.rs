@@ -290,7 +290,6 @@ impl Scores<'_> {
         let Place { b, h, queries, keys, segment } = *place;
         let (n, len) = (queries.len(), keys.len());
         let components = self.components();
-        let factors = self.factors();
         let size = s.t.len();
         let group = h % self.shape.group();
         let local = keys.start - segment.start;
@@ -323,7 +322,7 @@ impl Scores<'_> {
                     if self.hard {
                         for r in 0..components {
                             let x = &s.x[r * size..][at.clone()];
-                            rows::claim(best, owner, x, terms(r), factors[r], s.u[r * n + i] + base, r);
+                            rows::claim(best, owner, x, terms(r), self.factor(r), s.u[r * n + i] + base, r);
                         }
                     }
                     for r in 0..components {
@@ -336,14 +335,15 @@ impl Scores<'_> {
                         if self.hard {
                             rows::weigh_owned(x, p, t, best, owner, r, inverse);
                         } else {
-                            rows::weigh(x, p, t, terms(r), factors[r], (u + base, inverse), r == 0);
+                            rows::weigh(x, p, t, terms(r), self.factor(r), (u + base, inverse), r == 0);
                         }
                         if columned {
                             let column = (group * components + r) * segment.len() + local;
                             s.row_sums[r * n + i] += rows::add_up(x, &mut s.columns[column..][seen.clone()]);
                         }
                         if variance {
-                            s.spread[r] += rows::spread(x, products, &s.norms[r * len..][seen.clone()], factors[r], u);
+                            s.spread[r] +=
+                                rows::spread(x, products, &s.norms[r * len..][seen.clone()], self.factor(r), u);
                         }
                     }
                     if let Some(dropout) = self.dropout {

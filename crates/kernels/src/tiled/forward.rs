@@ -87,7 +87,6 @@ impl Scores<'_> {
     ) {
         let (n, len, width) = (queries.len(), keys.len(), self.shape.value_width);
         let components = self.components();
-        let factors = self.factors();
         let (first, others) = x.split_at_mut(size);
         simd::vectorize(
             #[inline(always)]
@@ -103,24 +102,24 @@ impl Scores<'_> {
                     let other = |r: usize| &others[(r - 1) * size + i * len..][seen.clone()];
                     let terms = |r: usize| &c[r * len..][seen.clone()];
 
-                    let mut top = best[i].max(rows::max(row, terms(0), factors[0]) + u[i]);
+                    let mut top = best[i].max(rows::max(row, terms(0), self.factor(0)) + u[i]);
                     for r in 1..components {
-                        top = top.max(rows::max(other(r), terms(r), factors[r]) + u[r * n + i]);
+                        top = top.max(rows::max(other(r), terms(r), self.factor(r)) + u[r * n + i]);
                     }
                     if top == f32::NEG_INFINITY {
                         row.fill(0.0);
                         continue;
                     }
                     let sum = if self.hard {
-                        rows::score(row, terms(0), factors[0], u[i] - top);
+                        rows::score(row, terms(0), self.factor(0), u[i] - top);
                         for r in 1..components {
-                            rows::keep_best(row, other(r), terms(r), factors[r], u[r * n + i] - top);
+                            rows::keep_best(row, other(r), terms(r), self.factor(r), u[r * n + i] - top);
                         }
                         rows::exp(row)
                     } else {
-                        let mut sum = rows::exp_in_place(row, terms(0), factors[0], u[i] - top);
+                        let mut sum = rows::exp_in_place(row, terms(0), self.factor(0), u[i] - top);
                         for r in 1..components {
-                            sum += rows::exp_add(row, other(r), terms(r), factors[r], u[r * n + i] - top);
+                            sum += rows::exp_add(row, other(r), terms(r), self.factor(r), u[r * n + i] - top);
                         }
                         sum
                     };

@@ -197,9 +197,10 @@ impl<'a> Scores<'a> {
         self.shift.map(|shift| &shift[(hk * self.components() + r) * width..][..width])
     }
 
-    /// Factors `f_r` in base 2.
-    fn factors(&self) -> Vec<f32> {
-        self.gains.iter().map(|gain| gain * LOG2_E).collect()
+    /// Factor `f_r` in base 2.
+    #[inline(always)]
+    fn factor(&self, r: usize) -> f32 {
+        self.gains[r] * LOG2_E
     }
 
     /// Adds bias and ALiBi, which softmax alone has, to one row of products, in units of the products.

@@ -65,7 +65,6 @@ impl Scores<'_> {
         s: &mut Scratch,
     ) {
         let components = self.components();
-        let factors = self.factors();
         simd::vectorize(
             #[inline(always)]
             || {
@@ -74,7 +73,7 @@ impl Scores<'_> {
                 top.fill(f32::NEG_INFINITY);
                 for r in 0..components {
                     let x = &mut s.x[r * size..][at.clone()];
-                    rows::score(x, &s.c[r * len..][seen.clone()], factors[r], u[r * n + i]);
+                    rows::score(x, &s.c[r * len..][seen.clone()], self.factor(r), u[r * n + i]);
                     for (top, x) in top.iter_mut().zip(&*x) {
                         *top = if *x > *top { *x } else { *top };
                     }
