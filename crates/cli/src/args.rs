@@ -4,8 +4,14 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+const TENSORS: &str = "Tensors of the input: q [B,H,N,D], k [B,Hk,S,D] (mixtures [B,Hk,M,S,D]), v [B,Hk,S,Dv], F32 or \
+F64; optional valid [B,S] and query_valid [B,N] (U8), bias [H,N,S] (softmax), log_prior [H,M] or [H,M,S], variance [M], \
+shift [Hk,M,D], prior [H,M,S] (soft-em), w_q, w_k and w_t (fastformer), grad_out. Tensors of the output: out, lse where it \
+exists, prior_after (soft-em), and grad.NAME of each input where grad_out is given.";
+
 const CODES: &str = "Exit codes: 0 done, 1 a check failed, 2 wrong usage or configuration, 3 data missing or corrupt or a \
-file that cannot be written, 4 a number that is not finite, 5 more memory needed than there is, 130 or 143 stopped by a signal after a checkpoint.";
+file that cannot be written, 4 a number that is not finite, 5 more memory needed than there is, 130 or 143 stopped by a \
+signal after a checkpoint.";
 
 /// Efficient attention: train, compare and look into transformers with any attention mechanism.
 #[derive(Debug, Parser)]
@@ -90,6 +96,7 @@ pub enum Command {
         directory: Directory,
     },
     /// Apply one mechanism to the tensors of a safetensors file.
+    #[command(after_help = TENSORS)]
     Attend(Attend),
     /// Parameters, operations and bytes of a model, before it is run.
     Cost(Cost),
@@ -158,12 +165,7 @@ pub enum Listed {
     Presets,
 }
 
-/// Tensors of the input: q [B,H,N,D], k [B,Hk,S,D] (mixtures [B,Hk,M,S,D]), v [B,Hk,S,Dv], F32 or F64; optional valid
-/// [B,S] and query_valid [B,N] (U8), bias [H,N,S] (softmax), log_prior [H,M] or [H,M,S], variance [M], shift [Hk,M,D],
-/// prior [H,M,S] (soft-em), w_q, w_k and w_t (fastformer), grad_out. Tensors of the output: out, lse where it exists,
-/// prior_after (soft-em), and grad.NAME of each input where grad_out is given.
 #[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
 pub struct Attend {
     /// Attention mechanism.
     #[arg(long, value_name = "NAME")]
