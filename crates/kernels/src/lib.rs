@@ -32,3 +32,8 @@ pub use mechanism::{AttentionOptions, Call, Mechanism};
 pub use operator::{Decode, Operator, Reference, Saved, View};
 pub use shape::{AttentionShape, Layout, Rows};
 pub use softmax::Softmax;
+
+/// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
