@@ -249,6 +249,17 @@ impl Comparison {
         ]
     }
 
+    /// What it takes to repeat the figures, as a Markdown list.
+    fn head(&self) -> String {
+        let Environment { commit, processor, processors, threads, date, .. } = &self.environment;
+        let commit = commit.as_deref().unwrap_or("unknown");
+        format!(
+            "- command: `{}`\n- commit: {commit}\n- processor: {processor}, {processors} logical, {threads} threads\n\
+             - date: {date}\n\n",
+            self.command
+        )
+    }
+
     /// Writes the page, its pictures and the table in three formats into `folder`.
     ///
     /// # Errors
@@ -256,9 +267,12 @@ impl Comparison {
     pub fn write(&self, folder: &Path) -> io::Result<Files> {
         let table = self.table();
         let json = serde_json::to_string_pretty(&self.to_json()).map_err(io::Error::other)?;
-        let tables =
-            [("results.json", json + "\n"), ("results.csv", table.to_csv()), ("results.md", table.to_markdown())]
-                .map(|(name, content)| (folder.join(name), content));
+        let tables = [
+            ("results.json", json + "\n"),
+            ("results.csv", table.to_csv()),
+            ("results.md", self.head() + &table.to_markdown()),
+        ]
+        .map(|(name, content)| (folder.join(name), content));
         for (path, content) in &tables {
             write_atomically(path, content.as_bytes())?;
         }
