@@ -397,7 +397,10 @@ mod tests {
         let mut layers = Layers::new();
         layers.assign("model.width=-4", "--set").unwrap();
         let message = layers.resolve().unwrap_err().message;
-        assert!(message.starts_with("--set: model.width: "), "{message}");
+        assert!(
+            message.starts_with("--set: model.width: ") && message.ends_with("expected a whole number from 0"),
+            "{message}"
+        );
     }
 
     #[test]

@@ -57,6 +57,9 @@ impl Default for CompareConfig {
 /// Most keys a position: far more than any mixture has, few enough that their priors and variances fit anywhere.
 const MOST_COMPONENTS: usize = 1024;
 
+/// What counts and sizes are.
+const WHOLE: &str = "a whole number from 0";
+
 /// Tables of a configuration other than the attention's.
 pub const SECTIONS: [&str; 4] = ["model", "task", "train", "compare"];
 
@@ -198,7 +201,13 @@ fn read<T: for<'a> Deserialize<'a>>(prefix: &str, value: Value) -> Result<T, (St
             (prefix, ".") => prefix.to_owned(),
             (prefix, path) => format!("{prefix}.{path}"),
         };
-        let problem = error.inner().to_string();
+        let mut problem = error.inner().to_string();
+        // Kinds of numbers by their meaning, not by their names in the program.
+        for (kind, meaning) in
+            [("usize", WHOLE), ("u64", WHOLE), ("u32", WHOLE), ("i64", "a whole number"), ("f64", "a number")]
+        {
+            problem = problem.replace(&format!("expected {kind}"), &format!("expected {meaning}"));
+        }
         (key, problem.lines().next().unwrap_or_default().trim().to_owned())
     })
 }
