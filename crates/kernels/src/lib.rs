@@ -8,6 +8,7 @@ mod cache;
 mod dropout;
 pub mod elementwise;
 mod error;
+pub mod features;
 mod gaussian_mixture;
 pub mod gemm;
 mod linear;
@@ -17,9 +18,11 @@ mod operator;
 pub mod parallel;
 pub mod random;
 pub mod reference;
+mod scatterbrain;
 mod shape;
 pub mod simd;
 mod softmax;
+pub mod support;
 mod tiled;
 
 pub use additive::Additive;
@@ -30,6 +33,7 @@ pub use linear::Linear;
 pub use mask::{Mask, Padding};
 pub use mechanism::{AttentionOptions, Call, Mechanism};
 pub use operator::{Decode, Operator, Reference, Saved, View};
+pub use scatterbrain::Scatterbrain;
 pub use shape::{AttentionShape, Layout, Rows};
 pub use softmax::Softmax;
 

@@ -6,7 +6,11 @@ use std::{fmt, str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Additive, Dropout, Error, GaussianMixture, Layout, Linear, Mask, Operator, Softmax};
+use crate::{
+    Additive, Dropout, Error, GaussianMixture, Layout, Linear, Mask, Operator, Scatterbrain, Softmax,
+    features::{FeatureKind, FeatureOptions},
+    support::{SupportKind, SupportOptions},
+};
 
 /// An attention mechanism by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -23,6 +27,12 @@ pub enum Mechanism {
     Linear,
     /// Mixture of linear keys (Transformer-MLK).
     Mlk,
+    /// Attention of positive random features (Performer).
+    Performer,
+    /// Softmax on a sparse support.
+    Sparse,
+    /// Sparse and low-rank attention together.
+    Scatterbrain,
     /// Additive attention (Fastformer).
     Fastformer,
 }
@@ -48,8 +58,17 @@ pub struct Facts {
 
 impl Mechanism {
     /// Every mechanism, in the order of lists and reports.
-    pub const ALL: &[Mechanism] =
-        &[Self::Softmax, Self::Gaussian, Self::Mgk, Self::Linear, Self::Mlk, Self::Fastformer];
+    pub const ALL: &[Mechanism] = &[
+        Self::Softmax,
+        Self::Gaussian,
+        Self::Mgk,
+        Self::Linear,
+        Self::Mlk,
+        Self::Performer,
+        Self::Sparse,
+        Self::Scatterbrain,
+        Self::Fastformer,
+    ];
 
     /// Its name in configurations, on the command line and in reports.
     pub fn name(self) -> &'static str {
@@ -59,6 +78,9 @@ impl Mechanism {
             Self::Mgk => "mgk",
             Self::Linear => "linear",
             Self::Mlk => "mlk",
+            Self::Performer => "performer",
+            Self::Sparse => "sparse",
+            Self::Scatterbrain => "scatterbrain",
             Self::Fastformer => "fastformer",
         }
     }
@@ -95,6 +117,21 @@ impl Mechanism {
             }
             Self::Linear => linear,
             Self::Mlk => Facts { summary: "mixture of linear keys", source: "arXiv 2110.08678, section 2.4", ..linear },
+            Self::Performer => {
+                Facts { summary: "positive random features", source: "Choromanski et al. 2021", ..linear }
+            }
+            Self::Sparse => Facts {
+                summary: "softmax on a sparse support",
+                decode_state: "radius",
+                source: "arXiv 2110.15343, section 2",
+                ..linear
+            },
+            Self::Scatterbrain => Facts {
+                summary: "exact on a sparse support, low-rank off it",
+                decode_state: "radius",
+                source: "arXiv 2110.15343, section 4",
+                ..linear
+            },
             Self::Fastformer => Facts {
                 summary: "additive attention through global query and key vectors",
                 cross: false,
@@ -150,6 +187,15 @@ pub struct AttentionOptions {
     pub keys: KeyOptions,
     /// The mixture of Gaussian keys.
     pub mixture: MixtureOptions,
+    /// Features of Performer and Scatterbrain.
+    pub features: FeatureOptions,
+    /// Support of sparse attention and Scatterbrain.
+    pub support: SupportOptions,
+    /// Scatterbrain.
+    pub scatterbrain: ScatterbrainOptions,
+    /// Share of the `N x S` entries that may be computed; sets the sizes of support and features for a given length.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Fraction>,
     /// Fastformer.
     pub fastformer: FastformerOptions,
 }
@@ -165,6 +211,10 @@ impl Default for AttentionOptions {
             window: None,
             keys: KeyOptions::default(),
             mixture: MixtureOptions::default(),
+            features: FeatureOptions::default(),
+            support: SupportOptions::default(),
+            scatterbrain: ScatterbrainOptions::default(),
+            budget: None,
             fastformer: FastformerOptions::default(),
         }
     }
@@ -327,6 +377,88 @@ impl Variances {
     }
 }
 
+/// `scatterbrain.*`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ScatterbrainOptions {
+    /// How the sparse and the low-rank part are joined.
+    pub combination: Combination,
+    /// Share of the budget that goes to the support; the features get the rest.
+    pub sparse_share: f64,
+}
+
+impl Default for ScatterbrainOptions {
+    fn default() -> Self {
+        // Three to one, as the paper trains (section 5).
+        Self { combination: Combination::default(), sparse_share: 0.75 }
+    }
+}
+
+/// `scatterbrain.combination`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Combination {
+    /// Each pair once: exact on the support, features off it.
+    #[default]
+    Corrected,
+    /// Features everywhere, and exact weights on the support besides: pairs of the support count twice.
+    Naive,
+    /// The outputs of the two parts, averaged by a learned gate a head.
+    Gated,
+}
+
+/// A share in `(0, 1]`: a number, or a string such as `1/8`.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize)]
+pub struct Fraction(f64);
+
+impl Fraction {
+    /// # Errors
+    /// A number outside `(0, 1]`.
+    pub fn new(value: f64) -> Result<Self, Error> {
+        if value > 0.0 && value <= 1.0 {
+            Ok(Self(value))
+        } else {
+            Err(Error::option("budget", value, "a number above 0 and at most 1, as 0.125 or \"1/8\""))
+        }
+    }
+
+    /// The number.
+    pub fn value(self) -> f64 {
+        self.0
+    }
+}
+
+impl FromStr for Fraction {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let number = |part: &str| part.trim().parse::<f64>().ok();
+        let value = match text.split_once('/') {
+            Some((above, below)) => number(above).zip(number(below)).map(|(above, below)| above / below),
+            None => number(text),
+        };
+        Self::new(value.unwrap_or(f64::NAN)).map_err(|_| {
+            Error::option("budget", format!("'{text}'"), "a number above 0 and at most 1, as 0.125 or \"1/8\"")
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for Fraction {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Number(f64),
+            Text(String),
+        }
+        let fraction = match Written::deserialize(deserializer)? {
+            Written::Number(value) => Self::new(value),
+            Written::Text(text) => text.parse(),
+        };
+        fraction.map_err(serde::de::Error::custom)
+    }
+}
+
 /// `fastformer.*`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -370,7 +502,7 @@ pub struct Call {
     pub layout: Layout,
     /// The mask, whole: `causal` and `window` of the options are not added to it.
     pub mask: Mask,
-    /// Score scale in place of `1 / sqrt(D)`; softmax only.
+    /// Score scale in place of `1 / sqrt(D)`: softmax, performer, sparse and scatterbrain.
     pub scale: Option<f64>,
     /// ALiBi slopes, one a query head; softmax only.
     pub slopes: Option<Arc<[f32]>>,
@@ -403,12 +535,34 @@ impl AttentionOptions {
             label.push('s');
         }
         label.push_str(self.mechanism.name());
+        match self.mechanism {
+            Mechanism::Sparse => return self.support.name().to_owned(),
+            Mechanism::Scatterbrain => {
+                let joined = match self.scatterbrain.combination {
+                    Combination::Corrected => "",
+                    Combination::Naive => "-naive",
+                    Combination::Gated => "-gated",
+                };
+                return format!("scatterbrain-{}{joined}", self.support.name());
+            }
+            _ => {}
+        }
         match (self.mechanism, self.mixture.inference) {
             (Mechanism::Mgk, Inference::Hard) => label.push_str("-hard"),
             (Mechanism::Mgk, Inference::SoftEm) => label.push_str("-em"),
             _ => {}
         }
         label
+    }
+
+    /// Whether it has a feature map that `features.*` describes.
+    pub fn uses_features(&self) -> bool {
+        matches!(self.mechanism, Mechanism::Performer | Mechanism::Scatterbrain)
+    }
+
+    /// Whether it has a support that `support.*` describes.
+    pub fn uses_support(&self) -> bool {
+        matches!(self.mechanism, Mechanism::Sparse | Mechanism::Scatterbrain)
     }
 
     /// Checks what can be known before any tensor is seen.
@@ -432,6 +586,24 @@ impl AttentionOptions {
                 format!("set with {}", self.mechanism),
                 "no window: this mechanism sums over all keys it sees; use softmax, gaussian or mgk",
             ));
+        }
+        if self.uses_features() {
+            self.features.check()?;
+        }
+        if self.uses_support() {
+            self.support.check()?;
+            if self.support.kind == SupportKind::Lsh && self.key_heads() != self.heads {
+                let expected = "as many as heads: with LSH the queries are the keys";
+                return Err(Error::option("key_value_heads", key_heads, expected));
+            }
+        }
+        if self.mechanism == Mechanism::Performer && self.features.kind == FeatureKind::Elu {
+            let expected = "hyperbolic or plain; elu features alone are mechanism 'linear'";
+            return Err(Error::option("features.kind", "'elu' with performer", expected));
+        }
+        let share = self.scatterbrain.sparse_share;
+        if !(0.0..=1.0).contains(&share) {
+            return Err(Error::option("scatterbrain.sparse_share", share, "a share between 0 and 1"));
         }
         if self.mechanism == Mechanism::Fastformer && self.key_heads() != self.heads {
             return Err(Error::option(
@@ -461,9 +633,11 @@ impl AttentionOptions {
         self.check()?;
         let Call { layout, mask, scale, slopes, bias, dropout } = call;
         if self.mechanism != Mechanism::Softmax {
-            let only_softmax = [("scale", scale.is_some()), ("bias", bias), ("slopes", slopes.is_some())];
+            let scaled = self.uses_features() || self.uses_support();
+            let only_softmax = [("scale", scale.is_some() && !scaled), ("bias", bias), ("slopes", slopes.is_some())];
             if let Some((name, _)) = only_softmax.iter().find(|(_, asked)| *asked) {
-                return Err(Error::option(*name, format!("given to {}", self.mechanism), "softmax"));
+                let takers = if *name == "scale" { "softmax, performer, sparse or scatterbrain" } else { "softmax" };
+                return Err(Error::option(*name, format!("given to {}", self.mechanism), takers));
             }
         }
         let shifted = self.shifted();
@@ -479,6 +653,14 @@ impl AttentionOptions {
             }),
             Mechanism::Linear => Arc::new(Linear { layout, mask, mixture: false, shifted: false }),
             Mechanism::Mlk => Arc::new(Linear { layout, mask, mixture: true, shifted }),
+            Mechanism::Performer | Mechanism::Sparse | Mechanism::Scatterbrain => Arc::new(Scatterbrain {
+                layout,
+                mask,
+                scale,
+                support: self.uses_support().then(|| self.support.clone()),
+                features: self.uses_features().then_some(self.features.kind),
+                naive: self.mechanism == Mechanism::Scatterbrain && self.scatterbrain.combination == Combination::Naive,
+            }),
             Mechanism::Fastformer => Arc::new(Additive {
                 layout,
                 mask,

@@ -37,14 +37,20 @@ pub struct Reference {
     pub out: Vec<f64>,
     /// Log of the softmax denominator `[B,H,N]`, where the mechanism has one.
     pub lse: Option<Vec<f64>>,
-    /// One gradient an input, in the order of [`Operator::inputs`]; empty without an output gradient.
+    /// One gradient an input, in the order of [`Operator::inputs`], without elements for a constant; empty without an output
+    /// gradient.
     pub grads: Vec<Vec<f64>>,
 }
 
 /// A differentiable mechanism with its options and mask filled in.
 pub trait Operator: Debug + Send + Sync {
-    /// Names of the differentiable inputs, in the order in which every other method takes them.
+    /// Names of the inputs, in the order in which every other method takes them.
     fn inputs(&self) -> Vec<&'static str>;
+
+    /// Names that [`Operator::inputs`] may hold whose tensors are drawn, not learned: they have no gradient.
+    fn constants(&self) -> &'static [&'static str] {
+        &[]
+    }
 
     /// Shape of the output for inputs of these shapes.
     ///
@@ -55,7 +61,7 @@ pub trait Operator: Debug + Send + Sync {
     /// Fills `out`, every element of it. Inputs have passed [`Operator::out_shape`].
     fn forward(&self, inputs: &[View<f32>], out: &mut [f32]) -> Saved;
 
-    /// Gradients of `sum(out * grad_out)`, one an input where `wanted`, else `None`.
+    /// Gradients of `sum(out * grad_out)`, one an input where `wanted` and no constant, else `None`.
     fn backward(
         &self,
         inputs: &[View<f32>],

@@ -4,4 +4,5 @@ pub mod additive;
 pub mod gaussian_mixture;
 pub mod linear;
 mod row;
+pub mod scatterbrain;
 pub mod softmax;

@@ -1,0 +1,220 @@
+//! Sparse and low-rank attention, alone and together (Scatterbrain, arXiv 2110.15343).
+//!
+//! `A~_ij = exp(tau q_i.k_j)` where query `i` has key `j` in its support, `phi(q_i).phi(k_j)` where it has not, and the
+//! output is `A~ V` with rows divided by their sums. Without features it is softmax on the support, without a support
+//! Performer.
+
+mod band;
+mod feature_map;
+mod gathered;
+
+use crate::{
+    AttentionShape, Decode, Error, Layout, Mask, Operator, Reference, Saved, View,
+    features::FeatureKind,
+    reference,
+    support::{SupportKind, SupportOptions},
+};
+pub(crate) use feature_map::FeatureMap;
+
+/// Inputs `q k v [projection] [directions | rotations]`, the last two without gradient: `projection [R,D]` with features
+/// but `elu`, `directions [rounds,D+2]` with SMYRF, `rotations [rounds,D,hash_values/2]` with LSH, which has no `k`: its
+/// keys are the queries at unit norm.
+#[derive(Clone, Debug, Default)]
+pub struct Scatterbrain {
+    /// Axis order.
+    pub layout: Layout,
+    /// Who sees whom; a window is refused.
+    pub mask: Mask,
+    /// Score scale `tau` in place of `1/sqrt(D)`.
+    pub scale: Option<f64>,
+    /// Pairs of exact weight; `None` is Performer.
+    pub support: Option<SupportOptions>,
+    /// Features of the pairs off the support; `None` leaves them out.
+    pub features: Option<FeatureKind>,
+    /// Whether features are summed over the support too, which counts its pairs twice: the baseline of the paper.
+    pub naive: bool,
+}
+
+impl Scatterbrain {
+    /// The kind of support.
+    pub fn kind(&self) -> SupportKind {
+        self.support.as_ref().map_or(SupportKind::Empty, |support| support.kind)
+    }
+
+    /// Sizes of a call.
+    ///
+    /// # Errors
+    /// Shapes or options that do not fit together.
+    pub fn shape(&self, shapes: &[&[usize]]) -> Result<AttentionShape, Error> {
+        let names = self.inputs();
+        if let Some(name) = names.get(shapes.len()) {
+            return Err(Error::missing(*name, format!("it takes {}", names.join(", "))));
+        }
+        let lsh = self.kind() == SupportKind::Lsh;
+        let (q, k, v) = if lsh { (shapes[0], shapes[0], shapes[1]) } else { (shapes[0], shapes[1], shapes[2]) };
+        let shape = AttentionShape::from_tensors(q, k, v, self.layout, false)?;
+        self.mask.check(&shape)?;
+        if let Some(window) = self.mask.window {
+            return Err(Error::option("window", window, "no window: support.kind = \"local\" has a radius"));
+        }
+        if let Some(scale) = self.scale
+            && !(scale.is_finite() && scale > 0.0)
+        {
+            return Err(Error::option("scale", scale, "a positive number"));
+        }
+        for (name, seen) in names.iter().zip(shapes) {
+            let rounds = self.support.as_ref().map_or(0, |support| support.rounds);
+            match *name {
+                "projection" if seen.len() != 2 || seen[0] == 0 || seen[1] != shape.head_width => {
+                    return Err(Error::shape("projection", seen, format!("[rows, {}]", shape.head_width)));
+                }
+                "directions" => Error::check_shape("directions", seen, &[rounds, shape.head_width + 2])?,
+                "rotations" if seen.len() != 3 || seen[2] == 0 || seen[..2] != [rounds, shape.head_width] => {
+                    let expected = format!("[{rounds}, {}, hash values / 2]", shape.head_width);
+                    return Err(Error::shape("rotations", seen, expected));
+                }
+                _ => {}
+            }
+        }
+        if let Some(support) = self.support.as_ref().filter(|support| support.kind == SupportKind::Block) {
+            let blocks = support.blocks()?;
+            let needed = [shape.queries.div_ceil(support.block), shape.keys.div_ceil(support.block)];
+            Error::check_shape("layout", &[blocks.len(), blocks[0].len()], &needed)?;
+        }
+        Ok(shape)
+    }
+
+    /// Score scale for heads of `width`.
+    pub fn scale(&self, width: usize) -> f64 {
+        self.scale.unwrap_or(1.0 / (width as f64).sqrt())
+    }
+}
+
+/// One call: sizes and tensors.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Problem<'a> {
+    pub shape: AttentionShape,
+    pub mask: &'a Mask,
+    /// Score scale `tau`.
+    pub scale: f32,
+    pub q: &'a [f32],
+    pub k: &'a [f32],
+    pub v: &'a [f32],
+    pub features: Option<FeatureMap<'a>>,
+    /// Features are summed over the support too.
+    pub naive: bool,
+}
+
+/// Denominators of all rows, `[B,H,N]` each. A weight is `2^(l - top) * inverse` for a logit `l` in base 2; a row that
+/// sees nothing has top and inverse 0.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RowScales {
+    /// Natural logarithm of the denominator; negative infinity where nothing is seen.
+    pub lse: Vec<f32>,
+    pub tops: Vec<f32>,
+    pub inverses: Vec<f32>,
+}
+
+/// Gradients of `q`, `k` and `v`, in the layout of the call.
+#[derive(Clone, Debug)]
+pub(crate) struct Grads {
+    pub q: Vec<f32>,
+    pub k: Vec<f32>,
+    pub v: Vec<f32>,
+}
+
+impl Operator for Scatterbrain {
+    fn inputs(&self) -> Vec<&'static str> {
+        let mut names = if self.kind() == SupportKind::Lsh { vec!["q", "v"] } else { vec!["q", "k", "v"] };
+        if self.features.is_some_and(|kind| kind != FeatureKind::Elu) {
+            names.push("projection");
+        }
+        match self.kind() {
+            SupportKind::Smyrf => names.push("directions"),
+            SupportKind::Lsh => names.push("rotations"),
+            _ => {}
+        }
+        names
+    }
+
+    fn constants(&self) -> &'static [&'static str] {
+        &["projection", "directions", "rotations"]
+    }
+
+    fn out_shape(&self, shapes: &[&[usize]]) -> Result<Vec<usize>, Error> {
+        Ok(self.shape(shapes)?.out_shape())
+    }
+
+    fn forward(&self, inputs: &[View<f32>], out: &mut [f32]) -> Saved {
+        let scales = match self.kind() {
+            SupportKind::Local | SupportKind::Empty | SupportKind::Full => {
+                self.problem(inputs).forward_band(self.radius(), out)
+            }
+            _ => gathered::forward(self, inputs, out),
+        };
+        vec![scales.lse, scales.tops, scales.inverses]
+    }
+
+    fn backward(
+        &self,
+        inputs: &[View<f32>],
+        out: &[f32],
+        saved: &Saved,
+        grad_out: &[f32],
+        wanted: &[bool],
+    ) -> Vec<Option<Vec<f32>>> {
+        let scales = RowScales { lse: saved[0].clone(), tops: saved[1].clone(), inverses: saved[2].clone() };
+        let grads = match self.kind() {
+            SupportKind::Local | SupportKind::Empty | SupportKind::Full => {
+                let Grads { q, k, v } = self.problem(inputs).backward_band(self.radius(), out, &scales, grad_out);
+                vec![q, k, v]
+            }
+            _ => gathered::backward(self, inputs, out, &scales, grad_out),
+        };
+        let mut grads: Vec<_> = grads.into_iter().zip(wanted).map(|(grad, wanted)| wanted.then_some(grad)).collect();
+        grads.resize(inputs.len(), None);
+        grads
+    }
+
+    fn reference(&self, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference {
+        reference::scatterbrain::scatterbrain(self, inputs, grad_out)
+    }
+
+    fn has_lse(&self) -> bool {
+        true
+    }
+
+    fn decoder(&self) -> Option<Box<dyn Decode>> {
+        None
+    }
+}
+
+impl Scatterbrain {
+    /// Radius of a band; as wide as can be with full support.
+    fn radius(&self) -> Option<usize> {
+        match (self.kind(), &self.support) {
+            (SupportKind::Full, _) => Some(usize::MAX / 4),
+            (SupportKind::Local, Some(support)) => Some(support.radius),
+            _ => None,
+        }
+    }
+
+    /// The call with its tensors; not for LSH, whose keys are not an input.
+    fn problem<'a>(&'a self, inputs: &[View<'a, f32>]) -> Problem<'a> {
+        let shapes: Vec<_> = inputs.iter().map(|input| input.shape).collect();
+        let shape = self.shape(&shapes).expect("inputs that passed out_shape");
+        let scale = self.scale(shape.head_width) as f32;
+        let projection = self.inputs().iter().position(|name| *name == "projection");
+        let projection = projection.map_or(&[][..], |at| inputs[at].data);
+        Problem {
+            shape,
+            mask: &self.mask,
+            scale,
+            q: inputs[0].data,
+            k: inputs[1].data,
+            v: inputs[2].data,
+            features: self.features.map(|kind| FeatureMap::new(kind, projection, shape.head_width, scale)),
+            naive: self.naive,
+        }
+    }
+}
