@@ -1,4 +1,9 @@
-//! Features of blocks of rows, in the logarithm.
+//! Features of blocks of rows, in the logarithm to base 2.
+//!
+//! With `x~ = sqrt(tau) x`: plain `ln phi_a(x) = w_a.x~ - |x~|^2 / 2 - ln(m) / 2`, hyperbolic the same for the rows
+//! `[W; -W]` (Choromanski et al. 2021), and `phi(x) = elu(x) + 1` of `x` itself.
+
+use std::f32::consts::LOG2_E;
 
 use crate::{
     features::FeatureKind,
@@ -30,5 +35,82 @@ impl<'a> FeatureMap<'a> {
     /// Features `m`.
     pub fn count(&self) -> usize {
         self.kind.count(self.rows(), self.width)
+    }
+
+    /// `log2 phi` of `n` rows `x [n,D]`, whose elements lie side by side: `logs [n,m]`.
+    pub fn logs(&self, x: Matrix, n: usize, logs: &mut [f32]) {
+        let (width, m, rows) = (self.width, self.count(), self.rows());
+        let logs = &mut logs[..n * m];
+        if self.kind == FeatureKind::Elu {
+            simd::vectorize(
+                #[inline(always)]
+                || {
+                    for (i, logs) in logs.chunks_exact_mut(m).enumerate() {
+                        for (l, &x) in logs.iter_mut().zip(&x.data[i * x.row..][..width]) {
+                            let above = simd::log2(1.0 + if x > 0.0 { x } else { 0.0 });
+                            *l = if x > 0.0 { above } else { x * LOG2_E };
+                        }
+                    }
+                },
+            );
+            return;
+        }
+        let w = Matrix::rows(self.projection, width).transposed();
+        product((n, rows, width), self.scale.sqrt() * LOG2_E, x, w, Write::Over, logs, m);
+        let (half, norm) = (0.5 * self.scale * LOG2_E, 0.5 * (m as f32).log2());
+        let hyperbolic = self.kind == FeatureKind::Hyperbolic;
+        simd::vectorize(
+            #[inline(always)]
+            || {
+                for (i, logs) in logs.chunks_exact_mut(m).enumerate() {
+                    let x = &x.data[i * x.row..][..width];
+                    let lowered = half.mul_add(simd::dot(x, x), norm);
+                    let (up, down) = logs.split_at_mut(rows);
+                    if hyperbolic {
+                        for (down, up) in down.iter_mut().zip(&*up) {
+                            *down = -up - lowered;
+                        }
+                    }
+                    for up in up {
+                        *up -= lowered;
+                    }
+                }
+            },
+        );
+    }
+
+    /// Adds to `grad_x [n,D]` what gradients `slopes [n,m]` of the natural logarithms of the features come to; overwrites
+    /// the slopes.
+    pub fn pull(&self, slopes: &mut [f32], x: Matrix, n: usize, grad_x: &mut [f32], stride: usize) {
+        let (width, m, rows) = (self.width, self.count(), self.rows());
+        let slopes = &mut slopes[..n * m];
+        if self.kind == FeatureKind::Elu {
+            for (i, slopes) in slopes.chunks_exact(m).enumerate() {
+                let grad = &mut grad_x[i * stride..][..width];
+                for ((grad, slope), &x) in grad.iter_mut().zip(slopes).zip(&x.data[i * x.row..]) {
+                    *grad += if x > 0.0 { slope / (1.0 + x) } else { *slope };
+                }
+            }
+            return;
+        }
+        let hyperbolic = self.kind == FeatureKind::Hyperbolic;
+        let scale = self.scale;
+        simd::vectorize(
+            #[inline(always)]
+            || {
+                for (i, slopes) in slopes.chunks_exact_mut(m).enumerate() {
+                    let total = -scale * simd::sum(m, |a| slopes[a]);
+                    simd::add_scaled(&mut grad_x[i * stride..][..width], total, &x.data[i * x.row..][..width]);
+                    if hyperbolic {
+                        let (up, down) = slopes.split_at_mut(rows);
+                        for (up, down) in up.iter_mut().zip(down) {
+                            *up -= *down;
+                        }
+                    }
+                }
+            },
+        );
+        let w = Matrix::rows(self.projection, width);
+        product((n, width, rows), scale.sqrt(), Matrix::rows(slopes, m), w, Write::Add, grad_x, stride);
     }
 }

@@ -54,6 +54,30 @@ pub fn exp2(x: f32) -> f32 {
     p * f32::from_bits(n << 23)
 }
 
+/// `log2 x` of a positive normal number, to about 1e-7 of the larger of 1 and its size.
+///
+/// `x = 2^n (1 + f)` with `1 + f` between `sqrt(1/2)` and `sqrt(2)`; `ln(1 + f)` by the polynomial of Moshier's Cephes
+/// library (`logf`).
+#[inline(always)]
+pub fn log2(x: f32) -> f32 {
+    const ROOT_HALF: u32 = 0x3f35_04f3;
+    let bits = x.to_bits();
+    let n = (bits.wrapping_sub(ROOT_HALF) as i32) >> 23;
+    let f = f32::from_bits(bits.wrapping_sub((n << 23) as u32)) - 1.0;
+    let mut p = 7.037_683_6e-2f32;
+    p = p.mul_add(f, -1.151_461e-1);
+    p = p.mul_add(f, 1.167_699_9e-1);
+    p = p.mul_add(f, -1.242_014_1e-1);
+    p = p.mul_add(f, 1.424_932_3e-1);
+    p = p.mul_add(f, -1.666_805_8e-1);
+    p = p.mul_add(f, 2.000_071_5e-1);
+    p = p.mul_add(f, -2.499_999_4e-1);
+    p = p.mul_add(f, 3.333_333_1e-1);
+    let square = f * f;
+    let ln = p.mul_add(square * f, square.mul_add(-0.5, f));
+    ln.mul_add(std::f32::consts::LOG2_E, n as f32)
+}
+
 /// `tanh x`, by `1 - 2 / (e^{2x} + 1)`: absolute error about 1e-7.
 #[inline(always)]
 pub fn tanh(x: f32) -> f32 {
@@ -126,6 +150,19 @@ mod tests {
         assert_eq!(exp2(-200.0), 0.0);
         assert_eq!(exp2(f32::NEG_INFINITY), 0.0);
         assert!(exp2(f32::NAN).is_nan());
+    }
+
+    #[test]
+    fn log2_is_accurate() {
+        let mut x = 1e-30f32;
+        while x < 1e30 {
+            let want = f64::from(x).log2();
+            let bound = 2e-7 * want.abs().max(1.0);
+            assert!((f64::from(log2(x)) - want).abs() < bound, "log2({x})");
+            x *= 1.003_7;
+        }
+        assert_eq!(log2(1.0), 0.0);
+        assert_eq!(log2(8.0), 3.0);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 mod math;
 mod prefetch;
 
-pub use math::{exp, exp2, gelu, gelu_slope, tanh};
+pub use math::{exp, exp2, gelu, gelu_slope, log2, tanh};
 pub use prefetch::prefetch;
 
 /// Floats that loops handle at a time: one AVX-512 register, two of AVX2, four of NEON.
