@@ -5,6 +5,7 @@
 
 mod additive;
 mod cache;
+pub mod draws;
 mod dropout;
 pub mod elementwise;
 mod error;
