@@ -105,14 +105,17 @@ pub(crate) struct Problem<'a> {
     pub naive: bool,
 }
 
-/// Denominators of all rows, `[B,H,N]` each. A weight is `2^(l - top) * inverse` for a logit `l` in base 2; a row that
-/// sees nothing has top and inverse 0.
+/// Denominators of all rows, `[B,H,N]` each. A weight is `2^(l - top) * |inverse|` for a logit `l` in base 2. A row that
+/// sees nothing has inverse 0; the sign of an inverse is negative where a row has to be formed weight by weight, because
+/// the sums over features hold nothing of it in the range of f32.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RowScales {
     /// Natural logarithm of the denominator; negative infinity where nothing is seen.
     pub lse: Vec<f32>,
     pub tops: Vec<f32>,
     pub inverses: Vec<f32>,
+    /// What the band keeps for its backward pass: sums of features before and behind each span.
+    pub spans: Vec<f32>,
 }
 
 /// Gradients of `q`, `k` and `v`, in the layout of the call.
@@ -152,7 +155,7 @@ impl Operator for Scatterbrain {
             }
             _ => gathered::forward(self, inputs, out),
         };
-        vec![scales.lse, scales.tops, scales.inverses]
+        vec![scales.lse, scales.tops, scales.inverses, scales.spans]
     }
 
     fn backward(
@@ -163,7 +166,8 @@ impl Operator for Scatterbrain {
         grad_out: &[f32],
         wanted: &[bool],
     ) -> Vec<Option<Vec<f32>>> {
-        let scales = RowScales { lse: saved[0].clone(), tops: saved[1].clone(), inverses: saved[2].clone() };
+        let [lse, tops, inverses, spans] = [0, 1, 2, 3].map(|n| saved[n].clone());
+        let scales = RowScales { lse, tops, inverses, spans };
         let grads = match self.kind() {
             SupportKind::Local | SupportKind::Empty | SupportKind::Full => {
                 let Grads { q, k, v } = self.problem(inputs).backward_band(self.radius(), out, &scales, grad_out);

@@ -1,16 +1,214 @@
 //! A band of exact weights around the diagonal and features outside it, in one walk along the sequence.
+//!
+//! Queries go in tiles. A tile's hull is the run of keys that hold the supports of all its rows. Within the hull every
+//! weight is formed: `exp(tau q.k)` on the support, `phi_q.phi_k` beside it. The keys before and behind the hull enter
+//! through the sums of their features alone. All terms are positive and each pair enters once, so nothing cancels, and a
+//! row whose support holds all that it sees is exact. Without a support (Performer) the hull is empty, or the tile's own
+//! keys under a causal mask; without features (local attention) there is nothing but the hull.
+//!
+//! Tiles are walked in spans, the unit of parallel work. Keys are cut into atoms, at the borders of the spans' hulls; the
+//! sums over atoms give what lies before and behind each span.
+
+mod backward;
+mod direct;
+mod forward;
+mod span;
+mod states;
+
+use std::ops::Range;
 
 use super::{Grads, Problem, RowScales};
+use crate::{Mask, tiled::Scores};
+use states::StateShape;
+
+/// Queries of a span: long enough that the sums kept for each are small beside its rows, short enough that those of its
+/// tiles fit into the second cache.
+pub(crate) const SPAN: usize = 512;
+
+/// From this radius on, and without features, the tiles of exact attention waste less than these.
+const WIDE: usize = 256;
+
+/// The geometry of one call.
+#[derive(Clone, Debug)]
+pub(super) struct Band<'a> {
+    problem: Problem<'a>,
+    radius: Option<usize>,
+    /// The mask with the radius as its window: it speaks of supports.
+    near: Mask,
+    /// Queries of a tile.
+    tile: usize,
+    state: StateShape,
+    /// Runs of keys that no border of a span's hull cuts.
+    atoms: Vec<Range<usize>>,
+    /// Of each batch row, how many keys before each position are real.
+    real_before: Option<Vec<u32>>,
+}
+
+impl<'a> Band<'a> {
+    fn new(problem: &Problem<'a>, radius: Option<usize>) -> Self {
+        let mask = problem.mask;
+        let tile = match radius {
+            Some(radius) if radius <= 48 => 32,
+            Some(_) => 64,
+            None if mask.causal => 64,
+            None => 128,
+        };
+        let near = Mask { causal: mask.causal, window: Some(radius.unwrap_or(0)), ..Mask::none() };
+        let features = problem.features.map_or(0, |features| features.count());
+        let state = StateShape { features, values: problem.shape.value_width };
+        let mut band = Self { problem: *problem, radius, near, tile, state, atoms: Vec::new(), real_before: None };
+        if features > 0 {
+            band.atoms = band.cut();
+            band.real_before = mask.valid.as_ref().map(|valid| {
+                let rows = (0..valid.batch()).map(|b| valid.row(b));
+                rows.flat_map(|row| {
+                    let mut count = 0;
+                    std::iter::once(0).chain(row.iter().map(move |&real| {
+                        count += u32::from(real != 0);
+                        count
+                    }))
+                })
+                .collect()
+            });
+        }
+        band
+    }
+
+    fn spans(&self) -> usize {
+        self.problem.shape.queries.div_ceil(SPAN)
+    }
+
+    fn span(&self, span: usize) -> Range<usize> {
+        span * SPAN..((span + 1) * SPAN).min(self.problem.shape.queries)
+    }
+
+    fn tiles(&self, span: usize) -> impl DoubleEndedIterator<Item = Range<usize>> + ExactSizeIterator + use<> {
+        let (queries, tile) = (self.span(span), self.tile);
+        queries.clone().step_by(tile).map(move |start| start..(start + tile).min(queries.end))
+    }
+
+    /// Keys whose weights the rows of a tile form one by one.
+    fn hull(&self, queries: Range<usize>) -> Range<usize> {
+        if self.radius.is_none() && !self.near.causal {
+            return 0..0;
+        }
+        self.near.visible_to(queries, self.problem.shape.queries, self.problem.shape.keys)
+    }
+
+    /// Most keys of a hull.
+    fn hull_len(&self) -> usize {
+        let keys = self.problem.shape.keys;
+        match self.radius {
+            Some(radius) => (self.tile + 2 * radius.min(keys)).min(keys),
+            None if self.near.causal => self.tile.min(keys),
+            None => 0,
+        }
+    }
+
+    /// The hull of a whole span.
+    fn reach(&self, span: usize) -> Range<usize> {
+        let mut tiles = self.tiles(span);
+        let first = self.hull(tiles.next().expect("a span has queries"));
+        let last = tiles.next_back().map_or(first.clone(), |tile| self.hull(tile));
+        first.start..last.end.max(first.start)
+    }
+
+    /// Keys of query `i`'s support.
+    #[inline(always)]
+    fn support(&self, i: usize) -> Range<usize> {
+        match self.radius {
+            Some(_) => self.near.visible(i, self.problem.shape.queries, self.problem.shape.keys),
+            None => 0..0,
+        }
+    }
+
+    /// Keys that query `i` sees.
+    #[inline(always)]
+    fn visible(&self, i: usize) -> Range<usize> {
+        self.problem.mask.visible(i, self.problem.shape.queries, self.problem.shape.keys)
+    }
+
+    /// Whether features give query `i` of batch row `b` any weight.
+    #[inline(always)]
+    fn has_features(&self, b: usize, i: usize) -> bool {
+        if self.state.features == 0 {
+            return false;
+        }
+        let real = |keys: Range<usize>| match &self.real_before {
+            None => keys.len(),
+            Some(before) => {
+                let row = &before[b * (self.problem.shape.keys + 1)..];
+                (row[keys.end] - row[keys.start]) as usize
+            }
+        };
+        let support = if self.problem.naive { 0..0 } else { self.support(i) };
+        real(self.visible(i)) > real(support)
+    }
+
+    fn cut(&self) -> Vec<Range<usize>> {
+        let keys = self.problem.shape.keys;
+        let borders = (0..self.spans()).flat_map(|span| {
+            let reach = self.reach(span);
+            [reach.start, reach.end]
+        });
+        let mut cuts: Vec<usize> = borders.chain([0, keys]).collect();
+        cuts.sort_unstable();
+        cuts.dedup();
+        let pieces = cuts.windows(2).flat_map(|pair| {
+            let end = pair[1];
+            (pair[0]..end).step_by(SPAN).map(move |start| start..(start + SPAN).min(end))
+        });
+        pieces.collect()
+    }
+}
 
 impl Problem<'_> {
     /// Fills `out`: exact weights within `radius` of the diagonal (nowhere when `None`), features elsewhere.
-    pub fn forward_band(&self, _radius: Option<usize>, _out: &mut [f32]) -> RowScales {
-        unimplemented!()
+    pub fn forward_band(&self, radius: Option<usize>, out: &mut [f32]) -> RowScales {
+        let exact = self.exactly(radius, |scores| scores.forward(out));
+        match exact.map(<[Vec<f32>; 3]>::try_from) {
+            Some(Ok([lse, tops, inverses])) => RowScales { lse, tops, inverses, spans: Vec::new() },
+            Some(Err(_)) => unreachable!("exact attention saves three numbers a row"),
+            None => Band::new(self, radius).forward(out),
+        }
     }
 
-    /// Gradients through every visible pair, for rows of these denominators (theirs need not be sums of these weights: a
-    /// row with inverse 0 contributes nothing).
-    pub fn backward_band(&self, _radius: Option<usize>, _out: &[f32], _scales: &RowScales, _grad_out: &[f32]) -> Grads {
-        unimplemented!()
+    /// Gradients through every visible pair, for rows of these denominators; theirs need not be the sums of these
+    /// weights, and a row with inverse 0 takes no part.
+    pub fn backward_band(&self, radius: Option<usize>, out: &[f32], scales: &RowScales, grad_out: &[f32]) -> Grads {
+        let exact = self.exactly(radius, |scores| {
+            let saved = vec![scales.lse.clone(), scales.tops.clone(), scales.inverses.clone()];
+            scores.backward(out, &saved, grad_out, false, false)
+        });
+        match exact {
+            Some(grads) => Grads { q: grads.q, k: grads.k, v: grads.v },
+            None => Band::new(self, radius).backward(out, scales, grad_out),
+        }
+    }
+
+    /// Does the call as exact attention, where it is that, or where it is that within a wide window.
+    fn exactly<R>(&self, radius: Option<usize>, run: impl FnOnce(&Scores) -> R) -> Option<R> {
+        let radius = radius?;
+        let all = radius >= self.shape.keys.max(self.shape.queries);
+        let features = self.features.is_some();
+        if (features && self.naive) || !(all || !features && radius >= WIDE) {
+            return None;
+        }
+        let mask = Mask { window: (!all).then_some(radius), ..self.mask.clone() };
+        Some(run(&Scores {
+            shape: self.shape,
+            mask: &mask,
+            q: self.q,
+            k: self.k,
+            v: self.v,
+            gains: vec![self.scale],
+            gaussian: false,
+            hard: false,
+            prior: None,
+            shift: None,
+            bias: None,
+            slopes: None,
+            dropout: None,
+        }))
     }
 }
