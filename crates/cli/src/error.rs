@@ -17,7 +17,7 @@ pub enum Code {
     Data = 3,
     /// A number that is not finite in training.
     Numeric = 4,
-    /// More memory needed than there is.
+    /// More memory needed than there is, or a budget too small for anything.
     Budget = 5,
     /// Stopped by a signal, after a checkpoint.
     Interrupted = 130,
@@ -71,6 +71,7 @@ impl From<regard_kernels::Error> for Failure {
     fn from(error: regard_kernels::Error) -> Self {
         match error {
             regard_kernels::Error::Option { .. } => Self::usage(error),
+            regard_kernels::Error::Budget { .. } => Self { code: Code::Budget, message: error.to_string() },
             _ => Self::data(error),
         }
     }
@@ -87,6 +88,7 @@ impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
         let code = match &error {
             TrainError::Config { .. } | TrainError::NotEmpty { .. } => Code::Usage,
+            TrainError::Model(regard_kernels::Error::Budget { .. }) => Code::Budget,
             TrainError::Model(_) => Code::Usage,
             TrainError::Data(data) if data.is_config() => Code::Usage,
             TrainError::Numeric { .. } => Code::Numeric,
@@ -119,7 +121,10 @@ impl From<AttendError> for Failure {
 
 impl From<CostError> for Failure {
     fn from(error: CostError) -> Self {
-        Self::usage(error)
+        match error {
+            CostError::Attention(error @ regard_kernels::Error::Budget { .. }) => error.into(),
+            _ => Self::usage(error),
+        }
     }
 }
 

@@ -31,6 +31,14 @@ pub enum Error {
         /// What it should be.
         expected: String,
     },
+    /// A budget that is too small for the smallest sizes.
+    #[error("budget is {seen}, expected {expected}")]
+    Budget {
+        /// The budget.
+        seen: String,
+        /// What would do, and why.
+        expected: String,
+    },
 }
 
 impl Error {

@@ -4,6 +4,7 @@
 //! live one file each, the float64 twins under [`mod@reference`].
 
 mod additive;
+mod budget;
 mod cache;
 pub mod draws;
 mod dropout;
@@ -27,6 +28,7 @@ pub mod support;
 mod tiled;
 
 pub use additive::Additive;
+pub use budget::sparse_share_for_entropy;
 pub use dropout::Dropout;
 pub use error::Error;
 pub use gaussian_mixture::GaussianMixture;

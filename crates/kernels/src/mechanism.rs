@@ -631,10 +631,18 @@ impl AttentionOptions {
     /// Those of [`AttentionOptions::check`], and a call that asks for what the mechanism does not have.
     pub fn operator(&self, call: Call) -> Result<Arc<dyn Operator>, Error> {
         self.check()?;
+        let sized = self.uses_features() || self.uses_support();
+        if let (true, Some(budget)) = (sized, self.budget) {
+            let expected = "none here: a layer or a file has lengths to turn it into sizes (within_budget), a call has not";
+            return Err(Error::option("budget", budget.value(), expected));
+        }
+        if self.mechanism == Mechanism::Scatterbrain && self.scatterbrain.combination == Combination::Gated {
+            let expected = "corrected or naive: gated exists only as a layer, which learns the gate";
+            return Err(Error::option("scatterbrain.combination", "'gated'", expected));
+        }
         let Call { layout, mask, scale, slopes, bias, dropout } = call;
         if self.mechanism != Mechanism::Softmax {
-            let scaled = self.uses_features() || self.uses_support();
-            let only_softmax = [("scale", scale.is_some() && !scaled), ("bias", bias), ("slopes", slopes.is_some())];
+            let only_softmax = [("scale", scale.is_some() && !sized), ("bias", bias), ("slopes", slopes.is_some())];
             if let Some((name, _)) = only_softmax.iter().find(|(_, asked)| *asked) {
                 let takers = if *name == "scale" { "softmax, performer, sparse or scatterbrain" } else { "softmax" };
                 return Err(Error::option(*name, format!("given to {}", self.mechanism), takers));
