@@ -5,11 +5,17 @@ mod support;
 
 use std::sync::Arc;
 
-use regard_kernels::{Layout, View, reference::gaussian_mixture::responsibilities};
+use regard_kernels::{
+    Layout, View,
+    reference::{
+        gaussian_mixture::responsibilities,
+        scatterbrain::{groups, support},
+    },
+};
 use regard_testkit::{Report, cases};
 use support::{
     Array, Subject,
-    golden::{array, inputs, log, options, soft_em, subject},
+    golden::{array, inputs, log, options, scatterbrain, soft_em, subject},
 };
 
 /// Float64 implementations of one formula agree to this.
@@ -76,6 +82,21 @@ fn fastformer_twin() {
 }
 
 #[test]
+fn performer_twin() {
+    check(Form::Twin, &["performer"], 9);
+}
+
+#[test]
+fn sparse_twin() {
+    check(Form::Twin, &["sparse"], 20);
+}
+
+#[test]
+fn scatterbrain_twin() {
+    check(Form::Twin, &["scatterbrain"], 17);
+}
+
+#[test]
 fn softmax_kernel() {
     check(Form::Kernel, &["softmax"], 13);
 }
@@ -93,6 +114,68 @@ fn linear_kernel() {
 #[test]
 fn fastformer_kernel() {
     check(Form::Kernel, &["fastformer"], 9);
+}
+
+#[test]
+fn performer_kernel() {
+    check(Form::Kernel, &["performer"], 9);
+}
+
+#[test]
+fn sparse_kernel() {
+    check(Form::Kernel, &["sparse"], 20);
+}
+
+#[test]
+fn scatterbrain_kernel() {
+    check(Form::Kernel, &["scatterbrain"], 17);
+}
+
+#[test]
+fn hashes_group_real_tokens_as_in_the_files() {
+    let mut report = Report::new();
+    let mut seen = [0; 3];
+    for case in cases() {
+        let named = ["q_cluster", "k_cluster", "chunk"].map(|name| case.tensors.contains_key(name));
+        if named == [false; 3] {
+            continue;
+        }
+        let tensors = case.load();
+        let operator = scatterbrain(&case, &tensors);
+        let subject = Subject { operator: Arc::new(operator.clone()), layout: Layout::HeadFirst };
+        let inputs = inputs(&subject, &tensors);
+        let views: Vec<View<f64>> = inputs.iter().map(Array::view).collect();
+        let groups = groups(&operator, &views);
+        report.require(groups.margin > 1e-4, format_args!("{}: margin {}", case.name(), groups.margin));
+        let valid = tensors.get("valid").map(|valid| (valid.u8(), valid.shape[1]));
+        let real = |b: usize, t: usize| valid.is_none_or(|(bytes, length)| bytes[b * length + t] != 0);
+        for (n, (name, found)) in
+            [("q_cluster", &groups.queries), ("k_cluster", &groups.keys), ("chunk", &groups.queries)].iter().enumerate()
+        {
+            let Some(expected) = tensors.get(name) else { continue };
+            seen[n] += 1;
+            let [_, batch, heads, length] = expected.shape[..] else { panic!("{name} of {:?}", expected.shape) };
+            let at_real = |groups: &mut dyn Iterator<Item = f64>| -> Vec<f64> {
+                let tokens = groups.enumerate();
+                tokens.filter(|(n, _)| real(n / length / heads % batch, n % length)).map(|(_, group)| group).collect()
+            };
+            let found = at_real(&mut found.iter().map(|&group| group as f64));
+            let expected = at_real(&mut expected.i64().iter().map(|&group| group as f64));
+            report.same(format_args!("{} {name}", case.name()), &found, &expected);
+        }
+        if let Some(expected) = tensors.get("support") {
+            let [_, heads, length, _] = expected.shape[..] else { panic!("support of {:?}", expected.shape) };
+            let row_real = |n: usize| real(n / length / length / heads, n / length % length);
+            let rows = |pairs: &mut dyn Iterator<Item = f64>| -> Vec<f64> {
+                pairs.enumerate().filter(|(n, _)| row_real(*n)).map(|(_, x)| x).collect()
+            };
+            let found = rows(&mut support(&operator, &views).into_iter().map(|on| f64::from(u8::from(on))));
+            let expected = rows(&mut expected.u8().iter().map(|&on| f64::from(on)));
+            report.same(format_args!("{} support", case.name()), &found, &expected);
+        }
+    }
+    assert_eq!(seen, [10, 10, 4], "files with clusters of queries, of keys, with chunks");
+    report.finish();
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn kernels_follow_their_twins_across_large_tiles() {
 fn compare_with_twin(setting: &Setting, report: &mut Report) {
     let (kernel, twin) = (setting.kernel(), setting.subject.twin(&setting.inputs, &setting.grad_out));
     report.compare(setting.label("out"), &kernel.out.data, &twin.out.data, TWIN_BOUND);
-    for (n, name) in setting.subject.names().iter().enumerate() {
+    for (n, name) in setting.learned() {
         let (seen, expected) = (&kernel.grads[n].data, &twin.grads[n].data);
         report.compare(setting.label(&format!("grad.{name}")), seen, expected, setting.gradient_bound(n, &twin.grads));
     }

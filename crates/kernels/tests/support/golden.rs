@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::{Array, Subject};
-use regard_kernels::{AttentionOptions, Call, GaussianMixture, Layout, Mask, Padding, mechanism::Inference};
+use regard_kernels::{
+    AttentionOptions, Call, GaussianMixture, Layout, Mask, Padding, Scatterbrain, mechanism::Inference,
+};
 use regard_testkit::{Case, Tensors};
 use serde_json::{Map, Value, json};
 
@@ -16,7 +18,8 @@ pub fn array(tensors: &Tensors, name: &str) -> Array {
 /// The options of a case, named as in configurations.
 pub fn options(case: &Case, tensors: &Tensors) -> AttentionOptions {
     let given = &case.options;
-    let (q, k) = (&tensors.tensor("q").shape, &tensors.tensor("k").shape);
+    // With LSH the queries are the keys.
+    let (q, k) = (&tensors.tensor("q").shape, &tensors.get("k").unwrap_or(tensors.tensor("q")).shape);
     let copy = |names: &[&str]| -> Map<String, Value> {
         names.iter().filter_map(|&name| given.get(name).map(|value| (name.to_string(), value.clone()))).collect()
     };
@@ -33,6 +36,19 @@ pub fn options(case: &Case, tensors: &Tensors) -> AttentionOptions {
         let components = tensors.get("shift").map_or(k[2], |shift| shift.shape[1]);
         keys.insert("components".into(), json!(components));
     }
+    let mut features = Map::new();
+    if let Some(kind) = given.get("features") {
+        features.insert("kind".into(), kind.clone());
+        features.insert("rows".into(), json!(tensors.get("projection").map_or(1, |projection| projection.shape[0])));
+    }
+    let mut support = copy(&["radius", "globals", "block", "cluster", "rounds", "bucket", "hash_values", "cyclic"]);
+    if let Some(kind) = given.get("support") {
+        support.insert("kind".into(), kind.clone());
+    }
+    if let Some(layout) = tensors.get("layout") {
+        let row = |blocks: &[u8]| blocks.iter().map(|block| if *block == 0 { '0' } else { '1' }).collect::<String>();
+        support.insert("layout".into(), layout.u8().chunks_exact(layout.shape[1]).map(row).collect());
+    }
     let named = json!({
         "mechanism": case.mechanism,
         "heads": q[1],
@@ -40,6 +56,8 @@ pub fn options(case: &Case, tensors: &Tensors) -> AttentionOptions {
         "causal": given.get("causal").and_then(Value::as_bool).unwrap_or(false),
         "mixture": mixture,
         "keys": keys,
+        "features": features,
+        "support": support,
         "fastformer": copy(&["scores", "sharing"]),
     });
     serde_json::from_value(named).unwrap_or_else(|e| panic!("{}: {e}", case.file))
@@ -84,6 +102,11 @@ pub fn soft_em(case: &Case, tensors: &Tensors, layout: Layout) -> GaussianMixtur
         shifted: options.shifted(),
         dropout: None,
     }
+}
+
+/// The operator of a sparse or low-rank case by its own type, head first.
+pub fn scatterbrain(case: &Case, tensors: &Tensors) -> Scatterbrain {
+    super::scatterbrain(&options(case, tensors), call(case, tensors, Layout::HeadFirst))
 }
 
 /// Inputs of the operator, head first. Where a case has a prior and not its log, the log is taken.

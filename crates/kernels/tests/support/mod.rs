@@ -15,7 +15,7 @@ pub use variant::{Sizes, Variant};
 
 use std::sync::Arc;
 
-use regard_kernels::{Mask, Padding};
+use regard_kernels::{AttentionOptions, Call, Mask, Padding, Scatterbrain, mechanism::Combination};
 
 /// Padding of `batch` rows: complete, with holes, a prefix, a suffix, empty, and again from the start.
 pub fn padding(batch: usize, length: usize) -> Arc<Padding> {
@@ -38,4 +38,16 @@ pub fn real(mask: &Mask, b: usize, j: usize) -> bool {
 /// Whether query `i` of batch row `b` sees any of `keys` keys under `mask`.
 pub fn sees_any(mask: &Mask, b: usize, i: usize, queries: usize, keys: usize) -> bool {
     mask.visible(i, queries, keys).any(|j| real(mask, b, j))
+}
+
+/// A sparse or low-rank operator by its own type, for what its twin alone can tell.
+pub fn scatterbrain(options: &AttentionOptions, call: Call) -> Scatterbrain {
+    Scatterbrain {
+        layout: call.layout,
+        mask: call.mask,
+        scale: call.scale,
+        support: options.uses_support().then(|| options.support.clone()),
+        features: options.uses_features().then_some(options.features.kind),
+        naive: options.scatterbrain.combination == Combination::Naive,
+    }
 }

@@ -1,7 +1,11 @@
 //! One variant at one size under one mask, with its inputs.
 
-use super::{Array, Outcome, Sizes, Subject, Variant, array::token_axis};
-use regard_kernels::{Layout, Mask, mechanism::Inference};
+use super::{Array, Outcome, Sizes, Subject, Variant, array::token_axis, sees_any};
+use regard_kernels::{
+    Layout, Mask, View,
+    mechanism::Inference,
+    reference::scatterbrain::{groups, support},
+};
 use regard_testkit::{Random, Report, measure::largest};
 
 /// Equal but for the order of float32 sums.
@@ -25,16 +29,19 @@ impl Setting {
         Self::drawn(variant, sizes, mask, layout, 11)
     }
 
-    /// As [`Setting::new`]; with hard inference drawn again until no query nearly ties between two components, so that
-    /// float32 and float64 decide alike.
+    /// As [`Setting::new`]; drawn again until with hard inference no query nearly ties between two components, and no
+    /// token comes near another group of its hash, so that float32 and float64 decide alike.
     pub fn decided(variant: &Variant, sizes: Sizes, mask: Mask, layout: Layout) -> Self {
         // Above the rounding of logits of size 16; among 100000 pairs a draw has an even chance to stay clear of it.
         const MARGIN: f64 = 5e-6;
+        // Above the rounding of projections of size 30.
+        const HASH_MARGIN: f64 = 2e-5;
         let mut draws = (11..).map(|seed| Self::drawn(variant, sizes, mask.clone(), layout, seed));
-        draws.find(|drawn| drawn.margin() > MARGIN).expect("an endless supply")
+        let clear = |drawn: &Self| drawn.margin() > MARGIN && drawn.hash_margin() > HASH_MARGIN;
+        draws.find(clear).expect("an endless supply")
     }
 
-    fn drawn(variant: &Variant, sizes: Sizes, mask: Mask, layout: Layout, seed: u64) -> Self {
+    pub fn drawn(variant: &Variant, sizes: Sizes, mask: Mask, layout: Layout, seed: u64) -> Self {
         let sizes = variant.fit(sizes);
         let subject = variant.subject(&sizes, &mask, layout);
         let inputs = variant.inputs(&sizes, seed);
@@ -77,6 +84,39 @@ impl Setting {
         margin
     }
 
+    /// Smallest change of a projection that would put a real token into another group; infinite without hashes.
+    pub fn hash_margin(&self) -> f64 {
+        let operator = self.variant.scatterbrain(&self.sizes, &self.mask);
+        operator.map_or(f64::INFINITY, |operator| groups(&operator, &self.views()).margin)
+    }
+
+    fn views(&self) -> Vec<View<'_, f64>> {
+        self.inputs.iter().map(Array::view).collect()
+    }
+
+    /// Which rows have anything to average, by an index into the output: those with a visible key and, on a support
+    /// without features, with one in it.
+    pub fn sees(&self) -> impl Fn(&[usize]) -> bool + '_ {
+        let masked = self.variant.masked(&self.mask);
+        let options = &self.variant.options;
+        let sparse = options.uses_support() && !options.uses_features();
+        let operator = self.variant.scatterbrain(&self.sizes, &self.mask).filter(|_| sparse);
+        let support = operator.map(|operator| support(&operator, &self.views()));
+        let Sizes { heads, queries, keys, .. } = self.sizes;
+        let axis = self.out_axis();
+        move |ix| {
+            let supported = |pairs: &Vec<bool>| {
+                pairs[((ix[0] * heads + ix[1]) * queries + ix[axis]) * keys..][..keys].contains(&true)
+            };
+            sees_any(&masked, ix[0], ix[axis], queries, keys) && support.as_ref().is_none_or(supported)
+        }
+    }
+
+    /// Positions and names of the inputs that have a gradient.
+    pub fn learned(&self) -> impl Iterator<Item = (usize, &'static str)> + '_ {
+        self.subject.names().into_iter().enumerate().filter(|(_, name)| !self.subject.is_constant(name))
+    }
+
     pub fn kernel(&self) -> Outcome {
         self.subject.kernel(&self.inputs, &self.grad_out)
     }
@@ -110,7 +150,19 @@ impl Setting {
 
     /// Changes the inputs at the tokens that `query` and `key` choose by batch row and token.
     pub fn spoil(&mut self, value: f64, query: impl Fn(usize, usize) -> bool, key: impl Fn(usize, usize) -> bool) {
-        for (name, input) in self.subject.names().into_iter().zip(&mut self.inputs) {
+        self.spoil_only(&["q", "k", "v"], value, query, key);
+    }
+
+    /// As [`Setting::spoil`], the inputs of these names alone.
+    pub fn spoil_only(
+        &mut self,
+        names: &[&str],
+        value: f64,
+        query: impl Fn(usize, usize) -> bool,
+        key: impl Fn(usize, usize) -> bool,
+    ) {
+        let inputs = self.subject.names().into_iter().zip(&mut self.inputs);
+        for (name, input) in inputs.filter(|(name, _)| names.contains(name)) {
             let axis = token_axis(name, input.shape.len());
             match (name, axis) {
                 ("q", Some(axis)) => *input = input.with(value, |ix| query(ix[0], ix[axis])),

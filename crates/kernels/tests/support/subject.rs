@@ -18,13 +18,18 @@ pub struct Outcome {
     pub out: Array,
     /// Log of the softmax denominator `[B,H,N]`, where the operator keeps one.
     pub lse: Option<Vec<f64>>,
-    /// One gradient an input.
+    /// One gradient an input, without elements for what is drawn.
     pub grads: Vec<Array>,
 }
 
 impl Subject {
     pub fn names(&self) -> Vec<&'static str> {
         self.operator.inputs()
+    }
+
+    /// Whether input `name` is drawn and has no gradient.
+    pub fn is_constant(&self, name: &str) -> bool {
+        self.operator.constants().contains(&name)
     }
 
     /// Inputs in the operator's layout.
@@ -48,7 +53,15 @@ impl Subject {
     /// The float32 kernel. Its output starts as NaN, so that an element it forgets shows.
     pub fn kernel(&self, inputs: &[Array], grad_out: &Array) -> Outcome {
         let (out, lse, grads) = self.kernel_where(inputs, grad_out, &vec![true; inputs.len()]);
-        let grads = grads.into_iter().map(|g| g.expect("every gradient was wanted")).collect();
+        let grads = grads
+            .into_iter()
+            .zip(self.names())
+            .map(|(grad, name)| match (grad, self.is_constant(name)) {
+                (None, true) => Array::new(&[0], Vec::new()),
+                (Some(grad), false) => grad,
+                (grad, _) => panic!("the gradient of '{name}' is {}", if grad.is_some() { "there" } else { "missing" }),
+            })
+            .collect();
         Outcome { out, lse, grads }
     }
 
@@ -101,7 +114,10 @@ impl Subject {
             .into_iter()
             .zip(&arranged)
             .zip(self.names())
-            .map(|((grad, input), name)| Array::new(&input.shape, grad).swapped(name, self.layout))
+            .map(|((grad, input), name)| match self.is_constant(name) {
+                true => Array::new(&[0], grad),
+                false => Array::new(&input.shape, grad).swapped(name, self.layout),
+            })
             .collect();
         let out = Array::new(&self.out_shape(inputs), reference.out).swapped("out", self.layout);
         Outcome { out, lse: reference.lse, grads }

@@ -2,8 +2,10 @@
 
 use super::{Array, Subject};
 use regard_kernels::{
-    AttentionOptions, Call, Dropout, Layout, Mask, Mechanism,
-    mechanism::{AdditiveScores, Inference, KeyDesign, NamedVariances, Prior, Score, Sharing, Variances},
+    AttentionOptions, Call, Dropout, Layout, Mask, Mechanism, Scatterbrain,
+    features::{FeatureKind, FeatureOptions},
+    mechanism::{AdditiveScores, Combination, Inference, KeyDesign, NamedVariances, Prior, Score, Sharing, Variances},
+    support::{SupportKind, SupportOptions},
 };
 use regard_testkit::Random;
 
@@ -38,7 +40,19 @@ pub struct Variant {
 
 impl Variant {
     fn new(name: &'static str, mechanism: Mechanism) -> Self {
-        let options = AttentionOptions { mechanism, ..AttentionOptions::default() };
+        let features = FeatureOptions { rows: 5, ..FeatureOptions::default() };
+        // So small that short sequences meet every border.
+        let support = SupportOptions {
+            radius: 2,
+            globals: 3,
+            random: 1,
+            block: 3,
+            cluster: 3,
+            bucket: 2,
+            hash_values: Some(4),
+            ..SupportOptions::default()
+        };
+        let options = AttentionOptions { mechanism, features, support, ..AttentionOptions::default() };
         Self { name, options, bias: false, alibi: false, dropout: false }
     }
 
@@ -93,6 +107,49 @@ impl Variant {
                 variant("mlk, three").set(|v| v.options.keys.components = 3),
                 variant("mlk, shifted").set(|v| v.options.keys.design = KeyDesign::Shifted),
             ],
+            Mechanism::Performer => vec![
+                variant("performer"),
+                variant("performer, plain").set(|v| v.options.features.kind = FeatureKind::Plain),
+            ],
+            Mechanism::Sparse => vec![
+                variant("sparse, local"),
+                variant("sparse, diagonal").set(|v| v.options.support.radius = 0),
+                variant("sparse, longformer").set(|v| v.options.support.kind = SupportKind::Longformer),
+                variant("sparse, bigbird").set(|v| v.options.support.kind = SupportKind::Bigbird),
+                variant("sparse, block").set(|v| v.options.support.kind = SupportKind::Block),
+                variant("sparse, smyrf").set(|v| v.options.support.kind = SupportKind::Smyrf),
+                variant("sparse, lsh").set(|v| v.options.support.kind = SupportKind::Lsh),
+                variant("sparse, lsh, not cyclic").set(|v| {
+                    v.options.support.kind = SupportKind::Lsh;
+                    v.options.support.cyclic = false;
+                }),
+            ],
+            Mechanism::Scatterbrain => vec![
+                variant("scatterbrain, local"),
+                variant("scatterbrain, local, plain").set(|v| v.options.features.kind = FeatureKind::Plain),
+                variant("scatterbrain, local, elu").set(|v| v.options.features.kind = FeatureKind::Elu),
+                variant("scatterbrain, local, naive").set(|v| {
+                    v.options.scatterbrain.combination = Combination::Naive;
+                }),
+                variant("scatterbrain, full").set(|v| v.options.support.kind = SupportKind::Full),
+                variant("scatterbrain, empty").set(|v| v.options.support.kind = SupportKind::Empty),
+                variant("scatterbrain, longformer").set(|v| v.options.support.kind = SupportKind::Longformer),
+                variant("scatterbrain, bigbird").set(|v| v.options.support.kind = SupportKind::Bigbird),
+                variant("scatterbrain, block").set(|v| v.options.support.kind = SupportKind::Block),
+                variant("scatterbrain, smyrf").set(|v| {
+                    v.options.support.kind = SupportKind::Smyrf;
+                    v.options.support.cluster = 10;
+                    v.options.support.rounds = 3;
+                }),
+                variant("scatterbrain, smyrf, naive").set(|v| {
+                    v.options.support.kind = SupportKind::Smyrf;
+                    v.options.scatterbrain.combination = Combination::Naive;
+                }),
+                variant("scatterbrain, lsh").set(|v| {
+                    v.options.support.kind = SupportKind::Lsh;
+                    v.options.support.bucket = 12;
+                }),
+            ],
             Mechanism::Fastformer => vec![
                 variant("fastformer"),
                 variant("fastformer, own value").set(|v| v.options.fastformer.sharing = Sharing::None),
@@ -111,12 +168,25 @@ impl Variant {
 
     /// Whether queries and keys may differ in number.
     pub fn cross(&self) -> bool {
-        self.mechanism().facts().cross
+        self.mechanism().facts().cross && !self.shares_keys()
+    }
+
+    /// Whether the queries are the keys.
+    pub fn shares_keys(&self) -> bool {
+        self.options.uses_support() && self.options.support.kind == SupportKind::Lsh
+    }
+
+    /// Whether what tokens hold decides who sees whom.
+    pub fn hashes(&self) -> bool {
+        self.options.uses_support() && self.options.support.kind.hashes()
     }
 
     /// Whether a token's position, and not only what it holds, enters beside causality.
     pub fn positional(&self) -> bool {
-        self.alibi || self.options.window.is_some() || self.dropout
+        // LSH sorts tokens of one hash by position.
+        let anywhere = matches!(self.options.support.kind, SupportKind::Smyrf | SupportKind::Full | SupportKind::Empty);
+        let supported = self.options.uses_support() && !anywhere;
+        self.alibi || self.options.window.is_some() || self.dropout || supported
     }
 
     /// Whether the output is an average of values whose weights sum to 1.
@@ -129,15 +199,34 @@ impl Variant {
         if self.cross() {
             return sizes;
         }
-        Sizes { key_heads: sizes.heads, keys: sizes.queries, value_width: sizes.width, ..sizes }
+        let value_width = if self.shares_keys() { sizes.value_width } else { sizes.width };
+        Sizes { key_heads: sizes.heads, keys: sizes.queries, value_width, ..sizes }
     }
 
-    /// The operator; `mask` gets the window of the options.
-    pub fn subject(&self, sizes: &Sizes, mask: &Mask, layout: Layout) -> Subject {
+    /// The options at these sizes under this mask.
+    fn options_for(&self, sizes: &Sizes, mask: &Mask) -> AttentionOptions {
         let mut options = self.options.clone();
         options.heads = sizes.heads;
         options.key_value_heads = Some(sizes.key_heads);
         options.causal = mask.causal;
+        if options.uses_support() && options.support.kind == SupportKind::Block {
+            let [above, aside] = [sizes.queries, sizes.keys].map(|tokens| tokens.div_ceil(options.support.block));
+            let block = |a: usize, b: usize| if (3 * a + b) % 4 < 2 { '1' } else { '0' };
+            options.support.layout = Some((0..above).map(|a| (0..aside).map(|b| block(a, b)).collect()).collect());
+        }
+        options
+    }
+
+    /// The operator by its own type where it is sparse or low-rank, head first.
+    pub fn scatterbrain(&self, sizes: &Sizes, mask: &Mask) -> Option<Scatterbrain> {
+        let options = self.options_for(sizes, mask);
+        let call = Call { layout: Layout::HeadFirst, mask: mask.clone(), ..Call::default() };
+        (options.uses_support() || options.uses_features()).then(|| super::scatterbrain(&options, call))
+    }
+
+    /// The operator; `mask` gets the window of the options.
+    pub fn subject(&self, sizes: &Sizes, mask: &Mask, layout: Layout) -> Subject {
+        let options = self.options_for(sizes, mask);
         let slope = |h: usize| (-8.0 * (h + 1) as f32 / sizes.heads as f32).exp2();
         let call = Call {
             layout,
@@ -188,6 +277,12 @@ impl Variant {
             }
             "log_prior" => log_prior(&[heads, components], random),
             "shift" => Array::normal(&[key_heads, components, width], 1.0, random),
+            "projection" => Array::normal(&[self.options.features.rows, width], 1.0, random),
+            "directions" => Array::normal(&[self.options.support.rounds, width + 2], 1.0, random),
+            "rotations" => {
+                let values = self.options.support.hash_values(queries);
+                Array::normal(&[self.options.support.rounds, width, values / 2], 1.0, random)
+            }
             "w_q" | "w_k" => Array::normal(&[heads, scored], 1.0, random),
             "w_t" => Array::normal(&[channels, channels], 1.0 / (channels as f64).sqrt(), random),
             other => panic!("{} has an input '{other}' that the suite does not know", self.name),
