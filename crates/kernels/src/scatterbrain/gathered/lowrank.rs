@@ -1,0 +1,82 @@
+//! Products of features of a tile of queries and keys, from their logarithms.
+//!
+//! `phi_q.phi_k = 2^(r_i + s_j) sum_a Q_ia K_ja` with `K_ja = 2^(k_ja - c_a - s_j)`, `Q_ia = 2^(q_ia + c_a - r_i)`, where
+//! `c_a` is the largest logarithm of feature `a` over the tile's keys, and `s_j`, `r_i` make the largest factor of every
+//! row 1. No factor overflows, and a row loses only what is far below its own largest term.
+
+use crate::{
+    gemm::{self, Matrix, Write},
+    simd,
+};
+
+/// Turns the logarithms `[len,m]` of the keys' features into `K`; fills `c [m]` and `s [len]`.
+pub fn scale_keys(logs: &mut [f32], m: usize, c: &mut [f32], s: &mut [f32]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            c.fill(f32::NEG_INFINITY);
+            for row in logs.chunks_exact(m) {
+                for (c, &log) in c.iter_mut().zip(row) {
+                    *c = if log > *c { log } else { *c };
+                }
+            }
+            for (row, s) in logs.chunks_exact_mut(m).zip(s) {
+                for (log, &c) in row.iter_mut().zip(&*c) {
+                    *log -= c;
+                }
+                *s = simd::max(row);
+                for log in row {
+                    *log = simd::exp2(*log - *s);
+                }
+            }
+        },
+    );
+}
+
+/// Fills `q [n,m]` with `Q` and `r [n]`, from the logarithms `[n,m]` of the queries' features.
+pub fn scale_queries(logs: &[f32], m: usize, c: &[f32], q: &mut [f32], r: &mut [f32]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for ((logs, q), r) in logs.chunks_exact(m).zip(q.chunks_exact_mut(m)).zip(r) {
+                for ((q, &log), &c) in q.iter_mut().zip(logs).zip(c) {
+                    *q = log + c;
+                }
+                *r = simd::max(q);
+                for q in q {
+                    *q = simd::exp2(*q - *r);
+                }
+            }
+        },
+    );
+}
+
+/// `g = Q K^T`, `[n,len]`.
+pub fn products((n, len, m): (usize, usize, usize), q: &[f32], k: &[f32], g: &mut [f32]) {
+    gemm::product((n, len, m), 1.0, Matrix::rows(q, m), Matrix::rows(k, m).transposed(), Write::Over, g, len);
+}
+
+/// Slopes of the logarithms of the queries' features (added to `slopes_q [n,m]`) and of the keys' (over `slopes_k [len,m]`)
+/// for slopes `w [n,len]` of the products `g`; overwrites `q`.
+pub fn slopes(
+    (n, len, m): (usize, usize, usize),
+    w: &[f32],
+    (q, k): (&mut [f32], &[f32]),
+    product: &mut [f32],
+    (slopes_q, slopes_k): (&mut [f32], &mut [f32]),
+) {
+    let w = Matrix::rows(w, len);
+    gemm::product((n, m, len), 1.0, w, Matrix::rows(k, m), Write::Over, product, m);
+    gemm::product((len, m, n), 1.0, w.transposed(), Matrix::rows(q, m), Write::Over, slopes_k, m);
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for ((slope, &q), &along) in slopes_q.iter_mut().zip(&*q).zip(&*product) {
+                *slope = q.mul_add(along, *slope);
+            }
+            for (slope, &k) in slopes_k.iter_mut().zip(k) {
+                *slope *= k;
+            }
+        },
+    );
+}

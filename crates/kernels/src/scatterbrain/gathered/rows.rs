@@ -1,0 +1,136 @@
+//! Passes over one row of a tile, to be called inside [`crate::simd::vectorize`].
+//!
+//! A score of negative infinity marks a pair that is not in the support. The product of the features of a pair is
+//! `g_j 2^(r + s_j)`; a factor so large that only a vanishing `g_j` goes with it is cut short.
+
+use crate::simd::{LANES, exp2, tree};
+
+/// Largest exponent of the factor of a product of features.
+const LARGEST: f32 = 100.0;
+
+#[inline(always)]
+fn factor(r: f32, s: f32) -> f32 {
+    let exponent = r + s;
+    exp2(if exponent > LARGEST { LARGEST } else { exponent })
+}
+
+/// Sets `x` to negative infinity where the label is one of `met`.
+#[inline(always)]
+pub fn hide(x: &mut [f32], labels: &[f32], met: [f32; 2]) {
+    for (x, &label) in x.iter_mut().zip(labels) {
+        let hidden = label == met[0] || label == met[1];
+        *x = if hidden { f32::NEG_INFINITY } else { *x };
+    }
+}
+
+/// Replaces `x_j` by `weight(j, x_j)`; returns the sum.
+#[inline(always)]
+fn replace(x: &mut [f32], weight: impl Fn(usize, f32) -> f32) -> f32 {
+    let mut lanes = [0.0f32; LANES];
+    let whole = x.len() / LANES * LANES;
+    for start in (0..whole).step_by(LANES) {
+        let x = &mut x[start..start + LANES];
+        for l in 0..LANES {
+            x[l] = weight(start + l, x[l]);
+            lanes[l] += x[l];
+        }
+    }
+    for j in whole..x.len() {
+        x[j] = weight(j, x[j]);
+        lanes[j - whole] += x[j];
+    }
+    tree(lanes)
+}
+
+/// `x_j = 2^(x_j f + u)`; returns the sum.
+#[inline(always)]
+pub fn exp(x: &mut [f32], f: f32, u: f32) -> f32 {
+    replace(x, |_, x| exp2(x.mul_add(f, u)))
+}
+
+/// `x_j = 2^(x_j f + u) - g_j 2^(r + s_j)`; returns the sum.
+#[inline(always)]
+pub fn exp_corrected(x: &mut [f32], g: &[f32], s: &[f32], f: f32, u: f32, r: f32) -> f32 {
+    let (g, s) = (&g[..x.len()], &s[..x.len()]);
+    replace(x, |j, x| {
+        let low = if x == f32::NEG_INFINITY { 0.0 } else { g[j] * factor(r, s[j]) };
+        exp2(x.mul_add(f, u)) - low
+    })
+}
+
+/// `x_j = 2^(x_j f + u)` where `on_j` is set, else `g_j 2^(r + s_j)`; returns the sum.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+pub fn exp_joint(x: &mut [f32], on: &[f32], g: &[f32], s: &[f32], f: f32, u: f32, r: f32) -> f32 {
+    let (on, g, s) = (&on[..x.len()], &g[..x.len()], &s[..x.len()]);
+    replace(x, |j, x| {
+        let (high, low) = (exp2(x.mul_add(f, u)), g[j] * factor(r, s[j]));
+        if on[j] != 0.0 { high } else { low }
+    })
+}
+
+/// Largest logarithm of a weight of [`exp_joint`].
+#[inline(always)]
+pub fn joint_top(x: &[f32], on: &[f32], g: &[f32], s: &[f32], f: f32, r: f32) -> f32 {
+    let mut top = f32::NEG_INFINITY;
+    for (((&x, &on), &g), &s) in x.iter().zip(on).zip(g).zip(s) {
+        let log = if on != 0.0 { x * f } else { r + s + g.log2() };
+        top = if log > top { log } else { top };
+    }
+    top
+}
+
+/// `p_j = 2^(x_j f + u) scale`, `x_j = p_j t_j`.
+#[inline(always)]
+pub fn weigh(x: &mut [f32], p: &mut [f32], t: &[f32], f: f32, u: f32, scale: f32) {
+    for ((x, p), t) in x.iter_mut().zip(p).zip(t) {
+        *p = exp2(x.mul_add(f, u)) * scale;
+        *x = *p * t;
+    }
+}
+
+/// Weights of [`exp_corrected`] times `scale` in `p`; in `x` the exact part times `t`, in `g` the factor of the product of
+/// features times `t`, with its sign.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+pub fn weigh_corrected(
+    x: &mut [f32],
+    g: &mut [f32],
+    p: &mut [f32],
+    t: &[f32],
+    s: &[f32],
+    f: f32,
+    (u, r): (f32, f32),
+    scale: f32,
+) {
+    for ((((x, g), p), t), s) in x.iter_mut().zip(g).zip(p).zip(t).zip(s) {
+        let low = if *x == f32::NEG_INFINITY { 0.0 } else { factor(r, *s) * scale };
+        let high = exp2(x.mul_add(f, u)) * scale;
+        *p = high - *g * low;
+        *x = high * t;
+        *g = -low * t;
+    }
+}
+
+/// The same for [`exp_joint`].
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+pub fn weigh_joint(
+    x: &mut [f32],
+    on: &[f32],
+    g: &mut [f32],
+    p: &mut [f32],
+    t: &[f32],
+    s: &[f32],
+    f: f32,
+    (u, r): (f32, f32),
+    scale: f32,
+) {
+    for (((((x, &on), g), p), t), s) in x.iter_mut().zip(on).zip(g).zip(p).zip(t).zip(s) {
+        let high = if on != 0.0 { exp2(x.mul_add(f, u)) * scale } else { 0.0 };
+        let low = if on != 0.0 { 0.0 } else { factor(r, *s) * scale };
+        *p = high + *g * low;
+        *x = high * t;
+        *g = low * t;
+    }
+}
