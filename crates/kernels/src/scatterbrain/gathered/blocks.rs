@@ -44,7 +44,8 @@ pub fn fixed(options: &SupportOptions, mask: &Mask, shape: &AttentionShape, real
         let ranges = rule.listed(place);
         let from = lists.keys.len();
         for &(first, beyond) in &ranges {
-            let part = real.partition_point(|&j| (j as usize) < first)..real.partition_point(|&j| (j as usize) < beyond);
+            let part =
+                real.partition_point(|&j| (j as usize) < first)..real.partition_point(|&j| (j as usize) < beyond);
             let part = &real[part];
             lists.keys.extend_from_slice(&part[..positions.seen(last, None, part).end]);
         }

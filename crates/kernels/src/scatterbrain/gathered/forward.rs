@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// A low-rank part that is this much larger than the denominator costs too many digits.
-const CANCELLATION: f32 = 16.0;
+const CANCELLATION: f32 = 4.0;
 
 /// Buffers of all rows.
 struct Rows<'a> {
@@ -44,7 +44,8 @@ impl Call<'_> {
             RowScales { inverses: vec![0.0; count], ..RowScales::default() }
         };
         self.start(&low, out, &mut tops, &mut totals);
-        let rows = Rows { sums: Disjoint::new(out), tops: Disjoint::new(&mut tops), totals: Disjoint::new(&mut totals) };
+        let rows =
+            Rows { sums: Disjoint::new(out), tops: Disjoint::new(&mut tops), totals: Disjoint::new(&mut totals) };
         let heads: Vec<_> = self.heads().collect();
         let weigh = if self.correction.is_some() { Weigh::Corrected } else { Weigh::Exact };
         for pass in 0..self.supports.passes() {
@@ -222,7 +223,8 @@ impl Call<'_> {
     fn redo(&self, redone: &[Vec<u32>], out: &mut [f32], tops: &mut [f32], totals: &mut [f32]) {
         let shape = &self.problem.shape;
         let rows = Rows { sums: Disjoint::new(out), tops: Disjoint::new(tops), totals: Disjoint::new(totals) };
-        let chunks = redone.iter().enumerate().flat_map(|(head, list)| list.chunks(QUERIES).map(move |list| (head, list)));
+        let chunks =
+            redone.iter().enumerate().flat_map(|(head, list)| list.chunks(QUERIES).map(move |list| (head, list)));
         let chunks: Vec<_> = chunks.collect();
         parallel::for_each(chunks.len(), |task| {
             let (head, list) = chunks[task];

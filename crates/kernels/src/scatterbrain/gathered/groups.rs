@@ -119,8 +119,7 @@ pub struct Seen {
 impl Seen {
     /// Walks ascending `queries` and `keys` together.
     pub fn new(queries: &[u32], keys: &[u32], radius: Option<usize>, not_self: bool, positions: Positions) -> Self {
-        let mut seen =
-            Self { start: [0; QUERIES], end: [0; QUERIES], own: [NOWHERE; QUERIES], any: false };
+        let mut seen = Self { start: [0; QUERIES], end: [0; QUERIES], own: [NOWHERE; QUERIES], any: false };
         let (mut start, mut end, mut own) = (0, 0, 0);
         for (i, &query) in queries.iter().enumerate() {
             let span = positions.span(query, radius);

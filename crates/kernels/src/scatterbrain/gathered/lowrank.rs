@@ -1,30 +1,33 @@
 //! Products of features of a tile of queries and keys, from their logarithms.
 //!
 //! `phi_q.phi_k = 2^(r_i + s_j) sum_a Q_ia K_ja` with `K_ja = 2^(k_ja - c_a - s_j)`, `Q_ia = 2^(q_ia + c_a - r_i)`, where
-//! `c_a` is the largest logarithm of feature `a` over the tile's keys, and `s_j`, `r_i` make the largest factor of every
-//! row 1. No factor overflows, and a row loses only what is far below its own largest term.
+//! `c_a` is about the largest logarithm of feature `a` over the keys that every query of the tile sees, and `s_j`, `r_i`
+//! bring the largest factor of every row to at most 1. No factor overflows, a row loses only what is far below its own
+//! largest term, and no key tells anything to a query that does not see it. All three are whole, so that they add no
+//! rounding of their own: what the low-rank part has summed is subtracted with as few lost digits as can be.
 
 use crate::{
     gemm::{self, Matrix, Write},
     simd,
 };
 
-/// Turns the logarithms `[len,m]` of the keys' features into `K`; fills `c [m]` and `s [len]`.
-pub fn scale_keys(logs: &mut [f32], m: usize, c: &mut [f32], s: &mut [f32]) {
+/// Turns the logarithms `[len,m]` of the keys' features into `K`; fills `c [m]`, from the first `common` keys, and `s [len]`.
+pub fn scale_keys(logs: &mut [f32], m: usize, common: usize, c: &mut [f32], s: &mut [f32]) {
     simd::vectorize(
         #[inline(always)]
         || {
-            c.fill(f32::NEG_INFINITY);
-            for row in logs.chunks_exact(m) {
+            c.fill(if common > 0 { f32::NEG_INFINITY } else { 0.0 });
+            for row in logs.chunks_exact(m).take(common) {
                 for (c, &log) in c.iter_mut().zip(row) {
                     *c = if log > *c { log } else { *c };
                 }
             }
+            c.iter_mut().for_each(|c| *c = c.ceil());
             for (row, s) in logs.chunks_exact_mut(m).zip(s) {
                 for (log, &c) in row.iter_mut().zip(&*c) {
                     *log -= c;
                 }
-                *s = simd::max(row);
+                *s = simd::max(row).ceil();
                 for log in row {
                     *log = simd::exp2(*log - *s);
                 }
@@ -42,7 +45,7 @@ pub fn scale_queries(logs: &[f32], m: usize, c: &[f32], q: &mut [f32], r: &mut [
                 for ((q, &log), &c) in q.iter_mut().zip(logs).zip(c) {
                     *q = log + c;
                 }
-                *r = simd::max(q);
+                *r = simd::max(q).ceil();
                 for q in q {
                     *q = simd::exp2(*q - *r);
                 }

@@ -111,7 +111,7 @@ impl Call<'_> {
         }
     }
 
-    /// Gathers the keys of a tile and forms its products. `hide_features(i)` takes the features of query `i` out.
+    /// Gathers the keys of a tile and forms its products.
     pub fn load_keys(&self, meeting: &Meeting, queries: &[u32], keys: &[u32], tile: &mut Tile) {
         let shape = &self.problem.shape;
         let (n, len, width) = (queries.len(), keys.len(), shape.head_width);
@@ -128,7 +128,8 @@ impl Call<'_> {
         let Some(map) = self.features_of(meeting) else { return };
         let m = map.count();
         map.logs(k, len, tile.phi_k);
-        lowrank::scale_keys(&mut tile.phi_k[..len * m], m, tile.c, &mut tile.s[..len]);
+        let common = self.positions.seen(queries[0], None, keys).end;
+        lowrank::scale_keys(&mut tile.phi_k[..len * m], m, common, tile.c, &mut tile.s[..len]);
         lowrank::scale_queries(&tile.logs[..n * m], m, tile.c, tile.phi_q, &mut tile.r[..n]);
         lowrank::products((n, len, m), tile.phi_q, tile.phi_k, tile.g);
         if let Weigh::Corrected = meeting.weigh {
