@@ -39,7 +39,7 @@ pub struct Variant {
 }
 
 impl Variant {
-    fn new(name: &'static str, mechanism: Mechanism) -> Self {
+    pub fn new(name: &'static str, mechanism: Mechanism) -> Self {
         let features = FeatureOptions { rows: 5, ..FeatureOptions::default() };
         // So small that short sequences meet every border.
         let support = SupportOptions {
@@ -56,7 +56,7 @@ impl Variant {
         Self { name, options, bias: false, alibi: false, dropout: false }
     }
 
-    fn set(mut self, change: impl FnOnce(&mut Self)) -> Self {
+    pub fn set(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
         self
     }

@@ -1,0 +1,511 @@
+//! What sparse and low-rank attention must satisfy whatever its numbers: limits in which it is another mechanism, rows
+//! that are exact, keys that may not matter, and the statistics of its estimates.
+
+mod support;
+
+use std::sync::Arc;
+
+use regard_kernels::{
+    Layout, Mask, Mechanism, Operator, Scatterbrain, Softmax, View, draws,
+    features::{FeatureKind, RowNorms, RowsDrawn},
+    reference::scatterbrain::{log_features, matrix, support as support_of},
+    support::{SupportKind, SupportOptions},
+};
+use regard_testkit::{Random, Report};
+use support::{
+    Array, Outcome, Sizes, Subject, Variant, padding,
+    setting::{ROUNDING, Setting, TWIN_BOUND},
+};
+
+/// Two float64 computations of one number.
+const FLOAT64: f64 = 1e-11;
+
+/// The two implementations that every identity here is checked on, with what they may round.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Form {
+    Twin,
+    Kernel,
+}
+
+const FORMS: [Form; 2] = [Form::Twin, Form::Kernel];
+
+impl Form {
+    fn run(self, subject: &Subject, inputs: &[Array], grad_out: &Array) -> Outcome {
+        match self {
+            Self::Twin => subject.twin(inputs, grad_out),
+            Self::Kernel => subject.kernel(inputs, grad_out),
+        }
+    }
+
+    fn of(self, setting: &Setting) -> Outcome {
+        self.run(&setting.subject, &setting.inputs, &setting.grad_out)
+    }
+
+    fn bound(self) -> f64 {
+        match self {
+            Self::Twin => FLOAT64,
+            Self::Kernel => TWIN_BOUND,
+        }
+    }
+}
+
+/// Scatterbrain with hyperbolic features on this kind of support.
+fn on(kind: SupportKind) -> Variant {
+    Variant::new("scatterbrain", Mechanism::Scatterbrain).set(|v| v.options.support.kind = kind)
+}
+
+/// Every variant with a support or features.
+fn all() -> Vec<Variant> {
+    [Mechanism::Performer, Mechanism::Sparse, Mechanism::Scatterbrain].into_iter().flat_map(Variant::of).collect()
+}
+
+/// Sizes with shared key heads, `N = S`, `N < S` and `N > S`, each under every kind of mask.
+fn masked_sizes() -> Vec<(Sizes, Mask)> {
+    let sizes = [(2, 40, 40), (4, 21, 70), (1, 70, 33)]
+        .map(|(key_heads, queries, keys)| Sizes { key_heads, ..Sizes::new(3, 4, queries, keys) });
+    let masks = |sizes: Sizes| {
+        let valid = padding(sizes.batch, sizes.keys);
+        let plain = [Mask::none(), Mask::causal()];
+        plain.into_iter().flat_map(move |mask| [(sizes, mask.clone()), (sizes, mask.with_valid(Some(valid.clone())))])
+    };
+    sizes.into_iter().flat_map(masks).collect()
+}
+
+/// Exact attention on the `q`, `k`, `v` of a setting with this output gradient.
+fn exact(form: Form, setting: &Setting) -> Outcome {
+    let Setting { mask, subject, inputs, grad_out, .. } = setting;
+    let softmax = Softmax { layout: subject.layout, mask: mask.clone(), ..Softmax::default() };
+    let subject = Subject { operator: Arc::new(softmax), layout: subject.layout };
+    form.run(&subject, &inputs[..3], grad_out)
+}
+
+/// Holds output and the gradients of `q`, `k` and `v` against others.
+fn compare(report: &mut Report, label: &str, (seen, expected): (&Outcome, &Outcome), bound: f64) {
+    report.compare(format_args!("{label}: out"), &seen.out.data, &expected.out.data, bound);
+    for (n, name) in ["q", "k", "v"].iter().enumerate() {
+        report.compare(format_args!("{label}: grad.{name}"), &seen.grads[n].data, &expected.grads[n].data, bound);
+    }
+}
+
+#[test]
+fn full_support_is_exact_attention() {
+    let mut report = Report::new();
+    let variants = [
+        on(SupportKind::Full),
+        Variant::new("sparse", Mechanism::Sparse).set(|v| v.options.support.kind = SupportKind::Full),
+        // As wide as the longest sequence here; one cluster of everything, three times over.
+        on(SupportKind::Local).set(|v| v.options.support.radius = 70),
+        on(SupportKind::Smyrf).set(|v| (v.options.support.rounds, v.options.support.cluster) = (3, 70)),
+        Variant::new("sparse", Mechanism::Sparse).set(|v| {
+            v.options.support.kind = SupportKind::Smyrf;
+            (v.options.support.rounds, v.options.support.cluster) = (3, 1000);
+        }),
+    ];
+    for (variant, (sizes, mask)) in variants.iter().flat_map(|v| masked_sizes().into_iter().map(move |s| (v, s))) {
+        for (form, layout) in [(Form::Twin, Layout::HeadFirst), (Form::Kernel, Layout::TokenFirst)] {
+            let setting = Setting::new(variant, sizes, mask.clone(), layout);
+            let (seen, expected) = (form.of(&setting), exact(form, &setting));
+            let label = setting.label(&format!("{:?}", variant.options.support.kind));
+            compare(&mut report, &label, (&seen, &expected), form.bound());
+            let finite = |outcome: &Outcome| -> Vec<f64> {
+                let lse = outcome.lse.as_ref().expect("a denominator");
+                lse.iter().map(|x| if x.is_finite() { *x } else { 0.0 }).collect()
+            };
+            report.compare(format_args!("{label}: log sum"), &finite(&seen), &finite(&expected), form.bound());
+        }
+    }
+    report.finish();
+}
+
+#[test]
+fn empty_support_is_performer_bit_for_bit() {
+    let mut report = Report::new();
+    for (sizes, mask) in masked_sizes() {
+        for (form, kind) in FORMS.into_iter().flat_map(|f| [(f, FeatureKind::Hyperbolic), (f, FeatureKind::Plain)]) {
+            let [empty, performer] =
+                [on(SupportKind::Empty), Variant::new("performer", Mechanism::Performer)].map(|variant| {
+                    let variant = variant.set(|v| v.options.features.kind = kind);
+                    Setting::new(&variant, sizes, mask.clone(), Layout::TokenFirst)
+                });
+            let (seen, expected) = (form.of(&empty), form.of(&performer));
+            report.same(empty.label(&format!("{form:?} out")), &seen.out.data, &expected.out.data);
+            for n in 0..3 {
+                report.same(empty.label(&format!("{form:?} grad")), &seen.grads[n].data, &expected.grads[n].data);
+            }
+        }
+    }
+    report.finish();
+}
+
+#[test]
+fn rows_whose_support_covers_what_they_see_are_exact() {
+    let mut report = Report::new();
+    let variants = [on(SupportKind::Local), on(SupportKind::Longformer), on(SupportKind::Bigbird)].map(|variant| {
+        variant.set(|v| (v.options.support.radius, v.options.support.globals, v.options.support.random) = (4, 2, 1))
+    });
+    for (variant, (sizes, mask)) in variants.iter().flat_map(|v| masked_sizes().into_iter().map(move |s| (v, s))) {
+        let setting = Setting::new(variant, sizes, mask.clone(), Layout::TokenFirst);
+        let Sizes { queries, keys, heads, .. } = sizes;
+        let operator = variant.scatterbrain(&sizes, &mask).expect("its own type");
+        let support = support_of(&operator, &setting.inputs.iter().map(Array::view).collect::<Vec<_>>());
+        let covered = |b: usize, h: usize, i: usize| {
+            let row = &support[((b * heads + h) * queries + i) * keys..][..keys];
+            mask.visible(i, queries, keys).all(|j| row[j] || !support::real(&mask, b, j))
+        };
+        for form in FORMS {
+            // Only these rows have an output gradient, so that all gradients are those of exact attention too.
+            let mut setting = Setting::new(variant, sizes, mask.clone(), Layout::TokenFirst);
+            setting.grad_out = setting.grad_out.with(0.0, |ix| !covered(ix[0], ix[1], ix[2]));
+            let (mut seen, mut expected) = (form.of(&setting), exact(form, &setting));
+            let [others, exact] =
+                [&seen, &expected].map(|outcome| outcome.out.only(|ix| !covered(ix[0], ix[1], ix[2])));
+            let differ = others.is_empty() || regard_testkit::error(&others, &exact) > 0.01;
+            let label = setting.label(&format!("{form:?} {:?}", variant.options.support.kind));
+            report.require(differ, format_args!("{label}: rows that are not covered are exact too"));
+            for outcome in [&mut seen, &mut expected] {
+                outcome.out = outcome.out.with(0.0, |ix| !covered(ix[0], ix[1], ix[2]));
+            }
+            compare(&mut report, &label, (&seen, &expected), form.bound());
+        }
+    }
+    report.finish();
+}
+
+#[test]
+fn what_padding_holds_never_matters() {
+    let mut report = Report::new();
+    for variant in all() {
+        for (sizes, causal) in [(Sizes::new(5, 2, 21, 21), false), (Sizes::new(5, 2, 21, 34), true)] {
+            let sizes = variant.fit(sizes);
+            let valid = padding(sizes.batch, sizes.keys);
+            let mask = Mask { causal, ..Mask::none() }.with_valid(Some(valid.clone()));
+            let mut setting = Setting::new(&variant, sizes, mask, Layout::HeadFirst);
+            let padded_key = |b: usize, j: usize| valid.row(b)[j] == 0;
+            let padded_query = |b: usize, i: usize| sizes.queries == sizes.keys && padded_key(b, i);
+            setting.silence(padded_query);
+            let clean = Form::Twin.of(&setting);
+            setting.spoil(50.0, padded_query, padded_key);
+            let spoilt = Form::Twin.of(&setting);
+            let real = |out: &Array| out.only(|ix| !padded_query(ix[0], ix[2]));
+            report.same(setting.label("out"), &real(&spoilt.out), &real(&clean.out));
+            for (n, name) in setting.learned() {
+                report.same(setting.label(name), &spoilt.grads[n].data, &clean.grads[n].data);
+            }
+        }
+    }
+    report.finish();
+}
+
+#[test]
+fn no_future_key_changes_the_past_however_large_its_features() {
+    let mut report = Report::new();
+    let kinds = [FeatureKind::Hyperbolic, FeatureKind::Plain];
+    let variants =
+        [on(SupportKind::Local), on(SupportKind::Longformer), Variant::new("performer", Mechanism::Performer)];
+    for (variant, kind) in variants.iter().flat_map(|v| kinds.map(|kind| (v.clone(), kind))) {
+        let variant = variant.set(|v| v.options.features.kind = kind);
+        // The key is on the same tile as the last rows that may not notice, and on another than the first.
+        let (length, huge) = (150, 140);
+        let sizes = Sizes { batch: 1, ..Sizes::new(1, 2, length, length) };
+        let mut setting = Setting::new(&variant, sizes, Mask::causal(), Layout::TokenFirst);
+        // exp(-tau |k|^2 / 2) is e^-280 for elements of size 14, the logarithm of features is then -200 at the most.
+        let key = setting.subject.names().iter().position(|name| *name == "k").expect("keys");
+        setting.inputs[key].data.iter_mut().for_each(|x| *x = f64::from((14.0 * x.signum() + *x) as f32));
+        let features = |setting: &Setting, j: usize| -> f64 {
+            let [projection, keys] = ["projection", "k"].map(|name| {
+                let position = setting.subject.names().iter().position(|n| *n == name).expect("an input");
+                &setting.inputs[position].data
+            });
+            let logs = log_features(kind, projection, 8f64.sqrt().recip(), &keys[j * 8..][..8]);
+            logs.into_iter().fold(f64::NEG_INFINITY, f64::max)
+        };
+        setting.silence(|_, i| i >= huge);
+        let early = |form: Form, setting: &Setting| {
+            let mut outcome = form.of(setting);
+            outcome.out = outcome.out.with(0.0, |ix| ix[2] >= huge);
+            outcome
+        };
+        let clean = FORMS.map(|form| early(form, &setting));
+        setting.spoil_only(&["k"], 0.0, |_, _| false, |_, j| j == huge);
+        let above = (0..huge).map(|j| features(&setting, huge) - features(&setting, j)).fold(f64::INFINITY, f64::min);
+        report.require(above > 200.0, format_args!("the key's features are only e^{above} above"));
+        for (form, clean) in FORMS.into_iter().zip(&clean) {
+            let spoilt = early(form, &setting);
+            let label = setting.label(&format!("{form:?} {kind:?}"));
+            // Logarithms of size 300 are rounded at 2e-5.
+            compare(&mut report, &label, (&spoilt, clean), if form == Form::Twin { 0.0 } else { 3e-5 });
+            if form == Form::Kernel {
+                let twin = early(Form::Twin, &setting);
+                report.compare(format_args!("{label} against the twin"), &spoilt.out.data, &twin.out.data, 1e-4);
+            }
+        }
+    }
+    report.finish();
+}
+
+#[test]
+fn weights_sum_to_1_with_logits_of_200() {
+    let mut report = Report::new();
+    for variant in all() {
+        for (sizes, causal) in
+            [(Sizes::new(2, 2, 40, 40), false), (Sizes { key_heads: 1, ..Sizes::new(2, 2, 40, 90) }, true)]
+        {
+            let sizes = variant.fit(sizes);
+            let mask = Mask { causal, ..Mask::none() };
+            let mut setting = Setting::new(&variant, sizes, mask.clone(), Layout::TokenFirst);
+            let names = setting.subject.names();
+            for (name, input) in names.iter().zip(&mut setting.inputs) {
+                match *name {
+                    "q" | "k" => input.data.iter_mut().for_each(|x| *x *= 10.0),
+                    "v" => input.data.fill(1.5),
+                    _ => {}
+                }
+            }
+            let views: Vec<View<f64>> = setting.inputs.iter().map(Array::view).collect();
+            let operator = variant.scatterbrain(&sizes, &mask).expect("its own type");
+            if !variant.shares_keys() {
+                let [q, k] = [&setting.inputs[0].data, &setting.inputs[1].data];
+                let logit = |i: usize, j: usize| -> f64 {
+                    (0..8).map(|c| q[i * 8 + c] * k[j * 8 + c]).sum::<f64>() / 8f64.sqrt()
+                };
+                let logits = || (0..40).flat_map(|i| (0..40).map(move |j| (i, j))).map(|(i, j)| logit(i, j));
+                let (low, high) = (logits().fold(0.0, f64::min), logits().fold(0.0, f64::max));
+                report.require(low < -200.0 && high > 200.0, format_args!("logits from {low} to {high}"));
+            }
+            let sees = setting.sees();
+            let index = |row: usize| {
+                [row / sizes.queries / sizes.heads, row / sizes.queries % sizes.heads, row % sizes.queries]
+            };
+            for (row, weights) in matrix(&operator, &views).chunks_exact(sizes.keys).enumerate() {
+                let expected = f64::from(u8::from(sees(&index(row))));
+                let sum: f64 = weights.iter().sum();
+                report.require((sum - expected).abs() < 1e-12, setting.label(&format!("row {row} sums to {sum}")));
+                report.require(weights.iter().all(|w| (0.0..=1.0).contains(w)), setting.label("a weight is no share"));
+            }
+            for form in FORMS {
+                let outcome = form.of(&setting);
+                let seeing = outcome.out.only(|ix| sees(ix));
+                let expected = vec![1.5; seeing.len()];
+                report.compare(setting.label(&format!("{form:?} out")), &seeing, &expected, ROUNDING);
+            }
+        }
+    }
+    report.finish();
+}
+
+#[test]
+fn the_naive_sum_counts_the_support_twice() {
+    let mut report = Report::new();
+    for (kind, (sizes, mask)) in [SupportKind::Local, SupportKind::Smyrf]
+        .into_iter()
+        .flat_map(|k| masked_sizes().into_iter().map(move |s| (k, s)))
+    {
+        let naive = Variant::of(Mechanism::Scatterbrain).into_iter().find(|v| v.name.ends_with("local, naive"));
+        let naive = naive.expect("a naive variant").set(|v| v.options.support.kind = kind);
+        let parts = [Mechanism::Sparse, Mechanism::Performer]
+            .map(|mechanism| naive.clone().set(|v| v.options.mechanism = mechanism));
+        let whole = Setting::new(&naive, sizes, mask.clone(), Layout::HeadFirst);
+        for form in FORMS {
+            // Sums and denominators of the parts add up: `out Z = out_1 Z_1 + out_2 Z_2`, `Z = Z_1 + Z_2`.
+            let seen = form.of(&whole);
+            let [sparse, low_rank] = parts.each_ref().map(|part| {
+                let mut setting = Setting::new(part, sizes, mask.clone(), Layout::HeadFirst);
+                for (input, name) in setting.inputs.iter_mut().zip(setting.subject.names()) {
+                    let position =
+                        whole.subject.names().iter().position(|n| *n == name).expect("an input of the whole");
+                    *input = whole.inputs[position].clone();
+                }
+                form.of(&setting)
+            });
+            let [lse, one, two] =
+                [&seen, &sparse, &low_rank].map(|outcome| outcome.lse.as_ref().expect("a denominator"));
+            let width = sizes.value_width;
+            let joined: Vec<f64> = (0..seen.out.data.len())
+                .map(|n| {
+                    let row = n / width;
+                    let share = |part: f64| if part.is_finite() { (part - lse[row]).exp() } else { 0.0 };
+                    share(one[row]) * sparse.out.data[n] + share(two[row]) * low_rank.out.data[n]
+                })
+                .collect();
+            report.compare(whole.label(&format!("{form:?} {kind:?}")), &seen.out.data, &joined, form.bound());
+        }
+    }
+    report.finish();
+}
+
+#[test]
+fn bigbird_adds_drawn_blocks_to_longformer() {
+    let sizes = Sizes { key_heads: 1, ..Sizes::new(2, 2, 40, 50) };
+    let support = |kind: SupportKind, random: usize, seed: u64| {
+        let variant = on(kind).set(|v| {
+            let options = SupportOptions { radius: 1, globals: 2, block: 4, random, seed, ..v.options.support.clone() };
+            v.options.support = options;
+        });
+        let setting = Setting::new(&variant, sizes, Mask::none(), Layout::HeadFirst);
+        let views: Vec<View<f64>> = setting.inputs.iter().map(Array::view).collect();
+        support_of(&variant.scatterbrain(&sizes, &Mask::none()).expect("its own type"), &views)
+    };
+    let longformer = support(SupportKind::Longformer, 2, 7);
+    let bigbird = support(SupportKind::Bigbird, 2, 7);
+    assert_eq!(support(SupportKind::Bigbird, 0, 7), longformer);
+    assert_ne!(support(SupportKind::Bigbird, 2, 8), bigbird);
+    let per_head = sizes.queries * sizes.keys;
+    assert!(bigbird.chunks_exact(per_head).all(|head| head == &bigbird[..per_head]), "one draw for all heads");
+    for (i, (row, without)) in bigbird[..per_head].chunks_exact(50).zip(longformer.chunks_exact(50)).enumerate() {
+        let drawn = draws::random_blocks(7, (i + 10) / 4, 13, 2);
+        assert_eq!(drawn.len(), 2);
+        for (j, (on, without)) in row.iter().zip(without).enumerate() {
+            assert_eq!(*on, *without || drawn.contains(&(j / 4)), "query {i}, key {j}");
+        }
+    }
+}
+
+/// Draws whose mean is known, and how far the mean of those seen lies from it.
+struct Draws(Vec<f64>);
+
+impl Draws {
+    fn mean(&self) -> f64 {
+        self.0.iter().sum::<f64>() / self.0.len() as f64
+    }
+
+    /// Distance of the mean from `expected` in units of its standard deviation.
+    fn deviation(&self, expected: f64) -> f64 {
+        let (mean, count) = (self.mean(), self.0.len() as f64);
+        let variance = self.0.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (count - 1.0);
+        (mean - expected) / (variance / count).sqrt()
+    }
+
+    fn squares_about(&self, centre: f64) -> Self {
+        Self(self.0.iter().map(|x| (x - centre).powi(2)).collect())
+    }
+}
+
+const DRAWS: u64 = 2_000;
+const SCALE: f64 = 0.4;
+
+/// `phi(q).phi(k)` for many projections of `rows` rows.
+fn products(kind: FeatureKind, rows: usize, drawn: RowsDrawn, norms: RowNorms, q: &[f64], k: &[f64]) -> Draws {
+    let product = |key: u64| {
+        let projection: Vec<f64> =
+            draws::projection(rows, q.len(), drawn, norms, key).into_iter().map(f64::from).collect();
+        let [q, k] = [q, k].map(|x| log_features(kind, &projection, SCALE, x));
+        q.iter().zip(&k).map(|(a, b)| (a + b).exp()).sum()
+    };
+    Draws((0..DRAWS).map(product).collect())
+}
+
+fn dot(x: &[f64], y: &[f64]) -> f64 {
+    x.iter().zip(y).map(|(a, b)| a * b).sum()
+}
+
+/// Variance of the estimate of `exp(tau q.k)` by `m` features of independent rows.
+fn predicted_variance(kind: FeatureKind, rows: usize, q: &[f64], k: &[f64]) -> f64 {
+    let sum: Vec<f64> = q.iter().zip(k).map(|(a, b)| a + b).collect();
+    let (product, squared) = (SCALE * dot(q, k), SCALE * dot(&sum, &sum));
+    let one = (2.0 * product).exp() * (squared.exp() - 1.0);
+    match kind {
+        FeatureKind::Hyperbolic => one * (1.0 - (-squared).exp()) / (2.0 * rows as f64),
+        _ => one / rows as f64,
+    }
+}
+
+#[test]
+fn products_of_features_have_the_predicted_mean_and_variance() {
+    let mut report = Report::new();
+    let random = &mut Random::new(3);
+    let mut require = |what: String, deviation: f64| {
+        report.require(deviation.abs() < 4.5, format_args!("{what}: {deviation:.1} standard deviations off"));
+    };
+    for (kind, rows) in [(FeatureKind::Plain, 8), (FeatureKind::Hyperbolic, 8), (FeatureKind::Hyperbolic, 3)] {
+        for trial in 0..4 {
+            let [q, k] = [0, 1].map(|_| Array::normal(&[6], 0.4, random).data);
+            let expected = (SCALE * dot(&q, &k)).exp();
+            let variance = predicted_variance(kind, rows, &q, &k);
+            let iid = products(kind, rows, RowsDrawn::Iid, RowNorms::Gaussian, &q, &k);
+            require(format!("{kind:?} {trial}: mean of independent rows"), iid.deviation(expected));
+            require(format!("{kind:?} {trial}: their variance"), iid.squares_about(expected).deviation(variance));
+            let orthogonal = products(kind, rows, RowsDrawn::Orthogonal, RowNorms::Gaussian, &q, &k);
+            require(format!("{kind:?} {trial}: mean of orthogonal rows"), orthogonal.deviation(expected));
+        }
+    }
+    report.finish();
+}
+
+#[test]
+fn orthogonal_rows_vary_less_and_rows_of_fixed_norm_are_biased() {
+    // Scaled to x = y with this |x + y|.
+    let vector = |length: f64| vec![length / 2.0 / (8.0 * SCALE).sqrt(); 8];
+    let x = vector(1.0);
+    let variance = predicted_variance(FeatureKind::Hyperbolic, 8, &x, &x);
+    let orthogonal = products(FeatureKind::Hyperbolic, 8, RowsDrawn::Orthogonal, RowNorms::Gaussian, &x, &x);
+    let seen = orthogonal.squares_about((SCALE * dot(&x, &x)).exp()).mean();
+    assert!(seen < 0.85 * variance, "variance {seen} of orthogonal rows, {variance} of independent ones");
+
+    let x = vector(2.0);
+    // Of e^(|x + y|^2 / 2) = 7.39 the estimate reaches 5.6.
+    let fixed = products(FeatureKind::Hyperbolic, 8, RowsDrawn::Orthogonal, RowNorms::SqrtWidth, &x, &x);
+    let seen = fixed.mean() / 1f64.exp() * 2f64.exp();
+    assert!((seen - 5.6).abs() < 0.1, "{seen}, expected 5.6");
+}
+
+#[test]
+fn an_entry_varies_as_often_as_the_hash_misses_it() {
+    let mut report = Report::new();
+    let (length, width, rows) = (12, 6, 4);
+    let random = &mut Random::new(8);
+    let shape = [1, 1, length, width];
+    let [q, k, v] = [0; 3].map(|_| Array::normal(&shape, 0.35, random));
+    let operator = Scatterbrain {
+        scale: Some(SCALE),
+        support: Some(SupportOptions { kind: SupportKind::Smyrf, cluster: 4, rounds: 1, ..SupportOptions::default() }),
+        features: Some(FeatureKind::Hyperbolic),
+        ..Scatterbrain::default()
+    };
+    assert_eq!(operator.inputs(), ["q", "k", "v", "projection", "directions"]);
+    let wide = |data: Vec<f32>| data.into_iter().map(f64::from).collect::<Vec<_>>();
+
+    // The unnormalised entry, and whether it is on the support: hash and features drawn from one key.
+    let mut entries = vec![Vec::new(); length * length];
+    for key in 0..DRAWS {
+        let projection = wide(draws::projection(rows, width, RowsDrawn::Iid, RowNorms::Gaussian, key));
+        let directions = wide(draws::directions(1, width, key));
+        let projection_shape = [rows, width];
+        let directions_shape = [1, width + 2];
+        let views = [
+            q.view(),
+            k.view(),
+            v.view(),
+            View::new(&projection, &projection_shape),
+            View::new(&directions, &directions_shape),
+        ];
+        let lse = operator.reference(&views, None).lse.expect("a denominator");
+        let on_support = support_of(&operator, &views);
+        for (n, weight) in matrix(&operator, &views).into_iter().enumerate() {
+            entries[n].push((weight * lse[n / length].exp(), on_support[n]));
+        }
+    }
+    let (mut shares, mut ratio) = (Vec::new(), 0.0);
+    for (n, entry) in entries.iter().enumerate() {
+        let (q, k) = (&q.data[n / length * width..][..width], &k.data[n % length * width..][..width]);
+        let expected = (SCALE * dot(q, k)).exp();
+        let performer = predicted_variance(FeatureKind::Hyperbolic, rows, q, k);
+        let label = format!("entry {n}");
+        for (value, _) in entry.iter().filter(|(_, on)| *on) {
+            report.require((value / expected - 1.0).abs() < 1e-12, format_args!("{label} is not exact on the support"));
+        }
+        let values = Draws(entry.iter().map(|(value, _)| *value).collect());
+        let off = values.deviation(expected);
+        report.require(off.abs() < 4.5, format_args!("{label}: mean {off:.1} standard deviations off"));
+        // Zero on average where the variance is `(1 - p) Var`: only if features know nothing of the hash.
+        let excess = entry.iter().map(|(value, on)| (value - expected).powi(2) - if *on { 0.0 } else { performer });
+        let off = Draws(excess.collect()).deviation(0.0);
+        report.require(off.abs() < 4.5, format_args!("{label}: variance {off:.1} standard deviations off"));
+        let share = entry.iter().filter(|(_, on)| *on).count() as f64 / DRAWS as f64;
+        shares.push(share);
+        ratio += values.squares_about(expected).mean() / ((1.0 - share) * performer) / entries.len() as f64;
+    }
+    report.require((ratio - 1.0).abs() < 0.1, format_args!("{ratio} times the predicted variance on average"));
+    let [low, high] = [f64::min, f64::max].map(|pick| shares.iter().copied().reduce(pick).expect("entries"));
+    report.require(low > 0.05 && high < 0.95 && high - low > 0.2, format_args!("shares from {low} to {high}"));
+    report.finish();
+}
