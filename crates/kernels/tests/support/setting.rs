@@ -34,10 +34,10 @@ impl Setting {
     pub fn decided(variant: &Variant, sizes: Sizes, mask: Mask, layout: Layout) -> Self {
         // Above the rounding of logits of size 16; among 100000 pairs a draw has an even chance to stay clear of it.
         const MARGIN: f64 = 5e-6;
-        // Above the rounding of projections of size 30.
-        const HASH_MARGIN: f64 = 2e-5;
+        // Above the rounding of projections, which grow as the root of the width: 30 in size at 64.
+        let hash_margin = 2.5e-6 * (sizes.width as f64).sqrt();
         let mut draws = (11..).map(|seed| Self::drawn(variant, sizes, mask.clone(), layout, seed));
-        let clear = |drawn: &Self| drawn.margin() > MARGIN && drawn.hash_margin() > HASH_MARGIN;
+        let clear = |drawn: &Self| drawn.margin() > MARGIN && drawn.hash_margin() > hash_margin;
         draws.find(clear).expect("an endless supply")
     }
 
