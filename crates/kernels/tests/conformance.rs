@@ -2,7 +2,7 @@
 
 mod support;
 
-use regard_kernels::{Layout, Mask, Mechanism, mechanism::Combination, support::SupportKind};
+use regard_kernels::{Layout, Mask, mechanism::Combination, support::SupportKind};
 use regard_testkit::{Random, Report, measure::largest};
 use support::{
     Array, Sizes, Variant,
