@@ -246,7 +246,7 @@ impl Call<'_> {
     fn finish(&self, out: &mut [f32], [lse, tops, totals, inverses]: [&mut [f32]; 4]) {
         let shape = &self.problem.shape;
         let out = Disjoint::new(out);
-        let rows = [lse, tops, totals, inverses].map(|rows| Disjoint::new(rows));
+        let rows = [lse, tops, totals, inverses].map(Disjoint::new);
         parallel::for_each(shape.batch * shape.heads, |head| {
             // SAFETY: the rows of this head belong to this task alone.
             let [lse, tops, totals, inverses] =
