@@ -63,7 +63,10 @@ impl Progress for TrainingBar {
 
     fn evaluated(&self, evaluation: &Evaluation) {
         let quality = match (evaluation.accuracy, evaluation.perplexity) {
-            (Some(accuracy), _) => format!("accuracy {:.1} %", 100.0 * accuracy),
+            (Some(accuracy), Some(perplexity)) => {
+                format!("accuracy {:.1} %  perplexity {perplexity:.3}", 100.0 * accuracy)
+            }
+            (Some(accuracy), None) => format!("accuracy {:.1} %", 100.0 * accuracy),
             (None, Some(perplexity)) => format!("perplexity {perplexity:.3}"),
             (None, None) => String::new(),
         };

@@ -8,7 +8,10 @@ use std::{
 };
 
 use regard_lab::compare::{self, Candidate, Comparison, Plan, RunResult, Watch};
-use regard_tasks::{data::TaskData, train::Progress};
+use regard_tasks::{
+    data::{CopySplit, TaskData},
+    train::Progress,
+};
 
 use super::{budget::check_training, command_line, environment, load, print_json, resolve, training_device};
 use crate::{
@@ -204,6 +207,12 @@ fn setting(data: &TaskData) -> String {
             data.valid.len(),
             data.context
         ),
+        TaskData::Copy(data) => format!(
+            "0 w 0 w of {} tokens, words of {} symbols, {} sequences for the test",
+            data.length(),
+            data.symbols(),
+            data.sequences(CopySplit::Test)
+        ),
     }
 }
 
@@ -225,7 +234,10 @@ impl Watch for Console {
             return;
         }
         let quality = match (result.test_accuracy, result.test_perplexity) {
-            (Some(accuracy), _) => format!("test accuracy {:.1} %", 100.0 * accuracy),
+            (Some(accuracy), Some(perplexity)) => {
+                format!("test accuracy {:.1} %, perplexity {perplexity:.3}", 100.0 * accuracy)
+            }
+            (Some(accuracy), None) => format!("test accuracy {:.1} %", 100.0 * accuracy),
             (None, perplexity) => format!("test perplexity {:.3}", perplexity.unwrap_or(f64::NAN)),
         };
         let before = if fresh { "" } else { " (done before)" };

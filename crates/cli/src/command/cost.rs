@@ -3,7 +3,7 @@
 use regard_kernels::mechanism::Position;
 use regard_lab::{
     cost::{
-        ModelCost, ModelSizes, Run,
+        AttentionSizes, ModelCost, ModelSizes, Run,
         curves::{self, Curve},
         formulas::PaperSizes,
     },
@@ -37,7 +37,7 @@ pub fn run(args: &Cost, common: &Common) -> Outcome {
     let run = Run { batch: args.batch.unwrap_or(config.train.batch), length, decoded: args.decoded.unwrap_or(length) };
     let sizes = sizes(&config, args.vocabulary, length);
     let cost = ModelCost::of(&sizes, run)?;
-    let title = format!("{} ({})", config.attention.label(), config.task.name);
+    let title = format!("{} ({})", described(&sizes)?, config.task.name);
     let table = cost.table(title.as_str());
     if !args.curves {
         if common.json {
@@ -85,12 +85,21 @@ pub fn run(args: &Cost, common: &Common) -> Outcome {
     Ok(())
 }
 
+/// The attention in words, with the sizes that a budget sets for it.
+fn described(sizes: &ModelSizes) -> Outcome<String> {
+    let AttentionSizes { options, head_width, .. } = &sizes.attention;
+    let sized = options.within_budget(sizes.context, sizes.context, *head_width)?;
+    let words = sized.sizes();
+    Ok(if words.is_empty() { sized.label() } else { format!("{}, {words}", sized.label()) })
+}
+
 /// The longest sequence of the task of a configuration.
 pub fn longest(config: &RunConfig) -> usize {
     match config.task.name {
         TaskName::Listops => config.task.listops.max_length,
         TaskName::Text => config.task.text.max_length,
         TaskName::CharLm => config.task.char_lm.context,
+        TaskName::Copy => config.task.copy.length,
     }
 }
 
@@ -100,12 +109,12 @@ pub fn sizes(config: &RunConfig, vocabulary: Option<usize>, length: usize) -> Mo
     let context = length.max(longest(config));
     let classifier =
         |own, classes| ModelSizes::classifier(&config.model, &config.attention, vocabulary(own), classes, context);
+    let language_model = |own| ModelSizes::language_model(&config.model, &config.attention, vocabulary(own), context);
     match config.task.name {
         TaskName::Listops => classifier(listops::TOKENS.len() + 1, listops::CLASSES),
         TaskName::Text => classifier(257, config.task.text.classes),
-        TaskName::CharLm => {
-            ModelSizes::language_model(&config.model, &config.attention, vocabulary(CHARACTERS), context)
-        }
+        TaskName::CharLm => language_model(CHARACTERS),
+        TaskName::Copy => language_model(config.task.copy.symbols + 1),
     }
 }
 

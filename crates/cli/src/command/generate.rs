@@ -26,7 +26,7 @@ pub fn run(args: &Generate, common: &Common) -> Outcome {
     let Trained { data, model, .. } = trained(&args.run, args.checkpoint, None, common)?;
     let (Model::Language(model), TaskData::Language(data)) = (&model, &data) else {
         return Err(Failure::usage(format!(
-            "{} holds a classifier, expected a language model; train one with --preset char-lm",
+            "{} holds a classifier or a copier, expected a model of characters; train one with --preset char-lm",
             args.run.display()
         )));
     };

@@ -18,6 +18,11 @@ pub const PRESETS: &[(&str, &str, &str)] = &[
         "Long Range Arena text: reviews read byte by byte, 4000 long",
         include_str!("../../../../configs/lra-text.toml"),
     ),
+    (
+        "copy",
+        "0 w 0 w with exact attention and four mechanisms at a budget of 1/8",
+        include_str!("../../../../configs/copy.toml"),
+    ),
     ("char-lm", "character language model on Shakespeare", include_str!("../../../../configs/char-lm.toml")),
 ];
 

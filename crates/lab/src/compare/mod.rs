@@ -34,11 +34,11 @@ pub struct RunResult {
     pub seed: u64,
     /// Updates done.
     pub steps: usize,
-    /// Share of test sequences whose label was predicted; classification only.
+    /// Share of test sequences whose label was predicted, or of the tokens of a copy; absent for language models.
     pub test_accuracy: Option<f64>,
     /// Mean loss on the test split in nats.
     pub test_loss: f64,
-    /// `exp` of the test loss; language models only.
+    /// `exp` of the test loss; absent for classification.
     pub test_perplexity: Option<f64>,
     /// Learned numbers.
     pub parameters: usize,
@@ -52,7 +52,7 @@ pub struct RunResult {
     pub sequences_per_second: f64,
     /// Time of all updates in seconds.
     pub train_seconds: f64,
-    /// Step and validation metric (accuracy, or loss without one) of each evaluation.
+    /// Step and validation metric of each evaluation: the accuracy of classifiers, the loss of others.
     pub curve: Vec<(usize, f64)>,
     /// Step and training loss, averaged over the updates since the point before.
     pub training_loss: Vec<(usize, f64)>,

@@ -46,12 +46,12 @@ impl Comparison {
     pub fn majority_of(data: &TaskData) -> Option<f64> {
         match data {
             TaskData::Classification(data) => Some(majority_rate(data.test.labels(), data.classes)),
-            TaskData::Language(_) => None,
+            TaskData::Language(_) | TaskData::Copy(_) => None,
         }
     }
 
     fn classifies(&self) -> bool {
-        self.results.iter().any(|result| result.test_accuracy.is_some())
+        self.results.iter().any(|result| result.test_perplexity.is_none())
     }
 
     fn of<'a>(&'a self, label: &'a str) -> impl Iterator<Item = &'a RunResult> {
@@ -64,30 +64,29 @@ impl Comparison {
 
     /// One row a candidate.
     pub fn table(&self) -> Table {
-        let quality = if self.classifies() {
-            Column::number("accuracy", Format::Percent(1)).best(Best::Highest)
-        } else {
-            Column::number("perplexity", Format::Significant(4)).best(Best::Lowest)
-        };
-        let columns = vec![
-            Column::text("mechanism"),
-            quality,
+        // A copy has both.
+        let accuracy = self.results.iter().any(|result| result.test_accuracy.is_some());
+        let perplexity = self.results.iter().any(|result| result.test_perplexity.is_some());
+        let mut columns = vec![Column::text("mechanism")];
+        columns.extend(accuracy.then(|| Column::number("accuracy", Format::Percent(1)).best(Best::Highest)));
+        columns.extend(perplexity.then(|| Column::number("perplexity", Format::Significant(4)).best(Best::Lowest)));
+        columns.extend([
             Column::number("loss", Format::Fixed(3)).unit("nat").best(Best::Lowest),
             Column::number("parameters", Format::Plain).best(Best::Lowest),
             Column::number("multiply-adds", Format::Count).best(Best::Lowest),
             Column::number("step", Format::Significant(3)).unit("ms").best(Best::Lowest),
             Column::number("peak memory", Format::Bytes).best(Best::Lowest),
             Column::number("inference", Format::Significant(3)).unit("seq/s").best(Best::Highest),
-        ];
+        ]);
         let mut table = Table::new(format!("{}: {}", self.task, self.setting), columns);
         for label in &self.labels {
             let column =
                 |value: &dyn Fn(&RunResult) -> f64| Cell::estimate(&self.of(label).map(value).collect::<Vec<_>>());
-            let quality = |r: &RunResult| r.test_accuracy.or(r.test_perplexity).unwrap_or(f64::NAN);
             let first = self.of(label).next();
-            table.push(vec![
-                label.as_str().into(),
-                column(&quality),
+            let mut row: Vec<Cell> = vec![label.as_str().into()];
+            row.extend(accuracy.then(|| column(&|r| r.test_accuracy.unwrap_or(f64::NAN))));
+            row.extend(perplexity.then(|| column(&|r| r.test_perplexity.unwrap_or(f64::NAN))));
+            row.extend([
                 column(&|r| r.test_loss),
                 first.map(|r| r.parameters).into(),
                 first.and_then(|r| r.multiply_adds).into(),
@@ -95,6 +94,7 @@ impl Comparison {
                 Cell::from(self.of(label).filter_map(|r| r.peak_bytes).max()),
                 column(&|r| r.sequences_per_second),
             ]);
+            table.push(row);
         }
         let seeds = self.seeds();
         let spread = if seeds > 1 { ", mean and deviation" } else { "" };
@@ -163,7 +163,7 @@ impl Comparison {
             let ranked = self.labels.iter().map(|label| (label, mean(label, value)));
             ranked.filter(|(_, value)| value.is_finite()).max_by(|a, b| a.1.total_cmp(&b.1))
         };
-        let quality = best(&|r| r.test_accuracy.unwrap_or(-r.test_loss));
+        let quality = best(&|r| if self.classifies() { r.test_accuracy.unwrap_or(f64::NAN) } else { -r.test_loss });
         let speed = best(&|r| -r.milliseconds_per_step);
         let memory = best(&|r| r.peak_bytes.map_or(f64::NAN, |bytes| -(bytes as f64)));
         let mut text =
@@ -197,7 +197,8 @@ impl Comparison {
     }
 
     fn trade_offs(&self) -> Vec<Block> {
-        let quality = |r: &RunResult| r.test_accuracy.unwrap_or(r.test_loss);
+        let classifies = self.classifies();
+        let quality = |r: &RunResult| if classifies { r.test_accuracy.unwrap_or(f64::NAN) } else { r.test_loss };
         let marks = |x: &dyn Fn(&RunResult) -> f64| -> Vec<Mark> {
             let mark = |(style, label): (usize, &String)| {
                 let (xs, ys): (Vec<f64>, Vec<f64>) = self.of(label).map(|r| (x(r), quality(r))).unzip();

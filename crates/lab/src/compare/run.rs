@@ -196,7 +196,7 @@ fn curves(records: &[Record]) -> (Vec<(usize, f64)>, Vec<(usize, f64)>, Vec<f64>
                 times.push(report.milliseconds);
             }
             Record::Evaluation(evaluation) if evaluation.split == Split::Valid => {
-                curve.push((evaluation.step, evaluation.accuracy.unwrap_or(evaluation.loss)));
+                curve.push((evaluation.step, evaluation.score().abs()));
             }
             Record::Evaluation(_) => {}
         }
@@ -214,7 +214,7 @@ fn multiply_adds(plan: &Plan, candidate: &Candidate) -> Option<f64> {
     let (model, attention) = (&candidate.model, &candidate.attention);
     let sizes = match plan.data {
         TaskData::Classification(data) => ModelSizes::classifier(model, attention, vocabulary, data.classes, length),
-        TaskData::Language(_) => ModelSizes::language_model(model, attention, vocabulary, length),
+        TaskData::Language(_) | TaskData::Copy(_) => ModelSizes::language_model(model, attention, vocabulary, length),
     };
     let cost = ModelCost::of(&sizes, Run { batch: 1, length, decoded: length });
     Some(cost.ok()?.total().multiply_adds as f64)

@@ -95,12 +95,12 @@ impl Vocabulary {
     }
 }
 
-/// Windows of a text, each token to be predicted from those before it in its row.
+/// Windows of a text, or sequences, each token to be predicted from those before it in its row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LanguageBatch {
     /// Token ids `[rows, length]`.
     pub inputs: Vec<i32>,
-    /// The token after each of `inputs`, `[rows, length]`.
+    /// The token after each of `inputs`, `[rows, length]`; negative where it does not count.
     pub targets: Vec<i32>,
     /// Windows.
     pub rows: usize,

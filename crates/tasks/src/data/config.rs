@@ -21,11 +21,13 @@ pub enum TaskName {
     Text,
     /// Character language model.
     CharLm,
+    /// Copying a random word over a long distance.
+    Copy,
 }
 
 impl TaskName {
     /// Every task, in the order of lists and reports.
-    pub const ALL: &[TaskName] = &[Self::Listops, Self::Text, Self::CharLm];
+    pub const ALL: &[TaskName] = &[Self::Listops, Self::Text, Self::CharLm, Self::Copy];
 
     /// Its name in configurations, on the command line and in reports.
     pub fn name(self) -> &'static str {
@@ -33,6 +35,7 @@ impl TaskName {
             Self::Listops => "listops",
             Self::Text => "text",
             Self::CharLm => "char-lm",
+            Self::Copy => "copy",
         }
     }
 
@@ -42,6 +45,7 @@ impl TaskName {
             Self::Listops => "Long Range Arena ListOps, generated: value (0-9) of a nested list expression",
             Self::Text => "byte-level text classification from a TSV file (plain, .gz, .bz2)",
             Self::CharLm => "character language model on an embedded public-domain text or any UTF-8 file",
+            Self::Copy => "copying, generated: the second half of 0 w 0 w from the first",
         }
     }
 }
@@ -79,6 +83,8 @@ pub struct TaskConfig {
     pub text: TextConfig,
     /// Options of `char-lm`.
     pub char_lm: CharLmConfig,
+    /// Options of `copy`.
+    pub copy: CopyConfig,
 }
 
 /// The ListOps generator; the defaults are those of Long Range Arena.
@@ -182,6 +188,29 @@ impl Default for CharLmConfig {
     }
 }
 
+/// Sequences `0 w 0 w` of a random word `w`; the defaults are those of Kitaev et al. 2020 (arXiv 2001.04451, section 5.1) and
+/// of the Scatterbrain paper.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CopyConfig {
+    /// Tokens of a sequence, an even number: the word has `length / 2 - 1`.
+    pub length: usize,
+    /// Different symbols of words, `1 ..= symbols`.
+    pub symbols: usize,
+    /// Training sequences.
+    pub train: usize,
+    /// Validation sequences.
+    pub valid: usize,
+    /// Test sequences.
+    pub test: usize,
+}
+
+impl Default for CopyConfig {
+    fn default() -> Self {
+        Self { length: 1024, symbols: 127, train: 100_000, valid: 32, test: 64 }
+    }
+}
+
 impl TaskConfig {
     /// Options of the chosen task that cannot be ([`DataError::is_config`]) and files that are not there.
     ///
@@ -192,6 +221,7 @@ impl TaskConfig {
             TaskName::Listops => self.listops.check(),
             TaskName::Text => self.text.check(),
             TaskName::CharLm => self.char_lm.check(),
+            TaskName::Copy => self.copy.check(),
         }
     }
 }
@@ -286,6 +316,28 @@ impl CharLmConfig {
     }
 }
 
+impl CopyConfig {
+    /// # Errors
+    /// An odd length, one without a word, no symbols or too many, an empty split.
+    pub fn check(&self) -> Result<(), DataError> {
+        let error = |key: &str, problem: String| Err(DataError::config(&format!("copy.{key}"), problem));
+        if self.length < 4 || self.length % 2 == 1 {
+            let seen = self.length;
+            return error("length", format!("is {seen}; 0 w 0 w has an even number of tokens, at least 4"));
+        }
+        // Ids are stored in 16 bits, one of them for the 0.
+        if !(1..1 << 16).contains(&self.symbols) {
+            return error("symbols", format!("is {}; must be from 1 to 65535 (the papers: 127)", self.symbols));
+        }
+        for (key, count) in [("train", self.train), ("valid", self.valid), ("test", self.test)] {
+            if count == 0 {
+                return error(key, "is 0; must be at least 1".into());
+            }
+        }
+        Ok(())
+    }
+}
+
 fn check_fraction(key: &str, fraction: f64) -> Result<(), DataError> {
     if fraction > 0.0 && fraction < 1.0 {
         return Ok(());
@@ -315,7 +367,7 @@ mod tests {
             assert_eq!(serde_json::to_string(&task).unwrap(), format!("\"{task}\""));
         }
         let error = "list-ops".parse::<TaskName>().unwrap_err();
-        assert!(error.is_config() && error.to_string().contains("listops, text, char-lm"), "{error}");
+        assert!(error.is_config() && error.to_string().contains("listops, text, char-lm, copy"), "{error}");
     }
 
     #[test]
@@ -352,6 +404,20 @@ mod tests {
         let char_lm = CharLmConfig { valid_fraction: f64::NAN, ..CharLmConfig::default() };
         assert!(char_lm.check().unwrap_err().is_config());
         assert!(CharLmConfig { context: 0, ..CharLmConfig::default() }.check().unwrap_err().is_config());
+        type CopyChange<'a> = (&'a dyn Fn(&mut CopyConfig), &'a str);
+        let changes: [CopyChange; 4] = [
+            (&|c| c.length = 1023, "task.copy.length: is 1023"),
+            (&|c| c.length = 2, "task.copy.length: is 2"),
+            (&|c| c.symbols = 65_536, "task.copy.symbols: is 65536"),
+            (&|c| c.test = 0, "task.copy.test: is 0"),
+        ];
+        for (change, expected) in changes {
+            let mut config = TaskConfig { name: TaskName::Copy, ..TaskConfig::default() };
+            config.check().unwrap();
+            change(&mut config.copy);
+            let error = config.check().unwrap_err();
+            assert!(error.is_config() && error.to_string().contains(expected), "{error}");
+        }
         assert!(TextConfig::default().check().unwrap_err().to_string().contains("task.text.train: is not set"));
     }
 

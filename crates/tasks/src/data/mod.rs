@@ -7,6 +7,7 @@ mod batch;
 mod cache;
 mod char_lm;
 mod config;
+mod copy;
 mod error;
 mod file;
 pub mod listops;
@@ -19,7 +20,8 @@ use std::path::Path;
 pub use self::{
     batch::{BatchOptions, ClassificationBatch, TrainBatches, evaluation_batches},
     char_lm::{LanguageBatch, Vocabulary},
-    config::{CharLmConfig, ListOpsConfig, TaskConfig, TaskName, TextConfig},
+    config::{CharLmConfig, CopyConfig, ListOpsConfig, TaskConfig, TaskName, TextConfig},
+    copy::{CopyData, CopySplit},
     error::DataError,
     sequences::Sequences,
     stream::Streams,
@@ -35,6 +37,8 @@ pub enum TaskData {
     Classification(ClassificationData),
     /// One text, to predict the next token.
     Language(LanguageData),
+    /// Random words, to write them again.
+    Copy(CopyData),
 }
 
 /// Labelled sequences in three splits.
@@ -89,6 +93,7 @@ impl TaskConfig {
             }
             TaskName::Text => text::load(&self.text, seed, progress).map(TaskData::Classification),
             TaskName::CharLm => char_lm::load(&self.char_lm, progress).map(TaskData::Language),
+            TaskName::Copy => Ok(TaskData::Copy(CopyData::new(&self.copy, seed))),
         }
     }
 }
@@ -99,6 +104,7 @@ impl TaskData {
         match self {
             Self::Classification(data) => &data.notes,
             Self::Language(data) => &data.notes,
+            Self::Copy(_) => &[],
         }
     }
 
@@ -107,6 +113,7 @@ impl TaskData {
         match self {
             Self::Classification(data) => data.vocabulary,
             Self::Language(data) => data.vocabulary.len(),
+            Self::Copy(data) => data.vocabulary(),
         }
     }
 
@@ -115,6 +122,7 @@ impl TaskData {
         match self {
             Self::Classification(data) => data.max_length,
             Self::Language(data) => data.context,
+            Self::Copy(data) => data.length(),
         }
     }
 }

@@ -7,8 +7,8 @@ use regard_nn::models::TokenBatch;
 
 use super::Split;
 use crate::data::{
-    BatchOptions, ClassificationBatch, ClassificationData, DataError, LanguageBatch, LanguageData, TaskData,
-    TrainBatches, evaluation_batches,
+    BatchOptions, ClassificationBatch, ClassificationData, CopyData, CopySplit, DataError, LanguageBatch, LanguageData,
+    TaskData, TrainBatches, evaluation_batches,
 };
 
 /// Tokens and what is to be predicted from them.
@@ -46,6 +46,7 @@ impl Batch {
 pub(super) enum Batches<'a> {
     Classification(TrainBatches<'a>),
     Language { data: &'a LanguageData, seed: u64, rows: usize },
+    Copy { data: &'a CopyData, seed: u64, rows: usize },
 }
 
 impl<'a> Batches<'a> {
@@ -56,6 +57,7 @@ impl<'a> Batches<'a> {
                 Self::Classification(TrainBatches::new(&data.train, options, seed)?)
             }
             TaskData::Language(data) => Self::Language { data, seed, rows },
+            TaskData::Copy(data) => Self::Copy { data, seed, rows },
         })
     }
 
@@ -63,6 +65,7 @@ impl<'a> Batches<'a> {
         match self {
             Self::Classification(batches) => Batch::classification(batches.batch(index)),
             Self::Language { data, seed, rows } => Batch::language(data.train_batch(*seed, index, *rows)),
+            Self::Copy { data, seed, rows } => Batch::language(data.train_batch(*seed, index, *rows)),
         }
     }
 }
@@ -80,6 +83,13 @@ pub(super) fn split_batches<'a>(
             Box::new(spread(batches, most).map(Batch::classification))
         }
         TaskData::Language(data) => Box::new(spread(data.evaluation_batches(rows), most).map(Batch::language)),
+        TaskData::Copy(data) => {
+            let split = match split {
+                Split::Valid => CopySplit::Valid,
+                Split::Test => CopySplit::Test,
+            };
+            Box::new(spread(data.evaluation_batches(split, rows), most).map(Batch::language))
+        }
     })
 }
 

@@ -44,7 +44,7 @@ impl Model {
             TaskData::Classification(data) => {
                 Self::Classifier(Classifier::new(config, attention, vocabulary, data.classes, length, seed, device)?)
             }
-            TaskData::Language(_) => {
+            TaskData::Language(_) | TaskData::Copy(_) => {
                 Self::Language(LanguageModel::new(config, attention, vocabulary, length, seed, device)?)
             }
         })

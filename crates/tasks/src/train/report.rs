@@ -54,9 +54,9 @@ pub struct Evaluation {
     pub split: Split,
     /// Mean loss over all items in nats.
     pub loss: f64,
-    /// Share of sequences whose label was predicted; classification only.
+    /// Share of the items that were predicted: labels, or tokens of a copy; absent for language models.
     pub accuracy: Option<f64>,
-    /// `exp(loss)`; language models only.
+    /// `exp(loss)`; absent for classification.
     pub perplexity: Option<f64>,
     /// Labels or tokens predicted.
     pub items: usize,
@@ -67,9 +67,13 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// The figure that chooses the best model, higher being better: accuracy, or the negative loss without one.
+    /// The figure that chooses the best model, higher being better: the accuracy of a classifier, the negative loss of
+    /// models with a perplexity.
     pub fn score(&self) -> f64 {
-        self.accuracy.unwrap_or(-self.loss)
+        match (self.accuracy, self.perplexity) {
+            (Some(accuracy), None) => accuracy,
+            _ => -self.loss,
+        }
     }
 
     /// Speed of inference.
