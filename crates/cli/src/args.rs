@@ -6,11 +6,14 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 const TENSORS: &str = "Tensors of the input: q [B,H,N,D], k [B,Hk,S,D] (mixtures [B,Hk,M,S,D]), v [B,Hk,S,Dv], F32 or \
 F64; optional valid [B,S] and query_valid [B,N] (U8), bias [H,N,S] (softmax), log_prior [H,M] or [H,M,S], variance [M], \
-shift [Hk,M,D], prior [H,M,S] (soft-em), w_q, w_k and w_t (fastformer), grad_out. Tensors of the output: out, lse where it \
-exists, prior_after (soft-em), and grad.NAME of each input where grad_out is given.";
+shift [Hk,M,D], prior [H,M,S] (soft-em), projection [R,D] (performer, scatterbrain), directions [rounds,D+2] (smyrf), \
+rotations [rounds,D,hash values/2] (lsh, which takes no k: queries are the keys), layout [blocks,blocks] (block), w_q, w_k and \
+w_t (fastformer), grad_out. Tensors of the output: out, lse where it exists, prior_after (soft-em), and grad.NAME of each \
+input that is learned where grad_out is given.";
 
 const CODES: &str = "Exit codes: 0 done, 1 a check failed, 2 wrong usage or configuration, 3 data missing or corrupt or a \
-file that cannot be written, 4 a number that is not finite, 5 more memory needed than there is, 130 or 143 stopped by a \
+file that cannot be written, 4 a number that is not finite, 5 more memory needed than there is or a \
+budget too small for anything, 130 or 143 stopped by a \
 signal after a checkpoint.";
 
 /// Efficient attention: train, compare and look into transformers with any attention mechanism.
@@ -95,6 +98,8 @@ pub enum Command {
         #[command(flatten)]
         directory: Directory,
     },
+    /// Time and memory of mechanisms against the length of the sequence.
+    Bench(Bench),
     /// Apply one mechanism to the tensors of a safetensors file.
     #[command(after_help = TENSORS)]
     Attend(Attend),
@@ -163,6 +168,52 @@ pub enum Listed {
     Tasks,
     /// Named configurations.
     Presets,
+}
+
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// Mechanism, with options after a colon where wanted, as in sparse:support.kind=smyrf; may be repeated. By default those of
+    /// figure 6 of the Scatterbrain paper.
+    #[arg(long, value_name = "ENTRY")]
+    pub mechanism: Vec<String>,
+    /// Tokens of a sequence, each measured.
+    #[arg(
+        long,
+        value_name = "N,N,...",
+        value_delimiter = ',',
+        default_values_t = [512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536]
+    )]
+    pub lengths: Vec<usize>,
+    /// Longest length of mechanisms whose time grows with its square.
+    #[arg(long, value_name = "N", default_value_t = 16_384)]
+    pub longest_quadratic: usize,
+    /// Query heads.
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub heads: usize,
+    /// Channels of a head.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub head_width: usize,
+    /// Sequences at once.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub batch: usize,
+    /// Each query sees only keys up to its own position.
+    #[arg(long)]
+    pub causal: bool,
+    /// One option of all mechanisms, as in key_value_heads=1; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Timed runs of each mechanism at each length.
+    #[arg(long, value_name = "N", default_value_t = 7)]
+    pub repeats: usize,
+    /// No further run of a mechanism at a length after so many seconds of runs.
+    #[arg(long, value_name = "NUMBER", default_value_t = 20.0)]
+    pub seconds: f64,
+    /// Draws tensors, projections and hashes.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Directory for the table, the charts as SVG and a report.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

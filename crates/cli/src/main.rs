@@ -38,6 +38,7 @@ fn run(command: Command, common: &Common) -> Outcome {
         Command::Train { source, directory } => command::train::run(&source, &directory, common),
         Command::Eval(args) => command::eval::run(&args, common),
         Command::Compare { source, directory } => command::compare::run(&source, &directory, common),
+        Command::Bench(args) => command::bench::run(&args, common),
         Command::Attend(args) => command::attend::run(&args, common),
         Command::Cost(args) => command::cost::run(&args, common),
         Command::Generate(args) => command::generate::run(&args, common),

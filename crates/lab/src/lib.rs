@@ -1,6 +1,7 @@
 //! What is measured about attention: cost, comparisons, reports.
 
 pub mod attend;
+pub mod bench;
 pub mod compare;
 pub mod cost;
 pub mod report;

@@ -66,7 +66,7 @@ fn check(config: &RunConfig, bytes_each: Count, verb: &str) -> Outcome {
 }
 
 /// Bytes of memory of the machine, where the system tells.
-fn total_memory() -> Option<Count> {
+pub fn total_memory() -> Option<Count> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kibibytes: Count = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

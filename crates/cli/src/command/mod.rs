@@ -1,6 +1,7 @@
 //! One file a command, and what several of them share.
 
 pub mod attend;
+pub mod bench;
 mod budget;
 pub mod compare;
 pub mod completions;

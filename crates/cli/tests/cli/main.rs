@@ -4,8 +4,10 @@
 
 mod attend_errors;
 mod attend_golden;
+mod bench;
 mod compare;
 mod config_errors;
+mod copy;
 mod cost;
 mod information;
 mod language;
