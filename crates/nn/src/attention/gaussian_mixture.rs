@@ -10,7 +10,7 @@ use regard_kernels::{
 use super::{
     DecodeState,
     projection::{Heads, join, project, project_components},
-    state::Host,
+    state::{Host, set},
 };
 use crate::{
     blocks::{Context, Init, Place},
@@ -167,11 +167,4 @@ impl GaussianMixture {
     pub(crate) fn heads(&self) -> &Heads {
         &self.heads
     }
-}
-
-/// Sets a buffer at once: [`RunningState`] by itself lags one update behind.
-fn set(buffer: &RunningState<Tensor<3>>, value: Tensor<3>) {
-    let device = buffer.value().device();
-    buffer.update(value.to_device(&device));
-    buffer.value_sync();
 }

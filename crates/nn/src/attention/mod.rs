@@ -8,6 +8,7 @@ mod gaussian_mixture;
 mod linear;
 mod multi_head;
 mod projection;
+mod scatterbrain;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use burn::tensor::Tensor;
 use regard_kernels::{
     Error, Mask, Mechanism, Padding,
     mechanism::{Position, Sharing},
+    support::SupportKind,
 };
 
 pub use fastformer::Fastformer;
@@ -26,6 +28,7 @@ pub use gaussian_mixture::GaussianMixture;
 pub use linear::LinearAttention;
 pub use multi_head::MultiHead;
 pub use regard_kernels::AttentionOptions as AttentionConfig;
+pub use scatterbrain::Scatterbrain;
 pub use state::DecodeState;
 
 use crate::{
@@ -44,6 +47,8 @@ pub enum Attention {
     GaussianMixture(GaussianMixture),
     /// Linear attention and the mixture of linear keys.
     Linear(LinearAttention),
+    /// Performer, sparse attention, and the two together.
+    Scatterbrain(Scatterbrain),
     /// Additive attention.
     Fastformer(Fastformer),
 }
@@ -55,23 +60,29 @@ macro_rules! each {
             Attention::MultiHead($layer) => $call,
             Attention::GaussianMixture($layer) => $call,
             Attention::Linear($layer) => $call,
+            Attention::Scatterbrain($layer) => $call,
             Attention::Fastformer($layer) => $call,
         }
     };
 }
 
 impl Attention {
-    /// The layer that `options` name, in a model of `model`'s width whose longest sequence has `context` tokens.
+    /// The layer that `options` name, in a model of `model`'s width whose longest sequence has `context` tokens, to which a
+    /// budget refers.
     ///
     /// # Errors
     /// Options that do not fit each other or the sizes.
     pub fn new(model: &ModelConfig, options: &AttentionConfig, context: usize, init: &Init) -> Result<Self, Error> {
         model.check(options)?;
+        let options = &options.within_budget(context, context, model.head_width(options))?;
         let heads = Heads::new(model, options, context, residual_gain(model));
         Ok(match options.mechanism {
             Mechanism::Softmax => Self::MultiHead(MultiHead::new(heads, init)),
             Mechanism::Gaussian | Mechanism::Mgk => Self::GaussianMixture(GaussianMixture::new(heads, init)?),
             Mechanism::Linear | Mechanism::Mlk => Self::Linear(LinearAttention::new(heads, init)),
+            Mechanism::Performer | Mechanism::Sparse | Mechanism::Scatterbrain => {
+                Self::Scatterbrain(Scatterbrain::new(heads, init)?)
+            }
             Mechanism::Fastformer => Self::Fastformer(Fastformer::new(heads, init)),
         })
     }
@@ -105,7 +116,10 @@ impl Attention {
             return Err(Error::option("causal", false, "true: only causal attention decodes token by token"));
         }
         let call = heads.call(self.mask(None), &Context::evaluation(), Place::Weights);
-        let decoder = heads.kernel().operator(call)?.decoder();
+        let decoder = match self {
+            Self::Scatterbrain(layer) => layer.decoder(call)?,
+            _ => heads.kernel().operator(call)?.decoder(),
+        };
         decoder.map(DecodeState::new).ok_or_else(|| {
             Error::option("mechanism", options.label(), "a mechanism with a decode state under these options")
         })
@@ -118,8 +132,10 @@ impl Attention {
 
     /// Takes over the buffers of `other`, a copy of this layer that saw one more batch.
     pub(crate) fn adopt_buffers(&self, other: &Self) {
-        if let (Self::GaussianMixture(own), Self::GaussianMixture(other)) = (self, other) {
-            own.adopt_prior(other);
+        match (self, other) {
+            (Self::GaussianMixture(own), Self::GaussianMixture(other)) => own.adopt_prior(other),
+            (Self::Scatterbrain(own), Self::Scatterbrain(other)) => own.adopt_projection(other),
+            _ => {}
         }
     }
 }
@@ -127,6 +143,11 @@ impl Attention {
 /// Whether all blocks of a model use one and the same layer.
 pub fn shared_by_layers(options: &AttentionConfig) -> bool {
     options.mechanism == Mechanism::Fastformer && options.fastformer.sharing == Sharing::LayerWise
+}
+
+/// Whether queries and keys may come from two sequences.
+pub fn reads_second_sequence(options: &AttentionConfig) -> bool {
+    options.mechanism.facts().cross && !(options.uses_support() && options.support.kind == SupportKind::Lsh)
 }
 
 /// Checks the options against the width of a model and of its heads.

@@ -1,5 +1,6 @@
-//! State of a layer that decodes token by token.
+//! State of a layer: that of decoding token by token, and buffers.
 
+use burn::module::RunningState;
 use burn::tensor::{Device, Tensor, TensorData};
 use regard_kernels::{Decode, View};
 
@@ -47,4 +48,11 @@ impl DecodeState {
         self.position += 1;
         Tensor::from_data(TensorData::new(out, shape), device)
     }
+}
+
+/// Sets a buffer at once: [`RunningState`] by itself lags one update behind.
+pub(crate) fn set<const D: usize>(buffer: &RunningState<Tensor<D>>, value: Tensor<D>) {
+    let device = buffer.value().device();
+    buffer.update(value.to_device(&device));
+    buffer.value_sync();
 }

@@ -2,9 +2,13 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use burn::module::{ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, TensorData};
-use regard_kernels::mechanism::{
-    AdditiveScores, FastformerOptions, Inference, KeyDesign, KeyOptions, MixtureOptions, NamedVariances, Prior, Score,
-    Variances,
+use regard_kernels::{
+    features::{FeatureKind, FeatureOptions},
+    mechanism::{
+        AdditiveScores, Combination, FastformerOptions, Fraction, Inference, KeyDesign, KeyOptions, MixtureOptions,
+        NamedVariances, Prior, ScatterbrainOptions, Score, Variances,
+    },
+    support::SupportOptions,
 };
 use regard_testkit::{Random, Report};
 
@@ -16,9 +20,37 @@ use crate::{
 
 const WIDTH: usize = 24;
 const LENGTH: usize = 9;
+const CONTEXT: usize = LENGTH + 2;
 
 fn options(mechanism: Mechanism) -> AttentionConfig {
     AttentionConfig { mechanism, position: Position::None, ..AttentionConfig::default() }
+}
+
+const SUPPORTS: [(&str, SupportKind); 8] = [
+    ("local", SupportKind::Local),
+    ("longformer", SupportKind::Longformer),
+    ("bigbird", SupportKind::Bigbird),
+    ("block", SupportKind::Block),
+    ("smyrf", SupportKind::Smyrf),
+    ("lsh", SupportKind::Lsh),
+    ("full", SupportKind::Full),
+    ("empty", SupportKind::Empty),
+];
+
+/// A support that leaves something out of the few tokens of these tests; the layout is for [`CONTEXT`].
+fn support(kind: SupportKind) -> SupportOptions {
+    SupportOptions {
+        kind,
+        radius: 1,
+        globals: 1,
+        random: 1,
+        block: 3,
+        layout: Some(["1001", "0110", "1010", "0101"].map(String::from).to_vec()),
+        rounds: 2,
+        cluster: 3,
+        bucket: 3,
+        ..SupportOptions::default()
+    }
 }
 
 /// Every mechanism with every option that changes what its layer computes, by a name.
@@ -62,6 +94,30 @@ fn variants() -> Vec<(String, AttentionConfig)> {
                 }
             }
             Mechanism::Mlk => add("shifted", AttentionConfig { keys: shifted, ..base }),
+            Mechanism::Performer => {
+                let plain = FeatureOptions { kind: FeatureKind::Plain, rows: 5, ..Default::default() };
+                add("plain features", AttentionConfig { features: plain, ..base });
+            }
+            Mechanism::Sparse | Mechanism::Scatterbrain => {
+                for kind in SUPPORTS {
+                    add(kind.0, AttentionConfig { support: support(kind.1), ..base.clone() });
+                }
+                let joined = |combination| ScatterbrainOptions { combination, ..Default::default() };
+                for (name, combination) in [("naive", Combination::Naive), ("gated", Combination::Gated)] {
+                    if mechanism == Mechanism::Scatterbrain {
+                        let scatterbrain = joined(combination);
+                        add(
+                            name,
+                            AttentionConfig { scatterbrain, support: support(SupportKind::Local), ..base.clone() },
+                        );
+                    }
+                }
+                if mechanism == Mechanism::Scatterbrain {
+                    let features = FeatureOptions { kind: FeatureKind::Elu, ..Default::default() };
+                    let support = support(SupportKind::Local);
+                    add("elu", AttentionConfig { features, support, ..base });
+                }
+            }
             Mechanism::Fastformer => {
                 for sharing in [Sharing::None, Sharing::HeadWise, Sharing::LayerWise] {
                     for scores in [AdditiveScores::Paper, AdditiveScores::Released] {
@@ -79,7 +135,7 @@ fn variants() -> Vec<(String, AttentionConfig)> {
 /// A layer whose parameters are all away from their special initial values (0, uniform), on a device with autodiff.
 fn layer(model: &ModelConfig, options: &AttentionConfig) -> Attention {
     let init = Init::new(5, &Device::flex().autodiff());
-    let attention = Attention::new(model, options, LENGTH + 2, &init).unwrap();
+    let attention = Attention::new(model, options, CONTEXT, &init).unwrap();
     let mut random = Random::new(9);
     let parameters = named_parameters(&attention).into_iter().map(|parameter| {
         let move_by = if parameter.buffer { 0.0 } else { 0.3 };
@@ -178,7 +234,16 @@ fn decoding_token_by_token_gives_the_whole_forward_pass() {
         let x = input(3, 2, LENGTH, &device);
         let context = Context::evaluation();
         let whole = attention.forward(x.clone(), x.clone(), &attention.mask(None), &context, Place::Weights);
-        let mut state = attention.decoder().unwrap();
+        let band = matches!(options.support.kind, SupportKind::Local | SupportKind::Full | SupportKind::Empty);
+        let decodes = !options.uses_support() || band;
+        let mut state = match attention.decoder() {
+            Ok(state) => state,
+            Err(error) => {
+                let named = error.to_string().contains(&options.label());
+                report.require(!decodes && named, format!("{name}: {error}"));
+                continue;
+            }
+        };
         let steps = (0..LENGTH).map(|i| attention.decode(x.clone().narrow(1, i, 1), &mut state)).collect();
         report.compare(&name, &doubles(Tensor::cat(steps, 1)), &doubles(whole), 2e-5);
         report.require(state.bytes() > 0 && state.position() == LENGTH, format!("{name}: state"));
@@ -191,7 +256,7 @@ fn decoding_token_by_token_gives_the_whole_forward_pass() {
 #[test]
 fn cross_attention_reads_sequences_of_another_length() {
     let device = Device::flex();
-    for (name, options) in variants().into_iter().filter(|(_, options)| options.mechanism.facts().cross) {
+    for (name, options) in variants().into_iter().filter(|(_, options)| reads_second_sequence(options)) {
         let attention = layer(&model(), &options).valid();
         let (x, keys) = (input(4, 2, 5, &device), input(5, 2, LENGTH, &device));
         let padding = Arc::new(Padding::from_lengths(&[LENGTH, 4], LENGTH));
@@ -275,6 +340,130 @@ fn soft_em_moves_its_prior_in_training_only() {
 }
 
 #[test]
+fn what_is_drawn_is_a_buffer_of_each_layer_alone() {
+    let drawn = |options: &AttentionConfig, path: &str, seed: u64| {
+        let init = Init::new(seed, &Device::flex()).part(path);
+        let all = named_parameters(&Attention::new(&model(), options, CONTEXT, &init).unwrap());
+        all.into_iter().filter(|parameter| parameter.buffer).collect::<Vec<_>>()
+    };
+    let smyrf = AttentionConfig { support: support(SupportKind::Smyrf), ..options(Mechanism::Scatterbrain) };
+    let lsh = AttentionConfig { support: support(SupportKind::Lsh), ..options(Mechanism::Sparse) };
+    let shapes = |options: &AttentionConfig| {
+        let all = drawn(options, "0", 1).into_iter();
+        all.map(|parameter| (parameter.name, parameter.shape)).collect::<Vec<_>>()
+    };
+    let width = WIDTH / 4;
+    let shape = |name: &str, shape: &[usize]| (name.to_owned(), shape.to_vec());
+    assert_eq!(shapes(&smyrf), [shape("projection", &[32, width]), shape("directions", &[2, width + 2])]);
+    // Eleven tokens make four chunks of three, hence eight values and four columns.
+    assert_eq!(shapes(&lsh), [shape("rotations", &[2, width, 4])]);
+    for options in [&smyrf, &lsh] {
+        assert_eq!(drawn(options, "0", 1), drawn(options, "0", 1));
+        for (other, what) in [(drawn(options, "1", 1), "layer"), (drawn(options, "0", 2), "seed")] {
+            for (one, other) in drawn(options, "0", 1).iter().zip(&other) {
+                assert_ne!(one.values, other.values, "{} of another {what}", one.name);
+            }
+        }
+    }
+    // Queries are the keys of LSH: one projection less. A gate is one number a head.
+    let count = |options: &AttentionConfig| {
+        let model = ModelConfig { bias: false, ..model() };
+        parameter_count(&Attention::new(&model, options, CONTEXT, &Init::new(1, &Device::flex())).unwrap())
+    };
+    let gated = ScatterbrainOptions { combination: Combination::Gated, ..Default::default() };
+    assert_eq!(count(&smyrf), 4 * WIDTH * WIDTH);
+    assert_eq!(count(&lsh), 3 * WIDTH * WIDTH);
+    assert_eq!(count(&AttentionConfig { scatterbrain: gated, ..smyrf }), 4 * WIDTH * WIDTH + 4);
+}
+
+#[test]
+fn a_projection_is_drawn_anew_every_so_many_updates_and_stays_for_evaluation() {
+    let features = FeatureOptions { redraw: 5, ..Default::default() };
+    let attention = layer(&model(), &AttentionConfig { features, ..options(Mechanism::Performer) });
+    let mask = attention.mask(None);
+    let projection = |attention: &Attention| {
+        let all = named_parameters(attention);
+        all.into_iter().find(|parameter| parameter.name == "projection").unwrap().values
+    };
+    let first = projection(&attention);
+    let after = |step: u64| {
+        run(&attention, &mask, &Context::training(0, step));
+        projection(&attention)
+    };
+    assert_eq!(after(0), first);
+    assert_eq!(after(4), first);
+    let second = after(5);
+    assert_ne!(second, first);
+    // A draw depends on its number alone: a run that was resumed at update 14 goes on as one that was not.
+    assert_eq!(after(14), after(10));
+    let third = after(10);
+    assert_ne!(third, second);
+    let trained = run(&attention, &mask, &Context::training(0, 14))["out"].clone();
+    assert_eq!(run(&attention, &mask, &Context::evaluation())["out"], trained);
+    assert_eq!(projection(&attention.valid()), third);
+    assert_eq!(after(5), second);
+    assert_ne!(run(&attention, &mask, &Context::evaluation())["out"], trained);
+    // Without it, the projection that was loaded is never touched.
+    let fixed = layer(&model(), &options(Mechanism::Performer));
+    let before = projection(&fixed);
+    run(&fixed, &mask, &Context::training(0, 100));
+    assert_eq!(projection(&fixed), before);
+}
+
+#[test]
+fn a_budget_is_a_share_of_the_longest_sequence() {
+    let budget = Some(Fraction::new(0.5).unwrap());
+    let build = |options: &AttentionConfig, context| {
+        let attention = Attention::new(&model(), options, context, &Init::new(1, &Device::flex())).unwrap();
+        let Attention::Scatterbrain(layer) = &attention else { panic!("one layer for all three") };
+        (layer.heads().options.support.radius, layer.heads().options.features.rows)
+    };
+    let options = AttentionConfig { budget, ..options(Mechanism::Scatterbrain) };
+    // 100 entries: 75 for the support, 25 for features.
+    assert_eq!(build(&options, 200), (37, 12));
+    assert_eq!(build(&AttentionConfig { causal: true, ..options.clone() }, 200), (74, 12));
+    assert_eq!(build(&AttentionConfig { mechanism: Mechanism::Performer, ..options.clone() }, 200).1, 50);
+    let init = Init::new(1, &Device::flex());
+    let error = Attention::new(&model(), &options, 2, &init).unwrap_err();
+    assert!(matches!(error, Error::Budget { .. }), "{error}");
+}
+
+#[test]
+fn half_of_each_part_is_where_a_gate_starts() {
+    let device = Device::flex();
+    let base = AttentionConfig { support: support(SupportKind::Local), ..options(Mechanism::Scatterbrain) };
+    let forward = |options: &AttentionConfig| {
+        let attention = Attention::new(&model(), options, CONTEXT, &Init::new(1, &device)).unwrap();
+        let x = input(6, 2, LENGTH, &device);
+        doubles(attention.forward(x.clone(), x, &attention.mask(None), &Context::evaluation(), Place::Weights))
+    };
+    let sparse = forward(&AttentionConfig { mechanism: Mechanism::Sparse, ..base.clone() });
+    let performer = forward(&AttentionConfig { mechanism: Mechanism::Performer, ..base.clone() });
+    let gated = ScatterbrainOptions { combination: Combination::Gated, ..Default::default() };
+    let mean: Vec<f64> = sparse.iter().zip(&performer).map(|(a, b)| (a + b) / 2.0).collect();
+    let mut report = Report::new();
+    report.compare("gated", &forward(&AttentionConfig { scatterbrain: gated, ..base }), &mean, 1e-6);
+    report.finish();
+}
+
+#[test]
+fn a_layout_is_cut_to_shorter_batches() {
+    let device = Device::flex();
+    let block = AttentionConfig { support: support(SupportKind::Block), ..options(Mechanism::Sparse) };
+    let attention = Attention::new(&model(), &block, CONTEXT, &Init::new(1, &device)).unwrap();
+    let forward = |x: Tensor<3>| {
+        doubles(attention.forward(x.clone(), x, &attention.mask(None), &Context::evaluation(), Place::Weights))
+    };
+    let x = input(6, 1, CONTEXT, &device);
+    // Tokens 3 to 5 look at blocks 1 and 2; of the first six tokens, at block 1 alone.
+    let (whole, short) = (forward(x.clone()), forward(x.clone().narrow(1, 0, 6)));
+    assert_ne!(whole[3 * WIDTH..6 * WIDTH], short[3 * WIDTH..6 * WIDTH]);
+    let alone =
+        forward(x.clone().slice_assign([0..1, 0..3, 0..WIDTH], Tensor::zeros([1, 3, WIDTH], &device)).narrow(1, 0, 6));
+    assert_eq!(alone[3 * WIDTH..6 * WIDTH], short[3 * WIDTH..6 * WIDTH]);
+}
+
+#[test]
 fn options_that_do_not_fit_are_refused() {
     let refused = |model: &ModelConfig, options: &AttentionConfig, part: &str| {
         let error = Attention::new(model, options, LENGTH, &Init::new(1, &Device::flex())).unwrap_err().to_string();
@@ -294,4 +483,14 @@ fn options_that_do_not_fit_are_refused() {
     refused(&model(), &rotary, "rotary");
     let variances = MixtureOptions { variances: Variances::List(vec![1.0]), ..Default::default() };
     refused(&model(), &AttentionConfig { mixture: variances, ..options(Mechanism::Mgk) }, "variances");
+    let mut block = AttentionConfig { support: support(SupportKind::Block), ..options(Mechanism::Sparse) };
+    block.support.block = 2;
+    refused(&model(), &block, "support.layout is 4 x 4 blocks of 2, expected at least 5 x 5");
+    let lsh = AttentionConfig { support: support(SupportKind::Lsh), ..options(Mechanism::Sparse) };
+    refused(
+        &model(),
+        &AttentionConfig { key_value_heads: Some(2), ..lsh.clone() },
+        "with LSH the queries are the keys",
+    );
+    assert!(!reads_second_sequence(&lsh));
 }

@@ -8,7 +8,7 @@ use regard_kernels::{Error, Mask, Padding};
 
 use super::{Context, FeedForward, Init, Norm, Place, block::residual_gain, drop_out};
 use crate::{
-    attention::{Attention, AttentionConfig},
+    attention::{Attention, AttentionConfig, reads_second_sequence},
     models::{ModelConfig, NormPlace},
 };
 
@@ -44,9 +44,9 @@ impl DecoderBlock {
     /// # Errors
     /// A mechanism that cannot read a second sequence, or options that do not fit the sizes.
     pub fn new(config: &ModelConfig, attention: &AttentionConfig, context: usize, init: &Init) -> Result<Self, Error> {
-        if !attention.mechanism.facts().cross {
+        if !reads_second_sequence(attention) {
             let expected = "a mechanism that can attend to a second sequence";
-            return Err(Error::option("mechanism", attention.mechanism, expected));
+            return Err(Error::option("mechanism", attention.label(), expected));
         }
         let own = AttentionConfig { causal: true, ..attention.clone() };
         let cross = AttentionConfig { causal: false, window: None, ..attention.clone() };

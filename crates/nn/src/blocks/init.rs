@@ -7,6 +7,7 @@ use burn::module::Param;
 use burn::tensor::{Device, Tensor, TensorData};
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use regard_kernels::random::substream;
 
 /// Where in a model a part is being built.
 #[derive(Clone, Debug)]
@@ -50,6 +51,11 @@ impl Init {
     /// The same value everywhere.
     pub fn constant<const D: usize>(&self, shape: [usize; D], value: f64) -> Param<Tensor<D>> {
         self.fill(shape, || value)
+    }
+
+    /// Key of the draws of `name` that are counted and not taken from a stream.
+    pub fn key(&self, name: &str) -> u64 {
+        substream(self.seed, fnv(&format!("draws/{}", self.name(name))))
     }
 
     fn fill<const D: usize>(&self, shape: [usize; D], mut draw: impl FnMut() -> f64) -> Param<Tensor<D>> {

@@ -133,9 +133,9 @@ fn buffer_count<M: Module>(model: &M) -> usize {
     count.1
 }
 
-/// Whether `name` is a buffer: state that follows the data and is no target of the optimizer.
+/// Whether `name` is a buffer: state that follows the data or is drawn, and is no target of the optimizer.
 pub fn is_buffer(name: &str) -> bool {
-    name == "prior" || name.ends_with(".prior")
+    ["prior", "projection", "directions", "rotations"].contains(&name.rsplit('.').next().unwrap_or(name))
 }
 
 /// The model with every parameter and buffer replaced. Clones of a model share its buffers, so that those of a clone

@@ -51,11 +51,11 @@ pub(super) fn repeat_heads<const R: usize>(x: Tensor<R>, heads: usize) -> Tensor
 /// Which keys each query sees.
 #[derive(Clone)]
 pub(super) struct Visible {
-    /// `[B or 1,1,N,S]`, true where hidden.
+    /// `[B or 1,H or 1,N,S]`, true where hidden.
     hidden: Tensor<4, Bool>,
     /// The same as numbers, 1 where visible.
     visible: Tensor<4>,
-    /// `[B or 1,1,N,1]`, 1 for queries without a visible key.
+    /// `[B or 1,H or 1,N,1]`, 1 for queries without a visible key.
     empty: Tensor<4>,
 }
 
@@ -71,12 +71,18 @@ impl Visible {
                 seen[j] = valid.is_none_or(|valid| valid[j] != 0);
             }
         }
+        Self::of(seen, [batch, 1, n, s], device)
+    }
+
+    /// The pairs that are `seen`, of shape `[B or 1, H or 1, N, S]`.
+    pub fn of(seen: Vec<bool>, shape: [usize; 4], device: &Device) -> Self {
+        let [batch, heads, n, s] = shape;
         let empty: Vec<f32> = seen.chunks_exact(s).map(|row| f32::from(u8::from(!row.contains(&true)))).collect();
-        let visible = Tensor::<4, Bool>::from_data(TensorData::new(seen, [batch, 1, n, s]), device);
+        let visible = Tensor::<4, Bool>::from_data(TensorData::new(seen, shape), device);
         Self {
             hidden: visible.clone().bool_not(),
             visible: visible.float(),
-            empty: Tensor::from_data(TensorData::new(empty, [batch, 1, n, 1]), device),
+            empty: Tensor::from_data(TensorData::new(empty, [batch, heads, n, 1]), device),
         }
     }
 

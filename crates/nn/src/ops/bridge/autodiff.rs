@@ -77,10 +77,13 @@ impl<const N: usize> Backward<Flex, N> for Pullback {
         let inputs = inputs.map(|input| checkpointer.retrieve_node_output::<FlexTensor>(input));
         let wanted = ops.parents.each_ref().map(Option::is_some);
         let results = flex::backward(&*operator, &inputs, out.as_ref(), &saved, grad_out, &wanted);
-        for (parent, grad) in ops.parents.into_iter().zip(results) {
-            if let Some(parent) = parent {
-                let grad = grad.unwrap_or_else(|| panic!("{operator:?} left out a gradient that was wanted"));
-                grads.register::<Flex>(parent.id, grad);
+        for ((parent, grad), name) in ops.parents.into_iter().zip(results).zip(operator.inputs()) {
+            match (parent, grad) {
+                (Some(parent), Some(grad)) => grads.register::<Flex>(parent.id, grad),
+                // What is drawn has no gradient, tracked or not.
+                (Some(_), None) if operator.constants().contains(&name) => {}
+                (Some(_), None) => panic!("{operator:?} left out the gradient of '{name}', which was wanted"),
+                (None, _) => {}
             }
         }
     }

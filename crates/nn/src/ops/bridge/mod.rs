@@ -47,7 +47,7 @@ pub fn runs_kernels(device: &Device) -> bool {
     }
 }
 
-/// The output of `operator`, differentiable in every input.
+/// The output of `operator`, differentiable in every input but its constants.
 ///
 /// # Errors
 /// Inputs that do not fit the operator or each other, are not f32, or whose output has not `D` axes.
@@ -55,7 +55,7 @@ pub fn try_apply<const D: usize>(operator: Arc<dyn Operator>, inputs: &[Operand]
     run(operator, inputs, Keep::InputsAndOutput)
 }
 
-/// The output of `operator`, differentiable in every input: [`try_apply`] for layers, which know their shapes.
+/// The output of `operator`, differentiable in every input but its constants: [`try_apply`] for layers, which know their shapes.
 ///
 /// # Panics
 /// Where [`try_apply`] fails.

@@ -1,0 +1,268 @@
+//! Performer, sparse attention, and Scatterbrain, which joins them.
+
+use std::borrow::Cow;
+
+use burn::module::{Module, Param, RunningState};
+use burn::tensor::{Device, Tensor, TensorData, activation::sigmoid};
+use regard_kernels::{
+    Call, Decode, Error, Mask, Mechanism, View, draws,
+    features::FeatureKind,
+    mechanism::Combination,
+    random::substream,
+    support::{SupportKind, SupportOptions},
+};
+
+use super::{
+    AttentionConfig, DecodeState,
+    projection::{Heads, join, project},
+    state::{Host, set},
+};
+use crate::{
+    blocks::{Context, Init, Place},
+    ops::{self, Draws},
+};
+
+/// Attention of random features (Choromanski et al. 2021), softmax on a sparse support, or both (arXiv 2110.15343).
+///
+/// Gated, a layer runs both by themselves and averages their outputs, head by head, by `sigmoid(gate)`.
+#[derive(Module, Debug)]
+pub struct Scatterbrain {
+    w_q: Param<Tensor<2>>,
+    b_q: Option<Param<Tensor<1>>>,
+    /// Absent with LSH, where queries are the keys.
+    w_k: Option<Param<Tensor<2>>>,
+    b_k: Option<Param<Tensor<1>>>,
+    w_v: Param<Tensor<2>>,
+    b_v: Option<Param<Tensor<1>>>,
+    w_o: Param<Tensor<2>>,
+    b_o: Option<Param<Tensor<1>>>,
+    /// `[H]`; 0 is half and half, more is more of the support.
+    gate: Option<Param<Tensor<1>>>,
+    /// `[R,D]`, drawn, not learned: a buffer, so that a checkpoint has what the model was trained with. Clones of the
+    /// layer share it, as they share those below.
+    projection: Option<RunningState<Tensor<2>>>,
+    /// `[rounds,D+2]`.
+    directions: Option<RunningState<Tensor<2>>>,
+    /// `[rounds,D,hash_values/2]`.
+    rotations: Option<RunningState<Tensor<3>>>,
+    /// Key of the draws of the projection.
+    #[module(skip)]
+    key: u64,
+    /// Options of the two parts, where they are gated.
+    #[module(skip)]
+    parts: Option<[AttentionConfig; 2]>,
+    #[module(skip)]
+    heads: Heads,
+}
+
+impl Scatterbrain {
+    pub(crate) fn new(heads: Heads, init: &Init) -> Result<Self, Error> {
+        let (width, queries, keys) = (heads.width, heads.query_width(), heads.key_width());
+        let (options, head_width, device) = (&heads.options, heads.head_width, init.device());
+        let support = options.uses_support().then_some(&options.support);
+        let kind = support.map(|support| support.kind);
+        if let Some(support) = support.filter(|support| support.kind == SupportKind::Block) {
+            check_layout(support, heads.context)?;
+        }
+        let own_keys = kind != Some(SupportKind::Lsh);
+        let key = init.key("projection");
+        let projected = options.uses_features() && options.features.kind != FeatureKind::Elu;
+        let directions = support.filter(|support| support.kind == SupportKind::Smyrf).map(|support| {
+            let values = draws::directions(support.rounds, head_width, init.key("directions"));
+            RunningState::new(tensor(values, [support.rounds, head_width + 2], device))
+        });
+        let rotations = support.filter(|support| support.kind == SupportKind::Lsh).map(|support| {
+            let hash_values = support.hash_values(heads.context);
+            let values = draws::rotations(support.rounds, head_width, hash_values, init.key("rotations"));
+            RunningState::new(tensor(values, [support.rounds, head_width, hash_values / 2], device))
+        });
+        let gated =
+            options.mechanism == Mechanism::Scatterbrain && options.scatterbrain.combination == Combination::Gated;
+        Ok(Self {
+            w_q: init.projection("w_q", [width, queries], 1.0),
+            b_q: heads.bias(init, [queries]),
+            w_k: own_keys.then(|| init.projection("w_k", [width, keys], 1.0)),
+            b_k: if own_keys { heads.bias(init, [keys]) } else { None },
+            w_v: init.projection("w_v", [width, keys], 1.0),
+            b_v: heads.bias(init, [keys]),
+            w_o: init.projection("w_o", [queries, width], heads.gain),
+            b_o: heads.bias(init, [width]),
+            gate: gated.then(|| init.constant([options.heads], 0.0)),
+            projection: projected.then(|| RunningState::new(draw(&heads, key, 0, device))),
+            directions,
+            rotations,
+            key,
+            parts: gated.then(|| parts(heads.kernel())),
+            heads,
+        })
+    }
+
+    pub(crate) fn forward(
+        &self,
+        queries: Tensor<3>,
+        keys: Tensor<3>,
+        mask: &Mask,
+        context: &Context,
+        place: Place,
+    ) -> Tensor<3> {
+        let (q, k, v) = self.project(queries, keys, 0);
+        let (n, s) = (q.dims()[1], v.dims()[1]);
+        let call = self.heads.call(mask.clone(), context, place);
+        let draws = self.draws(context);
+        let out = match (&self.gate, &self.parts) {
+            (Some(gate), Some([exact, smooth])) => {
+                let sparse = ops::scatterbrain(
+                    q.clone(),
+                    k.clone(),
+                    v.clone(),
+                    &draws,
+                    &cut_to_length(exact, n, s),
+                    call.clone(),
+                );
+                let k = k.unwrap_or_else(|| ops::unit_keys(q.clone()));
+                let low_rank = ops::scatterbrain(q, Some(k), v, &draws, smooth, call);
+                let gate = sigmoid(gate.val()).reshape([1, 1, self.heads.options.heads, 1]);
+                low_rank.clone() + (sparse - low_rank) * gate
+            }
+            _ => ops::scatterbrain(q, k, v, &draws, &cut_to_length(self.heads.kernel(), n, s), call),
+        };
+        join(out, &self.w_o, &self.b_o)
+    }
+
+    /// A fresh state, where every part has one.
+    pub(crate) fn decoder(&self, call: Call) -> Result<Option<Box<dyn Decode>>, Error> {
+        let (Some(gate), Some([exact, smooth])) = (&self.gate, &self.parts) else {
+            return Ok(self.heads.kernel().operator(call)?.decoder());
+        };
+        let (sparse, low_rank) = (exact.operator(call.clone())?.decoder(), smooth.operator(call)?.decoder());
+        let gate = sigmoid(gate.val()).into_data_as::<f32>().try_into_vec().expect("f32, as asked");
+        Ok(sparse.zip(low_rank).map(|(sparse, low_rank)| {
+            let gated: Box<dyn Decode> = Box::new(Gated { sparse, low_rank, gate, other: Vec::new() });
+            gated
+        }))
+    }
+
+    pub(crate) fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
+        let (q, k, v) = self.project(token.clone(), token, state.position());
+        let (shape, device) = (q.dims(), q.device());
+        let mut inputs: Vec<Host> = vec![q.into()];
+        inputs.extend(k.map(Host::from));
+        inputs.push(v.into());
+        let draws = self.draws(&Context::evaluation());
+        inputs.extend(draws.projection.map(Host::from));
+        inputs.extend(draws.directions.map(Host::from));
+        inputs.extend(draws.rotations.map(Host::from));
+        join(state.step(&inputs, shape, &device), &self.w_o, &self.b_o)
+    }
+
+    fn project(&self, queries: Tensor<3>, keys: Tensor<3>, from: usize) -> (Tensor<4>, Option<Tensor<4>>, Tensor<4>) {
+        let width = self.heads.head_width;
+        let q = self.heads.turn(project(queries, &self.w_q, &self.b_q, width), from);
+        let k = self.w_k.as_ref();
+        let k = k.map(|weight| self.heads.turn(project(keys.clone(), weight, &self.b_k, width), from));
+        (q, k, project(keys, &self.w_v, &self.b_v, width))
+    }
+
+    /// What was drawn; in training with `features.redraw = n`, update `t` has draw `t / n` of the projection, which stays
+    /// for what follows.
+    fn draws(&self, context: &Context) -> Draws {
+        let every = self.heads.options.features.redraw as u64;
+        if let (Some(buffer), true) = (&self.projection, context.training && every > 0) {
+            set(buffer, draw(&self.heads, self.key, context.step / every, &buffer.value().device()));
+        }
+        Draws {
+            projection: self.projection.as_ref().map(RunningState::value),
+            directions: self.directions.as_ref().map(RunningState::value),
+            rotations: self.rotations.as_ref().map(RunningState::value),
+        }
+    }
+
+    /// Takes over the projection of `other`, a copy of this layer that saw one more batch.
+    pub(crate) fn adopt_projection(&self, other: &Self) {
+        if let (Some(own), Some(other)) = (&self.projection, &other.projection) {
+            set(own, other.value());
+        }
+    }
+
+    pub(crate) fn heads(&self) -> &Heads {
+        &self.heads
+    }
+}
+
+/// Draw `number` of the projection.
+fn draw(heads: &Heads, key: u64, number: u64, device: &Device) -> Tensor<2> {
+    let (features, width) = (&heads.options.features, heads.head_width);
+    let key = substream(key, number);
+    let values = draws::projection(features.rows, width, features.rows_drawn, features.row_norms, key);
+    tensor(values, [features.rows, width], device)
+}
+
+fn tensor<const D: usize>(values: Vec<f32>, shape: [usize; D], device: &Device) -> Tensor<D> {
+    Tensor::from_data(TensorData::new(values, shape), device)
+}
+
+/// Options of the sparse and of the low-rank part, each by itself.
+fn parts(options: &AttentionConfig) -> [AttentionConfig; 2] {
+    let exact = AttentionConfig { mechanism: Mechanism::Sparse, ..options.clone() };
+    let mut smooth = options.clone();
+    smooth.support = SupportOptions { kind: SupportKind::Empty, ..SupportOptions::default() };
+    smooth.scatterbrain.combination = Combination::Corrected;
+    [exact, smooth]
+}
+
+/// A layout must have a block for every pair of the longest sequence.
+fn check_layout(support: &SupportOptions, context: usize) -> Result<(), Error> {
+    let blocks = support.blocks()?;
+    let needed = context.div_ceil(support.block);
+    if blocks.len() < needed || blocks[0].len() < needed {
+        let seen = format!("{} x {} blocks of {}", blocks.len(), blocks[0].len(), support.block);
+        let expected = format!("at least {needed} x {needed}, as sequences have up to {context} tokens");
+        return Err(Error::option("support.layout", seen, expected));
+    }
+    Ok(())
+}
+
+/// The options with a layout of as many blocks as `n` queries and `s` keys have: batches may be shorter than the longest
+/// sequence.
+fn cut_to_length(options: &AttentionConfig, n: usize, s: usize) -> Cow<'_, AttentionConfig> {
+    let support = &options.support;
+    let (SupportKind::Block, Some(layout)) = (support.kind, &support.layout) else { return Cow::Borrowed(options) };
+    let (rows, columns) = (n.div_ceil(support.block), s.div_ceil(support.block));
+    if layout.len() == rows && layout[0].len() == columns {
+        return Cow::Borrowed(options);
+    }
+    let mut options = options.clone();
+    let cut = layout.iter().take(rows).map(|row| row.chars().take(columns).collect());
+    options.support.layout = Some(cut.collect());
+    Cow::Owned(options)
+}
+
+/// Both parts token by token. Inputs `q k v` and those of the low-rank part.
+#[derive(Debug)]
+struct Gated {
+    sparse: Box<dyn Decode>,
+    low_rank: Box<dyn Decode>,
+    /// `[H]`, share of the sparse part.
+    gate: Vec<f32>,
+    other: Vec<f32>,
+}
+
+impl Decode for Gated {
+    fn step(&mut self, inputs: &[View<f32>], out: &mut [f32]) {
+        // No support that decodes has a draw of its own.
+        self.sparse.step(&inputs[..3], out);
+        self.other.resize(out.len(), 0.0);
+        self.low_rank.step(inputs, &mut self.other);
+        let width = inputs[2].shape[3];
+        for (at, (out, other)) in out.chunks_exact_mut(width).zip(self.other.chunks_exact(width)).enumerate() {
+            let gate = self.gate[at % self.gate.len()];
+            for (out, other) in out.iter_mut().zip(other) {
+                *out = other + (*out - other) * gate;
+            }
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.sparse.bytes() + self.low_rank.bytes()
+    }
+}
