@@ -2,7 +2,11 @@
 
 use burn::tensor::Device;
 use regard_kernels::Mechanism;
-use regard_kernels::mechanism::{AdditiveScores, Inference, KeyDesign, Position, Prior, Sharing};
+use regard_kernels::features::FeatureKind;
+use regard_kernels::mechanism::{
+    AdditiveScores, Combination, Fraction, Inference, KeyDesign, Position, Prior, Sharing,
+};
+use regard_kernels::support::SupportKind;
 use regard_lab::cost::{Count, ModelCost, ModelSizes, Run};
 use regard_nn::attention::AttentionConfig;
 use regard_nn::models::{Classifier, LanguageModel, ModelConfig, NormPlace, Pooling, parameter_count};
@@ -30,6 +34,20 @@ fn variants() -> Vec<AttentionConfig> {
         mixture.mixture.learn_variances = inference == Inference::Soft;
         all.push(mixture);
     }
+    for mechanism in [Mechanism::Sparse, Mechanism::Scatterbrain] {
+        let mut narrow = plain(mechanism);
+        (narrow.support.radius, narrow.features.kind) = (1, FeatureKind::Elu);
+        all.push(narrow);
+        let mut budgeted = plain(mechanism);
+        budgeted.budget = Fraction::new(0.75).ok();
+        all.push(budgeted);
+        let mut hashed = plain(mechanism);
+        hashed.support.kind = SupportKind::Lsh;
+        all.push(hashed);
+    }
+    let mut gated = plain(Mechanism::Scatterbrain);
+    (gated.scatterbrain.combination, gated.support.radius) = (Combination::Gated, 1);
+    all.push(gated);
     for sharing in [Sharing::None, Sharing::HeadWise, Sharing::LayerWise] {
         let mut additive = plain(Mechanism::Fastformer);
         additive.fastformer.sharing = sharing;
@@ -62,7 +80,8 @@ fn parameters_are_those_of_the_built_models() {
 #[test]
 fn decode_state_is_that_of_the_models() {
     let config = ModelConfig { width: 16, ..ModelConfig::default() };
-    for attention in variants() {
+    // Hashes need all tokens at once.
+    for attention in variants().into_iter().filter(|attention| !attention.support.kind.hashes()) {
         let model = LanguageModel::new(&config, &attention, 11, CONTEXT, 0, &Device::default()).expect("model");
         let mut state = model.decoder(1).expect("every mechanism here decodes");
         for decoded in 1..=3 {

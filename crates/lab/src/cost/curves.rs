@@ -145,7 +145,12 @@ pub fn over_length(models: &[(String, ModelSizes)], batch: usize, lengths: &[usi
     let totals = |length: usize| {
         let run = Run { batch, length, decoded: length };
         let at = |model: &(String, ModelSizes)| {
-            let sizes = ModelSizes { context: length.max(model.1.context), ..model.1.clone() };
+            // A budget is a share of the entries at each length.
+            let context = match model.1.attention.options.budget {
+                Some(_) => length,
+                None => length.max(model.1.context),
+            };
+            let sizes = ModelSizes { context, ..model.1.clone() };
             Ok(ModelCost::of(&sizes, run)?.total())
         };
         models.iter().map(at).collect::<Result<Vec<Part>, CostError>>()

@@ -1,10 +1,13 @@
 //! What each mechanism costs: the one place of this crate that tells mechanisms apart.
 
 use regard_kernels::Mechanism;
-use regard_kernels::mechanism::{AdditiveScores, Inference, Prior, Sharing};
+use regard_kernels::features::FeatureKind;
+use regard_kernels::mechanism::{AdditiveScores, Combination, Inference, Prior, Sharing};
+use regard_kernels::support::SupportKind;
 
 use super::Count;
 use super::model::{AttentionSizes, CostError, Run};
+use super::support::support_pairs;
 
 /// What the attention of one layer costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +31,9 @@ pub struct AttentionCost {
 /// Positions between two sums that the causal form of linear attention keeps for its backward pass.
 const LINEAR_SEGMENT: Count = 256;
 
+/// Queries between two of the sums over features that are kept for the backward pass.
+const LOW_RANK_SPAN: Count = 512;
+
 /// Counts the attention of one layer of a model of `width` and `context`.
 ///
 /// # Errors
@@ -39,13 +45,19 @@ pub fn attention_cost(
     run: Run,
 ) -> Result<AttentionCost, CostError> {
     let count = |size: usize| size as Count;
-    let options = &sizes.options;
+    let options = &sizes.options.within_budget(context, context, sizes.head_width)?;
     let mixture = options.mechanism.is_mixture();
     let (heads, key_heads) = (count(options.heads), count(options.key_heads()));
     let (head, components) = (count(sizes.head_width), count(options.components()));
     let (n, decoded, outside) = (count(run.length), count(run.decoded), count(width));
     let (inner, key_inner) = (heads * head, key_heads * head);
-    let projected_keys = if options.shifted() { 1 } else { components };
+    // With LSH queries are the keys.
+    let lsh = options.uses_support() && options.support.kind == SupportKind::Lsh;
+    let projected_keys = match (lsh, options.shifted()) {
+        (true, _) => 0,
+        (_, true) => 1,
+        _ => components,
+    };
     let bias = Count::from(sizes.bias);
 
     // Queries, keys of every component, values, and back: the same for every mechanism with keys of its own.
@@ -94,6 +106,55 @@ pub fn attention_cost(
             cost.kept_floats = read_and_written + n * heads + kept_sums * sums;
             cost.state_floats = sums;
         }
+        Mechanism::Performer | Mechanism::Sparse | Mechanism::Scatterbrain => {
+            let kind = if options.uses_support() { options.support.kind } else { SupportKind::Empty };
+            let gated =
+                options.mechanism == Mechanism::Scatterbrain && options.scatterbrain.combination == Combination::Gated;
+            let exact = support_pairs(&options.support, n, options.causal) * Count::from(kind != SupportKind::Empty);
+            let hashes = match kind {
+                SupportKind::Smyrf => n * count(options.support.rounds) * 2 * heads * (head + 2),
+                SupportKind::Lsh => {
+                    let values = count(options.support.hash_values(context));
+                    n * count(options.support.rounds) * inner * values / 2
+                }
+                _ => 0,
+            };
+            let mut low_rank = 0;
+            let mut pair = 2 * head;
+            let mut sums = 0;
+            if options.uses_features() {
+                let features = count(options.features.count(sizes.head_width));
+                let rows = if options.features.kind == FeatureKind::Elu { 0 } else { count(options.features.rows) };
+                // Features of queries and keys, sums over keys, products with the sums; a pair of the support takes its
+                // features back.
+                sums = key_heads * features * (head + 1);
+                low_rank = n * (heads + key_heads) * (rows * head + features * (head + 1));
+                pair += if gated { 0 } else { features };
+            }
+            cost.core_operations = exact * heads * pair + hashes + low_rank;
+            // The sums before and, where there is one, behind each span, and a scale for every feature; a support that
+            // holds everything leaves nothing to features.
+            let naive =
+                options.mechanism == Mechanism::Scatterbrain && options.scatterbrain.combination == Combination::Naive;
+            let wide = kind == SupportKind::Local && count(options.support.radius) >= n;
+            let spans = match (kind == SupportKind::Full || wide) && !naive && !gated {
+                true => 0,
+                false => n.div_ceil(LOW_RANK_SPAN),
+            };
+            let sides = if options.causal { 1 } else { 2 };
+            cost.kept_floats = read_and_written + rows + spans * (sides * sums + sums / (head + 1));
+            cost.state_floats = match kind {
+                SupportKind::Local => decoded.min(count(options.support.radius).saturating_add(1)) * 2 * key_inner,
+                SupportKind::Empty => 0,
+                _ => decoded * 2 * key_inner,
+            } + sums;
+            if gated {
+                cost.core_parameters = heads;
+                cost.core_operations += n * inner;
+                // Both outputs and both rows of denominators, beside what is mixed of them.
+                cost.kept_floats += 2 * n * inner + rows;
+            }
+        }
         Mechanism::Fastformer => {
             if inner != outside {
                 let inner = options.heads * sizes.head_width;
@@ -124,7 +185,7 @@ pub fn attention_cost(
 }
 
 /// Pairs of query and key in `n` tokens that the mask leaves: `j <= i` when causal, `|i - j| <= window`.
-fn visible_pairs(n: Count, causal: bool, window: Option<Count>) -> Count {
+pub(super) fn visible_pairs(n: Count, causal: bool, window: Option<Count>) -> Count {
     let reach = window.unwrap_or(n).min(n.saturating_sub(1));
     // Query i looks back at min(i, reach) tokens: a triangle, then a band.
     let back = reach * (reach + 1) / 2 + (n - reach).saturating_sub(1) * reach;
@@ -158,11 +219,15 @@ mod tests {
             "shift" => vec![keys, components, HEAD_WIDTH],
             "w_q" | "w_k" => vec![heads, HEAD_WIDTH],
             "w_t" => vec![heads * HEAD_WIDTH, heads * HEAD_WIDTH],
+            "projection" => vec![options.features.rows, HEAD_WIDTH],
+            "directions" => vec![options.support.rounds, HEAD_WIDTH + 2],
+            "rotations" => vec![options.support.rounds, HEAD_WIDTH, options.support.hash_values(tokens) / 2],
             other => panic!("an input that this test does not know: {other}"),
         };
         let filled = |name| {
             let shape = shape(name);
-            let data = vec![0.5; shape.iter().product()];
+            // Different everywhere: what is hashed would all come into one group.
+            let data = (0..shape.iter().product::<usize>()).map(|i| ((i * 7919) % 101) as f32 / 101.0).collect();
             (name, shape, data)
         };
         names.into_iter().map(filled).collect()
@@ -180,6 +245,17 @@ mod tests {
         let own_keys = Mechanism::ALL.iter().filter(|mechanism| mechanism.facts().cross);
         all.extend(own_keys.map(shared));
         all.push(AttentionOptions { window: Some(5), ..plain(&Mechanism::Mgk) });
+        for mechanism in [Mechanism::Sparse, Mechanism::Scatterbrain] {
+            use SupportKind::{Bigbird, Empty, Full, Longformer, Lsh, Smyrf};
+            for kind in [Longformer, Bigbird, Smyrf, Lsh, Full, Empty] {
+                let mut hashed = plain(&mechanism);
+                hashed.support.kind = kind;
+                all.push(hashed);
+            }
+            let mut narrow = plain(&mechanism);
+            (narrow.support.radius, narrow.features.kind) = (3, FeatureKind::Elu);
+            all.push(narrow);
+        }
         all
     }
 

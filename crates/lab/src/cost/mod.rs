@@ -8,6 +8,7 @@ pub mod curves;
 pub mod formulas;
 pub mod mechanism;
 pub mod model;
+mod support;
 
 /// Parameters, operations, bytes. Wide enough for any product of the sizes that [`model::ModelSizes::check`] lets pass.
 pub type Count = u128;

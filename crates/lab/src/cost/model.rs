@@ -149,6 +149,8 @@ impl ModelSizes {
             ("heads", options.heads, 1, 1 << 12),
             ("head_width", self.attention.head_width, 1, 1 << 16),
             ("keys.components", options.keys.components, 1, 1 << 10),
+            ("features.rows", options.features.rows, 0, 1 << 20),
+            ("support.rounds", options.support.rounds, 0, 1 << 10),
             ("classes", if let Head::Classes { classes, .. } = self.head { classes } else { 1 }, 1, 1 << 26),
         ];
         in_range(&sizes)?;

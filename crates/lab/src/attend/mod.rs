@@ -1,0 +1,66 @@
+//! One mechanism on the tensors of a safetensors file: the black box by which others check us.
+
+mod fit;
+mod inputs;
+mod plan;
+
+use std::collections::BTreeMap;
+
+use regard_kernels::{AttentionOptions, Error};
+use safetensors::{Dtype, tensor::TensorView};
+
+use inputs::{Inputs, Tensor};
+use plan::Plan;
+
+/// What to apply, and how.
+#[derive(Clone)]
+pub struct Request<'a> {
+    /// Mechanism, mask and options. Sizes (heads, components, rows, rounds) are read off the tensors.
+    pub options: AttentionOptions,
+    /// Options, by key, that somebody chose: what the tensors say yields to them, or is an error.
+    pub chosen: &'a dyn Fn(&str) -> bool,
+    /// Score scale in place of `1 / sqrt(D)`.
+    pub scale: Option<f64>,
+    /// Runs the float64 twin instead of the kernel.
+    pub reference: bool,
+    /// Draws what the file does not give: shifts, projections, directions, rotations.
+    pub seed: u64,
+}
+
+/// Why a file could not be attended to.
+#[derive(Debug, thiserror::Error)]
+pub enum AttendError {
+    /// The file is no whole safetensors file, or a tensor in it is unusable.
+    #[error("{0}")]
+    Data(String),
+    /// Tensors or options that do not fit together.
+    #[error(transparent)]
+    Call(#[from] Error),
+}
+
+/// Applies the mechanism to the tensors of `file`; returns the bytes of a file with `out`, `lse` where it exists,
+/// `prior_after` in soft-EM, and `grad.NAME` for each input that is not drawn where the file has `grad_out`. Numbers are
+/// in the format of `q` (or of `k` where there is no `q`).
+///
+/// # Errors
+/// A file that is not whole, numbers that are not finite, tensors that are missing or do not fit.
+pub fn attend(file: &[u8], request: &Request) -> Result<Vec<u8>, AttendError> {
+    let mut inputs = Inputs::read(file)?;
+    let plan = Plan::new(&mut inputs, request)?;
+    let outputs = plan.run(&inputs, request)?;
+    Ok(write(&outputs, inputs.dtype))
+}
+
+fn write(tensors: &BTreeMap<String, Tensor>, dtype: Dtype) -> Vec<u8> {
+    let bytes: Vec<Vec<u8>> = tensors
+        .values()
+        .map(|tensor| match dtype {
+            Dtype::F64 => tensor.data.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            _ => tensor.data.iter().flat_map(|x| (*x as f32).to_le_bytes()).collect(),
+        })
+        .collect();
+    let views = tensors.iter().zip(&bytes).map(|((name, tensor), bytes)| {
+        (name.clone(), TensorView::new(dtype, tensor.shape.clone(), bytes).expect("as many bytes as the shape says"))
+    });
+    safetensors::serialize(views.collect::<Vec<_>>(), None).expect("views are whole")
+}

@@ -1,0 +1,142 @@
+//! The call that the tensors at hand make, and its run.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use regard_kernels::{
+    AttentionOptions, Call, Error, GaussianMixture, Mask, Mechanism, Operator, View, mechanism::Inference,
+    reference::gaussian_mixture::responsibilities,
+};
+
+use super::{
+    AttendError, Request,
+    fit::{complete, fit_options},
+    inputs::{Inputs, Tensor, check_narrow},
+};
+
+/// The operator for the tensors at hand, and the names of what it takes, in its order.
+pub(super) struct Plan {
+    operator: Arc<dyn Operator>,
+    names: Vec<&'static str>,
+    out_shape: Vec<usize>,
+    /// Names of inputs that were in the file and are not drawn, hence have gradients to report, and their shapes there.
+    given: BTreeMap<&'static str, Vec<usize>>,
+    /// The same mechanism as a mixture, where the prior is to be updated.
+    update: Option<GaussianMixture>,
+}
+
+impl Plan {
+    pub fn new(inputs: &mut Inputs, request: &Request) -> Result<Self, AttendError> {
+        let options: AttentionOptions = fit_options(inputs, request)?;
+        let mechanism = options.mechanism;
+        let padding = |name: &str| inputs.padding.get(name).cloned().map(Arc::new);
+        let mask = Mask {
+            causal: options.causal,
+            window: options.window,
+            valid: padding("valid"),
+            query_valid: padding("query_valid"),
+        };
+        let bias = inputs.real.contains_key("bias");
+        let call = Call { mask: mask.clone(), scale: request.scale, bias, ..Call::default() };
+        let operator = options.operator(call)?;
+        let names = operator.inputs();
+        let mut given: BTreeMap<&'static str, Vec<usize>> = BTreeMap::new();
+        for &name in &names {
+            if operator.constants().contains(&name) {
+                continue;
+            }
+            if let Some(tensor) = inputs.real.get(name) {
+                given.insert(name, tensor.shape.clone());
+            }
+        }
+        complete(inputs, &names, &options, request)?;
+        let why = format!("{mechanism} needs it");
+        let mut shapes = Vec::new();
+        for &name in &names {
+            shapes.push(inputs.need(name, &why)?.shape.clone());
+        }
+        let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
+        let out_shape = operator.out_shape(&shapes)?;
+        let update =
+            (mechanism == Mechanism::Mgk && options.mixture.inference == Inference::SoftEm).then(|| GaussianMixture {
+                mask,
+                score: options.mixture.score,
+                shifted: options.shifted(),
+                ..GaussianMixture::default()
+            });
+        Ok(Self { operator, names, out_shape, given, update })
+    }
+
+    pub fn run(&self, inputs: &Inputs, request: &Request) -> Result<BTreeMap<String, Tensor>, AttendError> {
+        let grad_out = match inputs.real.contains_key("grad_out") {
+            true => Some(inputs.need("grad_out", "gradients were asked for")?),
+            false => None,
+        };
+        if let Some(grad_out) = grad_out {
+            Error::check_shape("grad_out", &grad_out.shape, &self.out_shape)?;
+        }
+        let tensors: Vec<&Tensor> = self.names.iter().map(|name| &inputs.real[*name]).collect();
+        if !request.reference {
+            let all = self.names.iter().copied().zip(tensors.iter().copied());
+            all.chain(grad_out.map(|grad| ("grad_out", grad)))
+                .try_for_each(|(name, tensor)| check_narrow(name, tensor))?;
+        }
+        let mut results = BTreeMap::new();
+        let (out, lse, grads, prior) = if request.reference {
+            self.run_reference(&tensors, grad_out)
+        } else {
+            self.run_kernel(&tensors, grad_out)
+        };
+        if let Some(lse) = lse {
+            let q = &inputs.real["q"].shape;
+            results.insert("lse".to_owned(), Tensor { shape: q[..3].to_vec(), data: lse });
+        }
+        if let Some(prior) = prior {
+            let shape = inputs.real["log_prior"].shape.clone();
+            results.insert("prior_after".to_owned(), Tensor { shape, data: prior });
+        }
+        for (name, grad) in self.names.iter().zip(grads) {
+            if let (Some(shape), Some(data)) = (self.given.get(name), grad) {
+                results.insert(format!("grad.{name}"), Tensor { shape: shape.clone(), data });
+            }
+        }
+        results.insert("out".to_owned(), Tensor { shape: self.out_shape.clone(), data: out });
+        Ok(results)
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn run_reference(
+        &self,
+        tensors: &[&Tensor],
+        grad_out: Option<&Tensor>,
+    ) -> (Vec<f64>, Option<Vec<f64>>, Vec<Option<Vec<f64>>>, Option<Vec<f64>>) {
+        let views: Vec<_> = tensors.iter().map(|tensor| tensor.view()).collect();
+        let result = self.operator.reference(&views, grad_out.map(|grad| grad.data.as_slice()));
+        let prior = self.update.as_ref();
+        let prior = prior.map(|op| responsibilities(op, &views));
+        (result.out, result.lse, result.grads.into_iter().map(Some).collect(), prior)
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn run_kernel(
+        &self,
+        tensors: &[&Tensor],
+        grad_out: Option<&Tensor>,
+    ) -> (Vec<f64>, Option<Vec<f64>>, Vec<Option<Vec<f64>>>, Option<Vec<f64>>) {
+        let narrow = |data: &[f64]| data.iter().map(|x| *x as f32).collect::<Vec<f32>>();
+        let widen = |data: Vec<f32>| data.into_iter().map(f64::from).collect::<Vec<f64>>();
+        let data: Vec<Vec<f32>> = tensors.iter().map(|tensor| narrow(&tensor.data)).collect();
+        let views: Vec<_> = data.iter().zip(tensors).map(|(data, tensor)| View::new(data, &tensor.shape)).collect();
+        let mut out = vec![0.0; self.out_shape.iter().product()];
+        let saved = self.operator.forward(&views, &mut out);
+        let grads = match grad_out {
+            None => Vec::new(),
+            Some(grad) => {
+                let wanted = vec![true; views.len()];
+                self.operator.backward(&views, &out, &saved, &narrow(&grad.data), &wanted)
+            }
+        };
+        let lse = self.operator.has_lse().then(|| widen(saved.into_iter().next().expect("buffer 0 is the log")));
+        let prior = self.update.as_ref().map(|op| widen(op.responsibilities(&views)));
+        (widen(out), lse, grads.into_iter().map(|grad| grad.map(widen)).collect(), prior)
+    }
+}
