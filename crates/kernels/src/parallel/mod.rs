@@ -27,7 +27,11 @@ pub fn threads() -> usize {
 
 thread_local! {
     static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    static SHARED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
+
+/// Largest buffer, in floats, that a thread keeps between calls: 64 MiB.
+const SHARED_MOST: usize = 1 << 24;
 
 /// Lends `task` a buffer of `len` floats of arbitrary content, kept by the thread between calls.
 ///
@@ -42,11 +46,31 @@ pub fn with_scratch<R>(len: usize, task: impl FnOnce(&mut [f32]) -> R) -> R {
     result
 }
 
+/// Lends `call` a buffer of `len` floats of arbitrary content for what the tasks of one call share, kept by the calling
+/// thread: a large buffer that comes fresh from the system costs more time to be mapped than to be filled.
+///
+/// Beyond [`SHARED_MOST`] it is given back. A call inside `call` gets a buffer of its own.
+pub fn with_shared<R>(len: usize, call: impl FnOnce(&mut [f32]) -> R) -> R {
+    let mut buffer = SHARED.take();
+    if buffer.len() < len {
+        buffer = vec![0.0; len];
+    }
+    let result = call(&mut buffer[..len]);
+    if buffer.len() <= SHARED_MOST {
+        SHARED.replace(buffer);
+    }
+    result
+}
+
 /// Frees the scratch memory of all threads, so that what is measured next pays for its own.
 pub fn release_scratch() {
-    SCRATCH.take();
-    rayon::broadcast(|_| {
+    let release = || {
         SCRATCH.take();
+        SHARED.take();
+    };
+    release();
+    rayon::broadcast(|_| {
+        release();
     });
 }
 

@@ -114,8 +114,6 @@ pub(crate) struct RowScales {
     pub lse: Vec<f32>,
     pub tops: Vec<f32>,
     pub inverses: Vec<f32>,
-    /// What the band keeps for its backward pass: sums of features before and behind each span.
-    pub spans: Vec<f32>,
 }
 
 /// Gradients of `q`, `k` and `v`, in the layout of the call.
@@ -155,7 +153,7 @@ impl Operator for Scatterbrain {
             }
             _ => gathered::forward(self, inputs, out),
         };
-        vec![scales.lse, scales.tops, scales.inverses, scales.spans]
+        vec![scales.lse, scales.tops, scales.inverses]
     }
 
     fn backward(
@@ -166,8 +164,8 @@ impl Operator for Scatterbrain {
         grad_out: &[f32],
         wanted: &[bool],
     ) -> Vec<Option<Vec<f32>>> {
-        let [lse, tops, inverses, spans] = [0, 1, 2, 3].map(|n| saved[n].clone());
-        let scales = RowScales { lse, tops, inverses, spans };
+        let [lse, tops, inverses] = [0, 1, 2].map(|n| saved[n].clone());
+        let scales = RowScales { lse, tops, inverses };
         let grads = match self.kind() {
             SupportKind::Local | SupportKind::Empty | SupportKind::Full => {
                 let Grads { q, k, v } = self.problem(inputs).backward_band(self.radius(), out, &scales, grad_out);

@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::{
     Band, Grads, RowScales,
     forward::Tile,
-    span::{CHUNK, Span},
+    span::{CHUNK, Span, transpose},
     states::exponentiate,
 };
 use crate::{
@@ -41,6 +41,8 @@ struct Work<'s> {
     /// Slopes of the query features, `[n,m]`.
     phi: &'s mut [f32],
     q: &'s mut [f32],
+    /// Values of the near keys as columns, `[Dv,keys]`.
+    v_columns: &'s mut [f32],
 }
 
 /// The output, its gradient, and the denominators.
@@ -55,21 +57,11 @@ impl Band<'_> {
     pub fn backward(&self, out: &[f32], scales: &RowScales, grad_out: &[f32]) -> Grads {
         let problem = &self.problem;
         let shape = problem.shape;
-        let mut grads = Grads {
-            q: vec![0.0; problem.q.len()],
-            k: vec![0.0; problem.k.len()],
-            v: vec![0.0; problem.v.len()],
-        };
-        let computed;
-        let spans = if scales.spans.len() == self.streams() * self.spans() * self.kept() {
-            &scales.spans
-        } else {
-            computed = self.surround(&self.sum_atoms());
-            &computed
-        };
+        let mut grads =
+            Grads { q: vec![0.0; problem.q.len()], k: vec![0.0; problem.k.len()], v: vec![0.0; problem.v.len()] };
         let output = Output { out, grad: grad_out, scales };
         let mut given = vec![0.0f32; self.streams() * self.spans() * self.state.sums()];
-        {
+        self.with_surroundings(|spans| {
             let shared = [&mut grads.q, &mut grads.k, &mut grads.v].map(|x| Disjoint::new(&mut x[..]));
             let shared_given = Disjoint::new(&mut given);
             // Spans whose hulls share keys go one after the other.
@@ -83,13 +75,13 @@ impl Band<'_> {
                     let kept = &spans[number * self.kept()..][..self.kept()];
                     // SAFETY: the state of this span is this task's.
                     let given = unsafe { shared_given.range(number * self.state.sums(), self.state.sums()) };
-                    self.backward_span((b, hk, span), kept, output, &shared, given);
+                    self.backward_span((b, hk, span), stride, kept, output, &shared, given);
                 });
             }
             if self.state.features > 0 {
                 self.backward_far(spans, &given, &shared);
             }
-        }
+        });
         self.backward_direct(out, scales, grad_out, &mut grads);
         grads
     }
@@ -98,12 +90,27 @@ impl Band<'_> {
     fn stride(&self) -> usize {
         let reach = (0..self.spans()).map(|span| self.reach(span));
         let ends: Vec<_> = reach.collect();
-        (1..ends.len()).find(|&apart| (apart..ends.len()).all(|n| ends[n - apart].end <= ends[n].start)).unwrap_or(ends.len().max(1))
+        (1..ends.len())
+            .find(|&apart| (apart..ends.len()).all(|n| ends[n - apart].end <= ends[n].start))
+            .unwrap_or(ends.len().max(1))
+    }
+
+    /// Keys of a span that no span of an earlier turn has in its hull.
+    fn fresh(&self, span: usize, stride: usize) -> Range<usize> {
+        let turn = span % stride;
+        if turn == 0 {
+            return 0..usize::MAX;
+        }
+        // Turns count upwards along the sequence, from 0 again at each multiple of the stride.
+        let next = span + stride - turn;
+        let end = if next < self.spans() { self.reach(next).start } else { usize::MAX };
+        self.reach(span - 1).end..end
     }
 
     fn backward_span(
         &self,
         (b, hk, span): (usize, usize, usize),
+        stride: usize,
         kept: &[f32],
         output: Output,
         [grad_q, grad_k, grad_v]: &[Disjoint<f32>; 3],
@@ -111,38 +118,44 @@ impl Band<'_> {
     ) {
         let shape = self.problem.shape;
         let (m, width, values, hull) = (self.state.features, shape.head_width, shape.value_width, self.hull_len());
-        let loaded = self.span_scratch();
+        let loaded = self.span_scratch().sizes();
+        let [k, v, k_columns, phi, phi_columns, outside, running] = loaded;
         let keys = self.reach(span);
         let (near_keys, rows, len) = (keys.len(), self.tile, self.state.sums());
         let sizes = [
-            loaded.k,
-            loaded.v,
-            loaded.phi,
-            loaded.outside,
-            loaded.running,
-            rows * m,
+            k,
+            v,
+            k_columns,
+            phi,
+            phi_columns,
+            outside,
+            running,
+            shape.group() * super::SPAN * m,
             rows * hull,
             rows * hull,
             near_keys * width,
             near_keys * values,
             near_keys * m,
-            loaded.outside,
+            outside,
             rows * hull,
             rows * hull,
             rows * values,
             rows,
             rows * m,
             rows * width,
+            near_keys * values,
             rows,
         ];
         with_scratch(sizes.iter().sum(), |scratch| {
             let [
                 k,
                 v,
+                k_columns,
                 phi,
+                phi_columns,
                 outside,
                 running,
-                query_phi,
+                logs,
                 x,
                 g,
                 near_k,
@@ -155,14 +168,17 @@ impl Band<'_> {
                 delta,
                 slopes_phi,
                 q,
+                v_columns,
                 tops,
             ] = split(scratch, sizes);
-            let near = self.load((b, hk, span), kept, [k, v, phi, outside, running]);
+            let near = self.load((b, hk, span), kept, [k, v, k_columns, phi, phi_columns, outside, running]);
+            self.query_logs((b, hk, span), logs);
             for buffer in [&mut *near_k, &mut *near_v, &mut *near_phi, &mut *tile_states] {
                 buffer.fill(0.0);
             }
             let mut grads = NearGrads { k: near_k, v: near_v, phi: near_phi, outside: tile_states };
-            let mut work = Work { slopes, feature_slopes, grad, delta, phi: slopes_phi, q };
+            transpose(near.v, (near_keys, values), v_columns);
+            let mut work = Work { slopes, feature_slopes, grad, delta, phi: slopes_phi, q, v_columns };
             for (t, queries) in self.tiles(span).enumerate() {
                 let outside = &near.outside[t * len.min(near.outside.len())..];
                 for h in hk * shape.group()..(hk + 1) * shape.group() {
@@ -173,7 +189,7 @@ impl Band<'_> {
                         queries: queries.clone(),
                         hull: self.hull(queries.clone()),
                         tops: &mut tops[..n],
-                        phi: query_phi,
+                        phi: self.tile_logs(&queries, h % shape.group(), logs),
                         x,
                         g,
                     };
@@ -203,11 +219,19 @@ impl Band<'_> {
                 }
             }
             let (key_rows, value_rows) = (shape.key_rows(b, hk, 0), shape.value_rows(b, hk));
+            let fresh = self.fresh(span, stride);
             for (t, j) in keys.clone().enumerate() {
                 // SAFETY: no other span of this turn has this key in its hull.
                 let (k, v) = unsafe { (grad_k.row(&key_rows, j), grad_v.row(&value_rows, j)) };
-                simd::add_scaled(k, 1.0, &grads.k[t * width..(t + 1) * width]);
-                simd::add_scaled(v, 1.0, &grads.v[t * values..(t + 1) * values]);
+                let (near_k, near_v) = (&grads.k[t * width..(t + 1) * width], &grads.v[t * values..(t + 1) * values]);
+                if fresh.contains(&j) {
+                    // To add would read memory that has no page yet.
+                    k.copy_from_slice(near_k);
+                    v.copy_from_slice(near_v);
+                } else {
+                    simd::add_scaled(k, 1.0, near_k);
+                    simd::add_scaled(v, 1.0, near_v);
+                }
             }
         });
     }
@@ -278,17 +302,9 @@ impl Band<'_> {
             return;
         }
         let first = tile.hull.start - near.keys.start;
-        let v = Matrix { data: &near.v.data[first * near.v.row..], ..near.v };
+        let v = Matrix::rows(&work.v_columns[first..], near.keys.len());
         // dP over the denominators.
-        product(
-            (n, len, values),
-            1.0,
-            Matrix::rows(work.grad, values),
-            v.transposed(),
-            Write::Over,
-            work.slopes,
-            len,
-        );
+        product((n, len, values), 1.0, Matrix::rows(work.grad, values), v, Write::Over, work.slopes, len);
         let naive = self.problem.naive && m > 0;
         simd::vectorize(
             #[inline(always)]

@@ -23,7 +23,7 @@ pub(super) struct Tile<'s> {
     pub hull: Range<usize>,
     /// Row maxima, to base 2.
     pub tops: &'s mut [f32],
-    /// Query features `2^(l - top)`, `[n,m]`, 0 in rows without features.
+    /// Log features of the queries, then features `2^(l - top)`, `[n,m]`, 0 in rows without features.
     pub phi: &'s mut [f32],
     /// Scores to base 2, then exact weights, on the support; `[n,hull]`.
     pub x: &'s mut [f32],
@@ -39,19 +39,20 @@ impl Band<'_> {
     pub fn forward(&self, out: &mut [f32]) -> RowScales {
         let shape = self.problem.shape;
         let rows = shape.batch * shape.heads * shape.queries;
-        let spans = self.surround(&self.sum_atoms());
         let [mut lse, mut tops, mut inverses] = [(); 3].map(|()| vec![0.0f32; rows]);
         let written = Disjoint::new(out);
         let saved = [&mut lse, &mut tops, &mut inverses].map(|x| Disjoint::new(x));
-        for_each(self.streams() * self.spans(), |task| {
-            // Key heads run fastest: in the token-first layout they share pages.
-            let (b, rest) = (task / (self.spans() * shape.key_heads), task % (self.spans() * shape.key_heads));
-            let (span, hk) = (rest / shape.key_heads, rest % shape.key_heads);
-            let kept = &spans[((b * shape.key_heads + hk) * self.spans() + span) * self.kept()..][..self.kept()];
-            self.forward_span((b, hk, span), kept, &written, &saved);
+        self.with_surroundings(|spans| {
+            for_each(self.streams() * self.spans(), |task| {
+                // Key heads run fastest: in the token-first layout they share pages.
+                let (b, rest) = (task / (self.spans() * shape.key_heads), task % (self.spans() * shape.key_heads));
+                let (span, hk) = (rest / shape.key_heads, rest % shape.key_heads);
+                let kept = &spans[((b * shape.key_heads + hk) * self.spans() + span) * self.kept()..][..self.kept()];
+                self.forward_span((b, hk, span), kept, &written, &saved);
+            });
         });
         self.forward_direct(&written, [&mut lse, &mut tops, &mut inverses]);
-        RowScales { lse, tops, inverses, spans }
+        RowScales { lse, tops, inverses }
     }
 
     fn forward_span(
@@ -63,33 +64,35 @@ impl Band<'_> {
     ) {
         let shape = self.problem.shape;
         let (m, values, hull) = (self.state.features, shape.value_width, self.hull_len());
-        let loaded = self.span_scratch();
+        let [k, v, k_columns, phi, phi_columns, outside, running] = self.span_scratch().sizes();
         let sizes = [
-            loaded.k,
-            loaded.v,
-            loaded.phi,
-            loaded.outside,
-            loaded.running,
-            self.tile * m,
+            k,
+            v,
+            k_columns,
+            phi,
+            phi_columns,
+            outside,
+            running,
+            shape.group() * super::SPAN * m,
             self.tile * hull,
             self.tile * hull,
             self.tile * values,
         ];
         with_scratch(sizes.iter().sum(), |scratch| {
-            let [k, v, phi, outside, running, query_phi, x, g, sums] = split(scratch, sizes);
-            let near = self.load((b, hk, span), kept, [k, v, phi, outside, running]);
+            let [k, v, k_columns, phi, phi_columns, outside, running, logs, x, g, sums] = split(scratch, sizes);
+            let near = self.load((b, hk, span), kept, [k, v, k_columns, phi, phi_columns, outside, running]);
+            self.query_logs((b, hk, span), logs);
             for (t, queries) in self.tiles(span).enumerate() {
                 let outside = &near.outside[t * self.state.sums().min(near.outside.len())..];
                 for h in hk * shape.group()..(hk + 1) * shape.group() {
                     let start = (b * shape.heads + h) * shape.queries + queries.start;
                     // SAFETY: these rows of this head are this task's.
-                    let [lse, tops, inverses] =
-                        saved.each_ref().map(|x| unsafe { x.range(start, queries.len()) });
+                    let [lse, tops, inverses] = saved.each_ref().map(|x| unsafe { x.range(start, queries.len()) });
                     let mut tile = Tile {
                         queries: queries.clone(),
                         hull: self.hull(queries.clone()),
                         tops,
-                        phi: query_phi,
+                        phi: self.tile_logs(&queries, h % shape.group(), logs),
                         x,
                         g,
                     };
@@ -116,6 +119,22 @@ impl Band<'_> {
         });
     }
 
+    /// Log features of the queries of a span, for each query head of key head `hk`.
+    pub fn query_logs(&self, (b, hk, span): (usize, usize, usize), logs: &mut [f32]) {
+        let Some(map) = self.problem.features else { return };
+        let (shape, queries) = (self.problem.shape, self.span(span));
+        for (g, logs) in logs.chunks_exact_mut(super::SPAN * self.state.features).enumerate() {
+            let rows = shape.query_rows(b, hk * shape.group() + g).slice(queries.start, queries.len());
+            map.logs(Matrix::rows(&self.problem.q[rows.offset..], rows.stride), queries.len(), logs);
+        }
+    }
+
+    /// The part of one tile of query head `g` of its key head.
+    pub fn tile_logs<'l>(&self, queries: &Range<usize>, g: usize, logs: &'l mut [f32]) -> &'l mut [f32] {
+        let m = self.state.features;
+        &mut logs[(g * super::SPAN + queries.start % super::SPAN) * m..][..queries.len() * m]
+    }
+
     /// Columns of the hull of `queries` where some row needs features.
     pub fn corners(&self, queries: &Range<usize>, hull: &Range<usize>) -> Corners {
         let len = hull.len();
@@ -139,12 +158,9 @@ impl Band<'_> {
         let q = Matrix::rows(&self.problem.q[rows.offset..], rows.stride);
         let first = tile.hull.start.saturating_sub(near.keys.start);
         if self.radius.is_some() && len > 0 {
-            let k = Matrix { data: &near.k.data[first * near.k.row..], ..near.k };
+            let k = Matrix::rows(&near.k_columns[first..], near.keys.len());
             let factor = self.problem.scale * LOG2_E;
-            product((n, len, shape.head_width), factor, q, k.transposed(), Write::Over, tile.x, len);
-        }
-        if let Some(map) = self.problem.features {
-            map.logs(q, n, tile.phi);
+            product((n, len, shape.head_width), factor, q, k, Write::Over, tile.x, len);
         }
         let valid = self.problem.mask.valid_row(b);
         simd::vectorize(
@@ -165,10 +181,8 @@ impl Band<'_> {
                     if find_tops {
                         let mut top = simd::max(&row[support]);
                         if features {
-                            for (l, &scale) in phi.iter().zip(near.scales) {
-                                let sum = l + scale;
-                                top = if sum > top { sum } else { top };
-                            }
+                            let features = largest_sum(phi, near.scales);
+                            top = if features > top { features } else { top };
                         }
                         tile.tops[t] = if top == f32::NEG_INFINITY { 0.0 } else { top };
                     }
@@ -185,8 +199,8 @@ impl Band<'_> {
         );
         for columns in self.corners(&tile.queries, &tile.hull).0 {
             if !columns.is_empty() {
-                let phi = &near.phi[(first + columns.start) * m..];
-                let (left, right) = (Matrix::rows(tile.phi, m), Matrix::rows(phi, m).transposed());
+                let right = Matrix::rows(&near.phi_columns[first + columns.start..], near.keys.len());
+                let left = Matrix::rows(tile.phi, m);
                 product((n, columns.len(), m), 1.0, left, right, Write::Over, &mut tile.g[columns.start..], len);
             }
         }
@@ -276,4 +290,23 @@ pub(super) fn exponentials(x: &mut [f32], top: f32) -> f32 {
         *lane += *x;
     }
     simd::tree(lanes)
+}
+
+/// Largest `x_a + y_a`.
+#[inline(always)]
+fn largest_sum(x: &[f32], y: &[f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; simd::LANES];
+    let (x_blocks, x_rest) = x.as_chunks::<{ simd::LANES }>();
+    let (y_blocks, y_rest) = y.as_chunks::<{ simd::LANES }>();
+    for (x, y) in x_blocks.iter().zip(y_blocks) {
+        for l in 0..simd::LANES {
+            let sum = x[l] + y[l];
+            lanes[l] = if sum > lanes[l] { sum } else { lanes[l] };
+        }
+    }
+    for ((x, y), lane) in x_rest.iter().zip(y_rest).zip(&mut lanes) {
+        let sum = x + y;
+        *lane = if sum > *lane { sum } else { *lane };
+    }
+    simd::max(&lanes)
 }

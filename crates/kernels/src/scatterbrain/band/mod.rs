@@ -167,7 +167,7 @@ impl Problem<'_> {
     pub fn forward_band(&self, radius: Option<usize>, out: &mut [f32]) -> RowScales {
         let exact = self.exactly(radius, |scores| scores.forward(out));
         match exact.map(<[Vec<f32>; 3]>::try_from) {
-            Some(Ok([lse, tops, inverses])) => RowScales { lse, tops, inverses, spans: Vec::new() },
+            Some(Ok([lse, tops, inverses])) => RowScales { lse, tops, inverses },
             Some(Err(_)) => unreachable!("exact attention saves three numbers a row"),
             None => Band::new(self, radius).forward(out),
         }

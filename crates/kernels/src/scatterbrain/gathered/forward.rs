@@ -67,7 +67,7 @@ impl Call<'_> {
             // The backward pass of the low-rank part wants its signs back.
             None => inverses.iter_mut().zip(&low.inverses).for_each(|(x, low)| *x = x.copysign(*low)),
         }
-        RowScales { lse, tops, inverses, spans: low.spans }
+        RowScales { lse, tops, inverses }
     }
 
     /// Turns the low-rank output into numerators, each row in units that make its denominator about 1.

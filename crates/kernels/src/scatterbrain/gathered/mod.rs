@@ -98,7 +98,9 @@ impl UnitKeys {
             #[inline(always)]
             || {
                 let rows = self.keys.chunks_exact(self.width).zip(grad_keys.chunks_exact(self.width));
-                for ((key, dk), (dq, inverse)) in rows.zip(grad_queries.chunks_exact_mut(self.width).zip(&self.inverses)) {
+                for ((key, dk), (dq, inverse)) in
+                    rows.zip(grad_queries.chunks_exact_mut(self.width).zip(&self.inverses))
+                {
                     let along = simd::dot(key, dk);
                     simd::add_scaled(dq, *inverse, dk);
                     simd::add_scaled(dq, -inverse * along, key);
@@ -176,7 +178,8 @@ impl<'a> Call<'a> {
         };
         let real: Vec<Vec<u32>> = (0..rows).map(real).collect();
         let options = operator.support.clone().unwrap_or_default();
-        let drawn = |name| operator.inputs().iter().position(|input| *input == name).map_or(&[][..], |at| inputs[at].data);
+        let drawn =
+            |name| operator.inputs().iter().position(|input| *input == name).map_or(&[][..], |at| inputs[at].data);
         let supports = match options.kind {
             SupportKind::Smyrf => hashing::smyrf(&problem, options.rounds, options.cluster, drawn("directions")),
             SupportKind::Lsh => {
