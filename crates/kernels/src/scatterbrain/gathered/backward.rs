@@ -74,24 +74,28 @@ impl Call<'_> {
             let pairs = shape.batch * shape.key_heads;
             let parts = TASKS.div_ceil(pairs).min(shape.queries.div_ceil(PART)).max(1);
             let size = shape.queries.div_ceil(parts);
-            let [mut k, mut v] = [&grads.k, &grads.v].map(|grad| vec![0.0; parts * grad.len()]);
-            let shared = Shared { q: Disjoint::new(&mut grads.q), k: Disjoint::new(&mut k), v: Disjoint::new(&mut v) };
-            parallel::for_each(pairs * parts, |task| {
-                let (pair, part) = (task / parts, task % parts);
-                let (b, hk) = (pair / shape.key_heads, pair % shape.key_heads);
-                for h in hk * shape.group()..(hk + 1) * shape.group() {
-                    for pass in 0..self.supports.passes() {
-                        // A group lies in the part of its first query, the same in every pass.
-                        self.groups((b, h), pass, weigh, |meeting| {
-                            if meeting.queries[0] as usize / size == part {
-                                run(meeting, part, &shared);
-                            }
-                        });
+            let [k, v] = [grads.k.len(), grads.v.len()];
+            parallel::with_shared(parts * (k + v), |copies| {
+                copies.fill(0.0);
+                let [k, v] = parallel::split(copies, [parts * k, parts * v]);
+                let shared = Shared { q: Disjoint::new(&mut grads.q), k: Disjoint::new(k), v: Disjoint::new(v) };
+                parallel::for_each(pairs * parts, |task| {
+                    let (pair, part) = (task / parts, task % parts);
+                    let (b, hk) = (pair / shape.key_heads, pair % shape.key_heads);
+                    for h in hk * shape.group()..(hk + 1) * shape.group() {
+                        for pass in 0..self.supports.passes() {
+                            // A group lies in the part of its first query, the same in every pass.
+                            self.groups((b, h), pass, weigh, |meeting| {
+                                if meeting.queries[0] as usize / size == part {
+                                    run(meeting, part, &shared);
+                                }
+                            });
+                        }
                     }
-                }
+                });
+                add_parts(&mut grads.k, k);
+                add_parts(&mut grads.v, v);
             });
-            add_parts(&mut grads.k, &k);
-            add_parts(&mut grads.v, &v);
         } else {
             let shared = Shared::whole(&mut grads);
             // Query heads that share keys take turns; groups of one pass of one query head share neither queries nor keys.

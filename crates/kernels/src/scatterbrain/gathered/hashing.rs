@@ -259,29 +259,40 @@ fn hashes(data: &[f32], rows: Rows, rotation: &[f32], half: usize) -> Vec<u64> {
             let n = BLOCK.min(rows.count - start);
             let x = Matrix::rows(&data[rows.start(start)..], rows.stride);
             gemm::product((n, half, rows.width), 1.0, x, Matrix::rows(rotation, half), Write::Over, turned, half);
-            for (i, turned) in turned.chunks_exact(half).take(n).enumerate() {
-                let (index, best, second) = top_two(turned);
-                let clear = best - second > CLOSE * best;
-                let hash = if clear { index } else { careful_hash(rows.row(data, start + i), rotation, half) };
-                hashes.push(hash as u64);
-            }
+            simd::vectorize(
+                #[inline(always)]
+                || {
+                    for (i, turned) in turned.chunks_exact(half).take(n).enumerate() {
+                        let careful = || careful_hash(rows.row(data, start + i), rotation, half);
+                        hashes.push(clear_hash(turned).unwrap_or_else(careful) as u64);
+                    }
+                },
+            );
         }
     });
     hashes
 }
 
-/// The index of the largest of `values` and their negatives, its value, and the largest of the others.
-fn top_two(values: &[f32]) -> (usize, f32, f32) {
-    let (mut index, mut best, mut second) = (0, f32::NEG_INFINITY, f32::NEG_INFINITY);
-    let all = values.iter().copied().chain(values.iter().map(|value| -value));
-    for (at, value) in all.enumerate() {
-        if value > best {
-            (index, second, best) = (at, best, value);
-        } else if value > second {
-            second = value;
+/// The index of the largest of `values` and their negatives, where no other comes close.
+#[inline(always)]
+fn clear_hash(values: &[f32]) -> Option<usize> {
+    let mut lanes = [0.0f32; simd::LANES];
+    let (blocks, rest) = values.as_chunks::<{ simd::LANES }>();
+    for block in blocks {
+        for (lane, value) in lanes.iter_mut().zip(block) {
+            *lane = if value.abs() > *lane { value.abs() } else { *lane };
         }
     }
-    (index, best, second)
+    let best = lanes.iter().chain(rest).fold(0.0f32, |best, value| best.max(value.abs()));
+    let close = best - CLOSE * best;
+    let (mut count, mut at) = (0, 0);
+    for (a, value) in values.iter().enumerate() {
+        let hit = value.abs() >= close;
+        count += u32::from(hit);
+        at = if hit { a as u32 } else { at };
+    }
+    let at = at as usize;
+    (count == 1).then(|| if values[at] < 0.0 { values.len() + at } else { at })
 }
 
 /// The hash of one row in f64.
@@ -320,8 +331,10 @@ mod tests {
         let rotation = [0.6, -0.8, 0.1, 0.3, 0.2, -0.9];
         for x in [[1.0, 0.0], [0.0, 1.0], [0.0, -1.0], [-1.0, 0.2]] {
             let turned: Vec<f32> = (0..3).map(|a| x[0] * rotation[a] + x[1] * rotation[3 + a]).collect();
-            assert_eq!(top_two(&turned).0, careful_hash(&x, &rotation, 3));
+            assert_eq!(clear_hash(&turned), Some(careful_hash(&x, &rotation, 3)));
         }
-        assert_eq!(top_two(&[0.5, -0.7]), (3, 0.7, 0.5));
+        assert_eq!(clear_hash(&[0.5, -0.7]), Some(3));
+        assert_eq!(clear_hash(&[0.7, -0.7, 0.1]), None);
+        assert_eq!(careful_hash(&[0.0, 0.0], &rotation, 3), 0, "the lowest of equal hashes");
     }
 }
