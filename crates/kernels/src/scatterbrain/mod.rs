@@ -9,7 +9,7 @@ mod feature_map;
 mod gathered;
 
 use crate::{
-    AttentionShape, Decode, Error, Layout, Mask, Operator, Reference, Saved, View,
+    AttentionShape, Decode, Error, Layout, Mask, Operator, Reference, Saved, Softmax, View,
     features::FeatureKind,
     reference,
     support::{SupportKind, SupportOptions},
@@ -187,7 +187,17 @@ impl Operator for Scatterbrain {
     }
 
     fn decoder(&self) -> Option<Box<dyn Decode>> {
-        None
+        if !self.mask.causal || self.mask.valid.is_some() {
+            return None;
+        }
+        match self.kind() {
+            SupportKind::Full if !self.naive => {
+                let mask = self.mask.clone();
+                Softmax { layout: self.layout, mask, scale: self.scale, ..Softmax::default() }.decoder()
+            }
+            SupportKind::Local | SupportKind::Empty => Some(Box::new(band::Ring::new(self.clone(), self.radius()))),
+            _ => None,
+        }
     }
 }
 

@@ -72,7 +72,7 @@ pub fn log2(x: f32) -> f32 {
     p = p.mul_add(f, -1.666_805_8e-1);
     p = p.mul_add(f, 2.000_071_5e-1);
     p = p.mul_add(f, -2.499_999_4e-1);
-    p = p.mul_add(f, 3.333_333_1e-1);
+    p = p.mul_add(f, 0.333_333_3);
     let square = f * f;
     let ln = p.mul_add(square * f, square.mul_add(-0.5, f));
     ln.mul_add(std::f32::consts::LOG2_E, n as f32)

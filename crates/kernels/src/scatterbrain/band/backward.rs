@@ -54,7 +54,7 @@ struct Output<'a> {
 }
 
 impl Band<'_> {
-    pub fn backward(&self, out: &[f32], scales: &RowScales, grad_out: &[f32]) -> Grads {
+    pub(super) fn backward(&self, out: &[f32], scales: &RowScales, grad_out: &[f32]) -> Grads {
         let problem = &self.problem;
         let shape = problem.shape;
         let mut grads =
@@ -252,7 +252,8 @@ impl Band<'_> {
                 for (t, i) in tile.queries.clone().enumerate() {
                     let scaled = &mut work.grad[t * values..(t + 1) * values];
                     let inverse = inverses[t];
-                    if !(inverse > 0.0) {
+                    let walked = inverse > 0.0;
+                    if !walked {
                         // NaN may stand where the range of f32 was left.
                         scaled.fill(0.0);
                         work.delta[t] = 0.0;
@@ -268,7 +269,8 @@ impl Band<'_> {
         );
         let m = self.state.features;
         for (phi, &inverse) in tile.phi.chunks_exact_mut(m.max(1)).zip(inverses) {
-            if !(inverse > 0.0) && m > 0 {
+            let walked = inverse > 0.0;
+            if !walked && m > 0 {
                 phi.fill(0.0);
             }
         }
@@ -314,8 +316,8 @@ impl Band<'_> {
                     let row = t * len..(t + 1) * len;
                     let (x, g) = (&mut tile.x[row.clone()], &tile.g[row.clone()]);
                     let (slopes, feature_slopes) = (&mut work.slopes[row.clone()], &mut work.feature_slopes[row]);
-                    let inverse = inverses[t];
-                    if !(inverse > 0.0) {
+                    let walked = inverses[t] > 0.0;
+                    if !walked {
                         for row in [x, slopes, feature_slopes] {
                             row.fill(0.0);
                         }

@@ -55,7 +55,7 @@ impl Band<'_> {
     }
 
     /// Redoes the rows that the walk has marked.
-    pub fn forward_direct(&self, out: &Disjoint<f32>, [lse, tops, inverses]: [&mut Vec<f32>; 3]) {
+    pub(super) fn forward_direct(&self, out: &Disjoint<f32>, [lse, tops, inverses]: [&mut Vec<f32>; 3]) {
         let shape = self.problem.shape;
         let marked: Vec<usize> = (0..inverses.len()).filter(|&row| inverses[row] < 0.0).collect();
         let saved = [lse, tops, inverses].map(|x| Disjoint::new(&mut x[..]));
@@ -99,7 +99,7 @@ impl Band<'_> {
     }
 
     /// Adds what the rows done so give to the gradients.
-    pub fn backward_direct(&self, out: &[f32], scales: &RowScales, grad_out: &[f32], grads: &mut Grads) {
+    pub(super) fn backward_direct(&self, out: &[f32], scales: &RowScales, grad_out: &[f32], grads: &mut Grads) {
         let (shape, m) = (self.problem.shape, self.state.features);
         let Some(map) = self.problem.features else { return };
         let (width, tau) = (shape.head_width, self.problem.scale);

@@ -36,7 +36,7 @@ pub(super) struct Tile<'s> {
 pub(super) struct Corners(pub [Range<usize>; 2]);
 
 impl Band<'_> {
-    pub fn forward(&self, out: &mut [f32]) -> RowScales {
+    pub(super) fn forward(&self, out: &mut [f32]) -> RowScales {
         let shape = self.problem.shape;
         let rows = shape.batch * shape.heads * shape.queries;
         let [mut lse, mut tops, mut inverses] = [(); 3].map(|()| vec![0.0f32; rows]);
@@ -110,7 +110,9 @@ impl Band<'_> {
                         for (y, &x) in row.iter_mut().zip(&sums[i * values..]) {
                             *y = x * *inverse;
                         }
-                        if features && !(total > LEAST) {
+                        // NaN counts as lost too.
+                        let held = total > LEAST;
+                        if features && !held {
                             *inverse = -1.0;
                         }
                     }
@@ -120,7 +122,7 @@ impl Band<'_> {
     }
 
     /// Log features of the queries of a span, for each query head of key head `hk`.
-    pub fn query_logs(&self, (b, hk, span): (usize, usize, usize), logs: &mut [f32]) {
+    pub(super) fn query_logs(&self, (b, hk, span): (usize, usize, usize), logs: &mut [f32]) {
         let Some(map) = self.problem.features else { return };
         let (shape, queries) = (self.problem.shape, self.span(span));
         for (g, logs) in logs.chunks_exact_mut(super::SPAN * self.state.features).enumerate() {
@@ -130,13 +132,13 @@ impl Band<'_> {
     }
 
     /// The part of one tile of query head `g` of its key head.
-    pub fn tile_logs<'l>(&self, queries: &Range<usize>, g: usize, logs: &'l mut [f32]) -> &'l mut [f32] {
+    pub(super) fn tile_logs<'l>(&self, queries: &Range<usize>, g: usize, logs: &'l mut [f32]) -> &'l mut [f32] {
         let m = self.state.features;
         &mut logs[(g * super::SPAN + queries.start % super::SPAN) * m..][..queries.len() * m]
     }
 
     /// Columns of the hull of `queries` where some row needs features.
-    pub fn corners(&self, queries: &Range<usize>, hull: &Range<usize>) -> Corners {
+    pub(super) fn corners(&self, queries: &Range<usize>, hull: &Range<usize>) -> Corners {
         let len = hull.len();
         if self.state.features == 0 {
             return Corners([0..0, 0..0]);
@@ -151,7 +153,7 @@ impl Band<'_> {
     }
 
     /// Scores of the hull, row maxima (found anew, or given), query features, and their products in the corners.
-    pub fn score(&self, tile: &mut Tile, (b, h): (usize, usize), near: &Span, find_tops: bool) {
+    pub(super) fn score(&self, tile: &mut Tile, (b, h): (usize, usize), near: &Span, find_tops: bool) {
         let shape = self.problem.shape;
         let (n, len, m) = (tile.queries.len(), tile.hull.len(), self.state.features);
         let rows = shape.query_rows(b, h).slice(tile.queries.start, n);
@@ -208,7 +210,7 @@ impl Band<'_> {
 
     /// `keys` as columns of a hull.
     #[inline(always)]
-    pub fn columns(&self, keys: Range<usize>, hull: &Range<usize>) -> Range<usize> {
+    pub(super) fn columns(&self, keys: Range<usize>, hull: &Range<usize>) -> Range<usize> {
         let start = keys.start.clamp(hull.start, hull.end);
         start - hull.start..keys.end.clamp(start, hull.end) - hull.start
     }

@@ -10,6 +10,7 @@
 //! sums over atoms give what lies before and behind each span.
 
 mod backward;
+mod decode;
 mod direct;
 mod forward;
 mod span;
@@ -19,6 +20,7 @@ use std::ops::Range;
 
 use super::{Grads, Problem, RowScales};
 use crate::{Mask, tiled::Scores};
+pub(crate) use decode::Ring;
 use states::StateShape;
 
 /// Queries of a span: long enough that the sums kept for each are small beside its rows, short enough that those of its

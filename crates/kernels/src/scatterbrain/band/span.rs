@@ -46,24 +46,24 @@ pub(super) struct SpanScratch {
 
 impl SpanScratch {
     /// In the order in which [`Band::load`] takes them.
-    pub fn sizes(&self) -> [usize; 7] {
+    pub(super) fn sizes(&self) -> [usize; 7] {
         [self.k, self.v, self.k, self.phi, self.phi, self.outside, self.running]
     }
 }
 
 impl Band<'_> {
     /// Number of key heads of all batch rows.
-    pub fn streams(&self) -> usize {
+    pub(super) fn streams(&self) -> usize {
         self.problem.shape.batch * self.problem.shape.key_heads
     }
 
     /// Whether keys behind a tile are seen.
-    pub fn looks_ahead(&self) -> bool {
+    pub(super) fn looks_ahead(&self) -> bool {
         !self.problem.mask.causal
     }
 
     /// Floats of what is kept of a span: scales, the sums before it, and the sums behind it.
-    pub fn kept(&self) -> usize {
+    pub(super) fn kept(&self) -> usize {
         if self.state.features == 0 {
             return 0;
         }
@@ -72,12 +72,12 @@ impl Band<'_> {
 
     /// Whether key `j` of batch row `b` is real.
     #[inline(always)]
-    pub fn real(&self, b: usize, j: usize) -> bool {
+    pub(super) fn real(&self, b: usize, j: usize) -> bool {
         self.problem.mask.valid_row(b).is_none_or(|row| row[j] != 0)
     }
 
     /// Rows `keys`, in place, or copied to `buffer` where some are padding, whose rows become 0, or lie far apart.
-    pub fn rows<'t>(
+    pub(super) fn rows<'t>(
         &self,
         (data, rows): (&'t [f32], Rows),
         b: usize,
@@ -100,7 +100,7 @@ impl Band<'_> {
     }
 
     /// Of every span, its scales, and the sums before and behind it at these scales, `[B,Hk,spans,kept]`, lent to `call`.
-    pub fn with_surroundings<R>(&self, call: impl FnOnce(&[f32]) -> R) -> R {
+    pub(super) fn with_surroundings<R>(&self, call: impl FnOnce(&[f32]) -> R) -> R {
         let atoms = self.streams() * self.atoms.len() * self.state.len();
         let spans = self.streams() * self.spans() * self.kept();
         with_shared(atoms + spans, |buffer| {
@@ -204,7 +204,7 @@ impl Band<'_> {
         });
     }
 
-    pub fn span_scratch(&self) -> SpanScratch {
+    pub(super) fn span_scratch(&self) -> SpanScratch {
         let (shape, state) = (self.problem.shape, self.state);
         let keys = match self.hull_len() {
             0 => 0,
@@ -222,7 +222,7 @@ impl Band<'_> {
     }
 
     /// Loads span `span` of key head `hk`; `kept` is its part of [`Band::surround`].
-    pub fn load<'s>(
+    pub(super) fn load<'s>(
         &'s self,
         (b, hk, span): (usize, usize, usize),
         kept: &'s [f32],
