@@ -4,11 +4,13 @@
 //! the low-rank part over all keys has its own pass (with the final output and denominators), and the support adds the
 //! slopes of its exponentials and takes those of its products of features away.
 
+use std::ops::Range;
+
 use super::{
     Call,
     groups::{KEYS, QUERIES, Seen},
     lowrank, rows,
-    tile::{Meeting, PARTS, Tile, Weigh, gather},
+    tile::{Meeting, PARTS, PROMOTED, Tile, Weigh, gather},
 };
 use crate::{
     Rows,
@@ -52,6 +54,8 @@ struct Scratch<'s> {
     slopes_q: &'s mut [f32],
     slopes_k: &'s mut [f32],
     product: &'s mut [f32],
+    /// Slopes of the keys' features from promoted pairs.
+    promoted: &'s mut [f32],
 }
 
 impl Call<'_> {
@@ -195,6 +199,7 @@ impl Call<'_> {
             most * m,
             len * m,
             most * m,
+            len * m,
         ];
         let hk = meeting.h / shape.group();
         let query_rows = shape.query_rows(meeting.b, meeting.h);
@@ -202,9 +207,9 @@ impl Call<'_> {
         let key_rows = copy(shape.key_rows(meeting.b, hk, 0), part, self.problem.k.len());
         let value_rows = copy(shape.value_rows(meeting.b, hk), part, self.problem.v.len());
         parallel::with_scratch(own.iter().sum(), |scratch| {
-            let [tile, p, t, dout, dq, dk, dv, slopes_q, slopes_k, product] = parallel::split(scratch, own);
+            let [tile, p, t, dout, dq, dk, dv, slopes_q, slopes_k, product, promoted] = parallel::split(scratch, own);
             let tile = Tile::new(parallel::split::<PARTS>(tile, parts));
-            let mut s = Scratch { tile, p, t, dout, dq, dk, dv, slopes_q, slopes_k, product };
+            let mut s = Scratch { tile, p, t, dout, dq, dk, dv, slopes_q, slopes_k, product, promoted };
             for queries in meeting.queries.chunks(QUERIES) {
                 let n = queries.len();
                 self.load_queries(meeting, queries, &mut s.tile);
@@ -260,6 +265,9 @@ impl Call<'_> {
             let phi = (&mut s.tile.phi_q[..n * m], &s.tile.phi_k[..len * m]);
             let slopes = (&mut s.slopes_q[..n * m], &mut s.slopes_k[..len * m]);
             lowrank::slopes((n, len, m), s.tile.g, phi, s.product, slopes);
+            if let Weigh::Joint(_) = meeting.weigh {
+                simd::add_scaled(&mut s.slopes_k[..len * m], 1.0, &s.promoted[..len * m]);
+            }
             map.pull(&mut s.slopes_k[..len * m], k, len, s.dk, width);
         }
     }
@@ -275,6 +283,9 @@ impl Call<'_> {
     ) {
         let (len, f) = (keys.len(), self.factor());
         let first = (meeting.b * self.problem.shape.heads + meeting.h) * self.problem.shape.queries;
+        if let Weigh::Joint(_) = meeting.weigh {
+            s.promoted.fill(0.0);
+        }
         simd::vectorize(
             #[inline(always)]
             || {
@@ -295,7 +306,7 @@ impl Call<'_> {
                     }
                     self.hide(meeting, i, query, len, seen, &mut s.tile);
                     if let Weigh::Joint(homes) = meeting.weigh {
-                        homes.mark(meeting.support, self.positions, query, keys, &mut s.tile.marks[..len]);
+                        self.mark(meeting, homes, (i, query), keys, seen, &mut s.tile);
                     }
                     let t = &mut s.t[row.clone()][range.clone()];
                     t.iter_mut().for_each(|t| *t -= delta);
@@ -308,13 +319,30 @@ impl Call<'_> {
                         Weigh::Exact => rows::weigh(x, p, t, f, -top, inverse),
                         Weigh::Corrected => rows::weigh_corrected(x, g, p, t, features, f, exponents, inverse),
                         Weigh::Joint(_) => {
-                            let marks = &s.tile.marks[range];
+                            let marks = &s.tile.marks[range.clone()];
                             rows::weigh_joint(x, marks, g, p, t, features, f, exponents, inverse);
+                            self.promote(meeting, i, range, len, s);
                         }
                     }
                 }
             },
         );
+    }
+}
+
+impl Call<'_> {
+    /// Adds the slopes of the promoted pairs of row `i` and takes them out of the tile.
+    fn promote(&self, meeting: &Meeting, i: usize, range: Range<usize>, len: usize, s: &mut Scratch) {
+        let Some(map) = self.features_of(meeting) else { return };
+        let m = map.count();
+        for j in range {
+            if s.tile.marks[j] == PROMOTED {
+                let w = s.p[i * len + j] * s.t[i * len + j];
+                let slopes = (&mut s.slopes_q[i * m..(i + 1) * m], &mut s.promoted[j * m..(j + 1) * m]);
+                self.promoted_slopes(&map, (i, j, len), w, &mut s.tile, slopes);
+                s.tile.x[i * len + j] = 0.0;
+            }
+        }
     }
 }
 

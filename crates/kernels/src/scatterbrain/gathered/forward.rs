@@ -152,9 +152,6 @@ impl Call<'_> {
         (best, total, sums): (&mut [f32], &mut [f32], &mut [f32]),
     ) {
         let (len, width, f) = (keys.len(), self.problem.shape.value_width, self.factor());
-        if let Weigh::Joint(_) = meeting.weigh {
-            tile.g[..queries.len() * len].iter_mut().for_each(|g| *g = g.max(0.0));
-        }
         simd::vectorize(
             #[inline(always)]
             || {
@@ -168,7 +165,7 @@ impl Call<'_> {
                     }
                     self.hide(meeting, i, query, len, seen, tile);
                     if let Weigh::Joint(homes) = meeting.weigh {
-                        homes.mark(meeting.support, self.positions, query, keys, &mut tile.marks[..len]);
+                        self.mark(meeting, homes, (i, query), keys, seen, tile);
                     }
                     let row = &mut tile.x[i * len..][range.clone()];
                     let s = &tile.s[range.clone()];
@@ -185,6 +182,8 @@ impl Call<'_> {
                     }
                     let sum = match meeting.weigh {
                         Weigh::Exact => rows::exp(row, f, -top),
+                        // Such a row is done again, like all that come to no number.
+                        Weigh::Corrected if rows::lost(row, g, s, tile.r[i] - top) => f32::NAN,
                         Weigh::Corrected => rows::exp_corrected(row, g, s, f, -top, tile.r[i] - top),
                         Weigh::Joint(_) => rows::exp_joint(row, marks, g, s, f, -top, tile.r[i] - top),
                     };

@@ -3,6 +3,7 @@
 //! A score of negative infinity marks a pair that is not in the support. The product of the features of a pair is
 //! `g_j 2^(r + s_j)`; a factor so large that only a vanishing `g_j` goes with it is cut short.
 
+use super::tile::{PROMOTED, TINY};
 use crate::simd::{LANES, exp2, tree};
 
 /// Largest exponent of the factor of a product of features.
@@ -58,7 +59,8 @@ pub fn exp_corrected(x: &mut [f32], g: &[f32], s: &[f32], f: f32, u: f32, r: f32
     })
 }
 
-/// `x_j = 2^(x_j f + u)` where `on_j` is set, else `g_j 2^(r + s_j)`; returns the sum.
+/// `x_j = 2^(x_j f + u)` where `on_j` is set, by the support or because the pair is promoted, else `g_j 2^(r + s_j)`;
+/// returns the sum.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 pub fn exp_joint(x: &mut [f32], on: &[f32], g: &[f32], s: &[f32], f: f32, u: f32, r: f32) -> f32 {
@@ -112,7 +114,7 @@ pub fn weigh_corrected(
     }
 }
 
-/// The same for [`exp_joint`].
+/// The same for [`exp_joint`]. Pairs that are promoted enter neither `x`, which keeps their logarithm, nor `g`.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 pub fn weigh_joint(
@@ -130,7 +132,22 @@ pub fn weigh_joint(
         let high = if on != 0.0 { exp2(x.mul_add(f, u)) * scale } else { 0.0 };
         let low = if on != 0.0 { 0.0 } else { factor(r, *s) * scale };
         *p = high + *g * low;
-        *x = high * t;
+        *x = if on == PROMOTED { *x } else { high * t };
         *g = low * t;
     }
+}
+
+/// Whether a product of features that counts beside `2^top` has lost digits.
+#[inline(always)]
+pub fn lost(x: &[f32], g: &[f32], s: &[f32], r: f32) -> bool {
+    // The product is at most 2^top, so that it counts for nothing unless its factor is large.
+    const COUNTS: f32 = 70.0;
+    if crate::simd::max(s) + r <= COUNTS {
+        return false;
+    }
+    let mut lost = false;
+    for ((&x, &g), &s) in x.iter().zip(g).zip(s) {
+        lost |= x != f32::NEG_INFINITY && g < TINY && r + s > COUNTS;
+    }
+    lost
 }

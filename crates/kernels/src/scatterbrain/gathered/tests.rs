@@ -251,7 +251,7 @@ fn extreme_scores_stay_finite_and_right() {
             let support = SupportOptions { kind, radius: 3, globals: 2, cluster: 12, ..SupportOptions::default() };
             let label = format!("{kind:?} causal {}", mask.causal);
             let features = Some(FeatureKind::Hyperbolic);
-            let sample = Sample::new(operator(support, features, mask), Sizes(1, 2, 1, 40, 40), 8.0);
+            let sample = Sample::new(operator(support, features, mask), Sizes(1, 2, 1, 40, 40), 12.0);
             let (twin, kernel) = (sample.reference(), sample.kernel());
             report.compare(format!("{label}: out"), &wide(&kernel.out), &twin.out, 1e-4);
             for (seen, wanted) in kernel.grads.iter().flatten().zip(&twin.grads) {

@@ -10,6 +10,8 @@ use super::{
 use crate::{
     Rows,
     gemm::{self, Matrix, Write},
+    scatterbrain::FeatureMap,
+    simd,
 };
 
 /// How a pair is weighed.
@@ -38,6 +40,13 @@ pub struct Meeting<'a> {
     pub weigh: Weigh<'a>,
 }
 
+/// A product of scaled features below this has lost digits: scores far beyond a hundred can make one.
+pub const TINY: f32 = 7.888_609e-31;
+
+/// Mark of a pair off the support whose weight is formed from the logarithm of its product of features, which stands in
+/// place of the score.
+pub const PROMOTED: f32 = 2.0;
+
 /// Memory of one tile.
 #[derive(Debug)]
 pub struct Tile<'s> {
@@ -53,22 +62,24 @@ pub struct Tile<'s> {
     logs: &'s mut [f32],
     pub phi_q: &'s mut [f32],
     pub phi_k: &'s mut [f32],
+    /// Logarithms of the features of one key.
+    pair: &'s mut [f32],
     c: &'s mut [f32],
     pub r: &'s mut [f32],
     pub s: &'s mut [f32],
     /// Labels of the keys in earlier rounds.
     labels: &'s mut [f32],
-    /// Whether each key is in the support of one query.
+    /// Whether each key is in the support of one query, or [`PROMOTED`].
     pub marks: &'s mut [f32],
 }
 
 /// Parts of [`Tile`].
-pub const PARTS: usize = 13;
+pub const PARTS: usize = 14;
 
 impl<'s> Tile<'s> {
     pub fn new(parts: [&'s mut [f32]; PARTS]) -> Self {
-        let [q, k, v, x, g, logs, phi_q, phi_k, c, r, s, labels, marks] = parts;
-        Self { q, k, v, x, g, logs, phi_q, phi_k, c, r, s, labels, marks }
+        let [q, k, v, x, g, logs, phi_q, phi_k, pair, c, r, s, labels, marks] = parts;
+        Self { q, k, v, x, g, logs, phi_q, phi_k, pair, c, r, s, labels, marks }
     }
 }
 
@@ -93,7 +104,7 @@ impl Call<'_> {
         let m = self.correction.as_ref().map_or(0, |map| map.count());
         let g = if m > 0 { n * len } else { 0 };
         let rounds = self.supports.rounds();
-        [n * width, len * width, len * value_width, n * len, g, n * m, n * m, len * m, m, n, len, rounds * len, len]
+        [n * width, len * width, len * value_width, n * len, g, n * m, n * m, len * m, m, m, n, len, rounds * len, len]
     }
 
     /// Base-2 logarithm of a weight in units of `q.k`.
@@ -156,8 +167,54 @@ impl Call<'_> {
         }
     }
 
+    /// Marks keys of row `i` on the support, and those off it whose products of scaled features are tiny: these are formed
+    /// again, in the logarithm.
+    pub fn mark(
+        &self,
+        meeting: &Meeting,
+        homes: &Homes,
+        (i, query): (usize, u32),
+        keys: &[u32],
+        seen: &Seen,
+        tile: &mut Tile,
+    ) {
+        let (len, width) = (keys.len(), self.problem.shape.head_width);
+        homes.mark(meeting.support, self.positions, query, keys, &mut tile.marks[..len]);
+        let Some(map) = self.features_of(meeting) else { return };
+        let m = map.count();
+        for j in seen.range(i) {
+            if tile.marks[j] == 0.0 && tile.g[i * len + j] < TINY {
+                map.logs(Matrix::rows(&tile.k[j * width..], width), 1, tile.pair);
+                let log = lowrank::log_product(&tile.logs[i * m..(i + 1) * m], tile.pair);
+                tile.x[i * len + j] = log / self.factor();
+                tile.marks[j] = PROMOTED;
+            }
+        }
+    }
+
+    /// Adds to `slopes_q` and `slopes_k` those of the features of key `j` and row `i`, whose pair is promoted, for slope
+    /// `w` of the logarithm of their product.
+    pub fn promoted_slopes(
+        &self,
+        map: &FeatureMap,
+        (i, j, len): (usize, usize, usize),
+        w: f32,
+        tile: &mut Tile,
+        (slopes_q, slopes_k): (&mut [f32], &mut [f32]),
+    ) {
+        let (m, width) = (map.count(), self.problem.shape.head_width);
+        map.logs(Matrix::rows(&tile.k[j * width..], width), 1, tile.pair);
+        let log = tile.x[i * len + j] * self.factor();
+        let logs = tile.logs[i * m..(i + 1) * m].iter().zip(&*tile.pair);
+        for ((q, k), (a, b)) in slopes_q.iter_mut().zip(slopes_k).zip(logs) {
+            let slope = w * simd::exp2(a + b - log);
+            *q += slope;
+            *k += slope;
+        }
+    }
+
     /// The features that weighing takes.
-    pub fn features_of(&self, meeting: &Meeting) -> Option<crate::scatterbrain::FeatureMap<'_>> {
+    pub fn features_of(&self, meeting: &Meeting) -> Option<FeatureMap<'_>> {
         if matches!(meeting.weigh, Weigh::Exact) { None } else { self.correction }
     }
 }
