@@ -149,6 +149,10 @@ pub fn run(plan: &Plan, watch: &dyn Fn(&Measurement), stop: &AtomicBool) -> Resu
         }
         for case in &mut cases {
             check()?;
+            if all.is_empty() {
+                // What a process does once (threads, tables) is in the memory of none.
+                case.warm_up()?;
+            }
             case.warm_up()?;
         }
         for round in 0..plan.repeats {
