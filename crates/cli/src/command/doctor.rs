@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
-use regard_kernels::{AttentionOptions, Call, Mask, Mechanism, Operator, View, simd};
+use regard_kernels::{
+    AttentionOptions, Call, Mask, Mechanism, Operator, View, simd,
+    support::{SupportKind, SupportOptions},
+};
 use regard_lab::report::write_atomically;
 use serde_json::json;
 
@@ -31,7 +34,7 @@ struct Check {
 /// A check that failed.
 pub fn run(common: &Common) -> Outcome {
     let environment = environment();
-    let mut checks: Vec<Check> = Mechanism::ALL.iter().map(|mechanism| kernel(*mechanism)).collect();
+    let mut checks: Vec<Check> = variants().into_iter().map(|(name, options)| kernel(name, options)).collect();
     let given = std::env::var_os("REGARD_CACHE").map(PathBuf::from);
     checks.extend(cache_directory(given.as_deref()).map(|directory| writable(&directory)));
     let vectors = simd::instruction_set();
@@ -52,7 +55,7 @@ pub fn run(common: &Common) -> Outcome {
         println!("platform    {}", environment.platform);
         println!();
         for check in &checks {
-            println!("{:<5} {:<22} {}", if check.passed { "ok" } else { "FAIL" }, check.name, check.detail);
+            println!("{:<5} {:<30} {}", if check.passed { "ok" } else { "FAIL" }, check.name, check.detail);
         }
     }
     match checks.iter().filter(|check| !check.passed).count() {
@@ -61,10 +64,33 @@ pub fn run(common: &Common) -> Outcome {
     }
 }
 
+/// Every mechanism, Scatterbrain with every support that has a kernel of its own, by name.
+fn variants() -> Vec<(String, AttentionOptions)> {
+    let plain = |mechanism| AttentionOptions { mechanism, causal: true, ..AttentionOptions::default() };
+    let mut all: Vec<_> =
+        Mechanism::ALL.iter().map(|mechanism| (mechanism.name().to_owned(), plain(*mechanism))).collect();
+    use SupportKind::{Bigbird, Block, Longformer, Lsh, Smyrf};
+    for kind in [Longformer, Bigbird, Block, Smyrf, Lsh] {
+        let mut options = plain(Mechanism::Scatterbrain);
+        options.support = SupportOptions {
+            kind,
+            radius: 4,
+            globals: 2,
+            random: 1,
+            block: 8,
+            layout: Some(["10000", "11000", "10100", "00110", "01011"].map(String::from).to_vec()),
+            cluster: 8,
+            bucket: 8,
+            ..SupportOptions::default()
+        };
+        all.push((options.label(), options));
+    }
+    all
+}
+
 /// Forward and backward of a mechanism at small sizes against its twin.
-fn kernel(mechanism: Mechanism) -> Check {
-    let name = format!("kernel {mechanism}");
-    let options = AttentionOptions { mechanism, causal: true, ..AttentionOptions::default() };
+fn kernel(name: String, options: AttentionOptions) -> Check {
+    let name = format!("kernel {name}");
     match options.operator(Call { mask: Mask::causal(), ..Call::default() }) {
         Err(error) => Check { name, passed: false, detail: error.to_string() },
         Ok(operator) => {
@@ -86,6 +112,9 @@ fn distance(operator: &dyn Operator, options: &AttentionOptions) -> f64 {
         "log_prior" => vec![heads, components],
         "w_q" | "w_k" => vec![heads, WIDTH],
         "w_t" => vec![heads * WIDTH, heads * WIDTH],
+        "projection" => vec![options.features.rows, WIDTH],
+        "directions" => vec![options.support.rounds, WIDTH + 2],
+        "rotations" => vec![options.support.rounds, WIDTH, options.support.hash_values(TOKENS) / 2],
         _ => vec![1, heads, TOKENS, WIDTH],
     };
     let mut state = 1u64;
@@ -120,8 +149,9 @@ fn distance(operator: &dyn Operator, options: &AttentionOptions) -> f64 {
         // NaN must not pass for a small difference.
         most.fold(0.0f64, |most, x| if x.is_nan() { f64::INFINITY } else { most.max(x) }) / scale
     };
-    let grads =
-        grads.iter().zip(&twin.grads).map(|(grad, want)| grad.as_ref().map_or(f64::INFINITY, |g| apart(g, want)));
+    let learned = names.iter().map(|name| !operator.constants().contains(name));
+    let grads = grads.iter().zip(&twin.grads).zip(learned).filter(|(_, learned)| *learned);
+    let grads = grads.map(|((grad, want), _)| grad.as_ref().map_or(f64::INFINITY, |g| apart(g, want)));
     grads.fold(apart(&out, &twin.out), f64::max)
 }
 

@@ -45,7 +45,8 @@ fn mechanisms() -> Table {
     let columns = ["name", "what it is", "time", "memory", "decoder", "cross", "window", "source"];
     let mut table = Table::new("Mechanisms", columns.map(Column::text).to_vec())
         .note("Time, memory of a training step and decode state grow with the length N as listed.")
-        .note("smgk and smlk are mgk and mlk with keys.design=shifted.");
+        .note("smgk and smlk are mgk and mlk with keys.design=shifted.")
+        .note("sparse and scatterbrain are told apart by support.kind: local (of radius), longformer, bigbird, block, smyrf, lsh.");
     let yes = |truth: bool| if truth { "yes" } else { "no" };
     for mechanism in Mechanism::ALL {
         let facts = mechanism.facts();

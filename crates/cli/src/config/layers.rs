@@ -9,7 +9,7 @@ use toml::{
 
 use super::{RunConfig, preset};
 use crate::error::{Failure, Outcome};
-use regard_kernels::Mechanism;
+use regard_kernels::{Mechanism, mechanism::Fraction};
 use regard_nn::attention::AttentionConfig;
 use regard_tasks::data::TaskName;
 
@@ -199,7 +199,8 @@ impl Layers {
             // An element of a list came from where the list did.
             let list = key.split('[').next().unwrap_or(&key);
             let place = self.origins.get(list).map_or(String::new(), |origin| format!("{origin}: "));
-            Failure::usage(format!("{place}{key}: {problem}"))
+            let near = nearest_variant(&problem);
+            Failure::usage(format!("{place}{key}: {problem}{near}"))
         })
     }
 
@@ -282,6 +283,15 @@ fn nearest<'a>(seen: &str, names: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
+/// The same for a problem such as "unknown variant `smyfr`, expected one of `local`, `smyrf`".
+fn nearest_variant(problem: &str) -> String {
+    let mut quoted = problem.split('`').skip(1).step_by(2);
+    match quoted.next() {
+        Some(seen) if problem.starts_with("unknown variant") => nearest(seen, quoted),
+        _ => String::new(),
+    }
+}
+
 fn line_of(text: &str, at: usize) -> usize {
     1 + text.as_bytes()[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count()
 }
@@ -310,6 +320,9 @@ fn plain(value: &DeValue) -> Option<Value> {
 fn schema() -> Table {
     let mut full = RunConfig::default();
     full.attention = AttentionConfig { key_value_heads: Some(1), window: Some(1), ..full.attention };
+    full.attention.budget = Fraction::new(1.0).ok();
+    full.attention.support.layout = Some(vec!["1".into()]);
+    full.attention.support.hash_values = Some(2);
     full.model.head_width = Some(1);
     full.task.seed = Some(1);
     let path = Some(std::path::PathBuf::from("file"));
@@ -401,6 +414,49 @@ mod tests {
             message.starts_with("--set: model.width: ") && message.ends_with("expected a whole number from 0"),
             "{message}"
         );
+    }
+
+    #[test]
+    fn wrong_variants_name_a_near_one() {
+        let mut layers = Layers::new();
+        layers.assign("support.kind=smyfr", "--set").unwrap();
+        let message = layers.resolve().unwrap_err().message;
+        assert!(message.starts_with("--set: support.kind: ") && message.contains("did you mean 'smyrf'?"), "{message}");
+        let mut layers = Layers::new();
+        layers.assign("support.kind=planets", "--set").unwrap();
+        assert!(!layers.resolve().unwrap_err().message.contains("did you mean"));
+    }
+
+    #[test]
+    fn options_of_supports_and_features_by_text() {
+        let mut layers = Layers::new();
+        for assignment in [
+            "budget=1/8",
+            "support.kind=block",
+            "support.layout=110,011",
+            "support.hash_values=8",
+            "features.rows_drawn=iid",
+            "scatterbrain.sparse_share=1",
+        ] {
+            layers.assign(assignment, "--set").unwrap();
+        }
+        layers.environment([("REGARD_SUPPORT__BLOCK".into(), "4".into())].into_iter()).unwrap();
+        let config = layers.resolve().unwrap();
+        let attention = &config.attention;
+        assert_eq!(attention.budget.unwrap().value(), 0.125);
+        assert_eq!(attention.support.layout, Some(vec!["110".into(), "011".into()]));
+        assert_eq!((attention.support.block, attention.support.hash_values), (4, Some(8)));
+        assert_eq!(attention.scatterbrain.sparse_share, 1.0);
+        let mut again = Layers::new();
+        again.text(&config.to_toml(), "config.toml").unwrap();
+        assert_eq!(again.resolve().unwrap(), config);
+        let (label, _) = config.candidate("sparse:support.kind=smyrf,budget=0.5").unwrap();
+        assert!(label.starts_with("smyrf-support.kind=smyrf-budget=0.5-2-rounds-clusters-of-"), "{label}");
+        layers.assign("budget=1", "--set").unwrap();
+        assert_eq!(layers.resolve().unwrap().attention.budget.unwrap().value(), 1.0);
+        layers.assign("budget=3/2", "--set").unwrap();
+        let message = layers.resolve().unwrap_err().message;
+        assert!(message.contains("budget: budget is") && message.contains("at most 1"), "{message}");
     }
 
     #[test]

@@ -16,7 +16,10 @@ use regard_tasks::{data::TaskConfig, train::TrainConfig};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use crate::error::{Failure, Outcome};
+use crate::{
+    command::cost::{longest, sizes},
+    error::{Failure, Outcome},
+};
 
 /// Everything that defines a run. In files the keys of the attention stand at the top (`mechanism`, `heads`,
 /// `keys.components`), beside the tables `model`, `task`, `train` and `compare`.
@@ -56,6 +59,9 @@ impl Default for CompareConfig {
 
 /// Most keys a position: far more than any mixture has, few enough that their priors and variances fit anywhere.
 const MOST_COMPONENTS: usize = 1024;
+
+/// Most rows of a projection, rounds of hashing and values of a hash: what they draw is held by every layer.
+const MOST_DRAWN: usize = 1 << 16;
 
 /// What counts and sizes are.
 const WHOLE: &str = "a whole number from 0";
@@ -103,6 +109,16 @@ impl RunConfig {
         if components > MOST_COMPONENTS {
             return Err(("keys.components".into(), format!("is {components}, expected at most {MOST_COMPONENTS}")));
         }
+        let (features, support) = (&attention.features, &attention.support);
+        for (key, size, most) in [
+            ("features.rows", features.rows, MOST_DRAWN),
+            ("support.rounds", support.rounds, MOST_COMPONENTS),
+            ("support.hash_values", support.hash_values.unwrap_or(0), MOST_DRAWN),
+        ] {
+            if size > most {
+                return Err((key.into(), format!("is {size}, expected at most {most}")));
+            }
+        }
         Ok(Self {
             seed,
             attention,
@@ -135,13 +151,22 @@ impl RunConfig {
                  data and the recipe are the same for all"
             )));
         }
-        let label = if overrides.is_empty() {
-            config.attention.label()
-        } else {
-            let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' || c == '=' { c } else { '-' };
-            format!("{} {overrides}", config.attention.label()).chars().map(plain).collect()
-        };
-        Ok((label, config))
+        let attention = &config.attention;
+        let mut label = attention.label();
+        if !overrides.is_empty() {
+            label = format!("{label} {overrides}");
+        }
+        if attention.budget.is_some() {
+            let context = longest(&config);
+            // A language model is causal whatever the key says.
+            let options = sizes(&config, None, context).attention.options;
+            let sizes = options.within_budget(context, context, config.model.head_width(attention))?.sizes();
+            if !sizes.is_empty() {
+                label = format!("{label} {}", sizes.replace(", ", " "));
+            }
+        }
+        let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' || c == '=' { c } else { '-' };
+        Ok((label.chars().map(plain).collect(), config))
     }
 
     /// The first key that makes another run of `self` than of `other`, with both values. What may change when a run is

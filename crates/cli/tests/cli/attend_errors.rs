@@ -13,6 +13,7 @@ use crate::{
 
 const USAGE: i32 = 2;
 const DATA: i32 = 3;
+const BUDGET: i32 = 5;
 
 /// A directory with an input file, made from a golden case.
 struct Setting {
@@ -274,6 +275,121 @@ fn options_that_do_not_exist_or_do_not_fit() {
         let option = format!("keys.components={components}");
         Setting::new("smgk", &shiftless.bytes()).fails(&["--set", &option], USAGE, &parts);
     }
+}
+
+#[test]
+fn tensors_of_supports_and_features_that_do_not_fit() {
+    let reshape = |name: &'static str, shape: &'static [usize]| {
+        move |file: &mut File| file.0.get_mut(name).unwrap().shape = shape.to_vec()
+    };
+    spoiled(
+        "performer",
+        "performer_plain",
+        reshape("projection", &[88]),
+        &["'projection' has shape [88]", "[rows, 8]"],
+    );
+    let wide = reshape("projection", &[8, 11]);
+    spoiled("scatterbrain", "scatterbrain_empty", wide, &["'projection' has shape [8, 11]", "[rows, 8]"]);
+    spoiled(
+        "performer",
+        "performer_plain",
+        |file| file.spoil("projection", 9, f64::NAN),
+        &["'projection' holds NaN at [1, 1]"],
+    );
+    let fails =
+        |mechanism: &'static str, case: &str, change: &dyn Fn(&mut File), options: &[&str], code, parts: &[&str]| {
+            let mut file = File::golden(case);
+            change(&mut file);
+            let options: Vec<&str> = options.iter().flat_map(|option| ["--set", option]).collect();
+            Setting::new(mechanism, &file.bytes()).fails(&options, code, parts);
+        };
+    let same = |_: &mut File| {};
+    fails("performer", "performer_plain", &same, &["features.rows=12"], USAGE, &["features.rows is 12, expected 11"]);
+    fails("performer", "performer_plain", &same, &["features.rows=0"], USAGE, &["features.rows is 0, expected 11"]);
+    fails("performer", "performer_plain", &same, &["features.kind=elu"], USAGE, &["'elu' with performer", "'linear'"]);
+    fails(
+        "performer",
+        "performer_plain",
+        &same,
+        &["features.rows=99999999999"],
+        USAGE,
+        &["features.rows", "at most 65536"],
+    );
+
+    let smyrf = &["support.kind=smyrf", "support.cluster=8"];
+    let wide = reshape("directions", &[2, 5]);
+    fails("sparse", "smyrf_1", &wide, smyrf, DATA, &["'directions' has shape [2, 5]", "[2, 10]"]);
+    let rounds = &["support.kind=smyrf", "support.rounds=2"];
+    fails("sparse", "smyrf_1", &same, rounds, USAGE, &["support.rounds is 2, expected 1"]);
+    fails("sparse", "smyrf_1", &same, &["support.kind=smyrf", "support.cluster=0"], USAGE, &["support.cluster is 0"]);
+    fails("sparse", "smyrf_1", &same, &["support.kind=smyfr"], USAGE, &["support.kind", "did you mean 'smyrf'?"]);
+
+    let lsh = &["support.kind=lsh", "support.bucket=11"];
+    let shorter = |file: &mut File| {
+        let data = file.real("v");
+        file.put("v", &[1, 2, 30, 5], &data[..300]);
+    };
+    fails("sparse", "lsh_1", &shorter, lsh, DATA, &["'v' has shape [1, 2, 30, 5]", "33 tokens, as q", "lsh"]);
+    let fewer = |file: &mut File| {
+        let data = file.real("v");
+        file.put("v", &[1, 1, 33, 5], &data[..165]);
+    };
+    fails("sparse", "lsh_1", &fewer, lsh, USAGE, &["key_value_heads is 1", "as many as heads"]);
+    let odd = reshape("rotations", &[2, 4, 2]);
+    fails("sparse", "lsh_1", &odd, lsh, DATA, &["'rotations' has shape [2, 4, 2]", "[2, 8,"]);
+    let values = &["support.kind=lsh", "support.hash_values=6"];
+    fails("sparse", "lsh_1", &same, values, USAGE, &["support.hash_values is 6, expected 4"]);
+    let bare = |file: &mut File| file.remove("rotations");
+    fails(
+        "sparse",
+        "lsh_1",
+        &bare,
+        &["support.kind=lsh", "support.hash_values=5"],
+        USAGE,
+        &["support.hash_values is 5", "even"],
+    );
+    let missing = |file: &mut File| file.remove("v");
+    fails("sparse", "lsh_1", &missing, lsh, DATA, &["tensor 'v' is missing"]);
+
+    let block = &["support.kind=block", "support.block=5"];
+    let flat = reshape("layout", &[25]);
+    fails("sparse", "block_sparse", &flat, block, DATA, &["'layout' has shape [25]", "2 axes"]);
+    let few = |file: &mut File| {
+        file.put("layout", &[4, 4], &[1.0; 16]);
+    };
+    fails("sparse", "block_sparse", &few, block, DATA, &["'layout' has shape [4, 4]", "[5, 5]"]);
+    let bare = |file: &mut File| file.remove("layout");
+    fails("sparse", "block_sparse", &bare, block, USAGE, &["support.layout is missing", "'block'"]);
+    let ragged = &["support.kind=block", "support.layout=11,1"];
+    fails("sparse", "block_sparse", &bare, ragged, USAGE, &["support.layout", "equal length"]);
+}
+
+#[test]
+fn combinations_and_budgets_that_cannot_be() {
+    let case = "scatterbrain_local_plain";
+    let set = |options: &[&'static str]| options.iter().flat_map(|option| ["--set", option]).collect::<Vec<_>>();
+    refused(
+        "scatterbrain",
+        case,
+        &set(&["scatterbrain.combination=gated"]),
+        &["scatterbrain.combination is 'gated'", "layer"],
+    );
+    refused("scatterbrain", case, &set(&["scatterbrain.sparse_share=1.5"]), &["scatterbrain.sparse_share is 1.5"]);
+    refused("scatterbrain", case, &set(&["window=3"]), &["window is set with scatterbrain"]);
+    refused("scatterbrain", case, &["--scale=-1"], &["scale is -1", "positive"]);
+    refused("sparse", case, &set(&["budget=0"]), &["budget is 0", "above 0"]);
+    refused("sparse", case, &set(&["budget=1/0"]), &["budget is '1/0'"]);
+    // The file has 11 rows; half of 23 entries leaves features for one.
+    let rows = ["features.rows is 1, expected 11"];
+    refused("scatterbrain", case, &set(&["budget=1/2", "features.kind=hyperbolic"]), &rows);
+    let elu = set(&["budget=1/2", "features.kind=elu"]);
+    refused("scatterbrain", case, &elu, &["budget is set with elu features", "hyperbolic"]);
+    let small = set(&["budget=0.05"]);
+    Setting::new("scatterbrain", &File::golden(case).bytes()).fails(
+        &small,
+        BUDGET,
+        &["budget is 0.05", "at least 0.05798"],
+    );
 }
 
 #[test]

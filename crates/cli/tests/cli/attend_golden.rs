@@ -16,12 +16,13 @@ use tempfile::TempDir;
 
 use crate::{
     program::{Ended, argument, regard, run},
-    tensors::File,
+    tensors::{File, Stored},
 };
 
-const MECHANISMS: [&str; 6] = ["softmax", "gaussian", "mgk", "linear", "mlk", "fastformer"];
+const MECHANISMS: [&str; 9] =
+    ["softmax", "gaussian", "mgk", "linear", "mlk", "performer", "sparse", "scatterbrain", "fastformer"];
 /// Those with scores to be normalised, whose logarithm of the sum is an output.
-const WITH_LSE: [&str; 3] = ["softmax", "gaussian", "mgk"];
+const WITH_LSE: [&str; 6] = ["softmax", "gaussian", "mgk", "performer", "sparse", "scatterbrain"];
 /// Float64 implementations of one formula agree to this.
 const FLOAT64_BOUND: f64 = 1e-10;
 /// A single float32 rounding, relative to the largest element.
@@ -39,12 +40,20 @@ fn arguments(case: &Case) -> Vec<String> {
         ("keys", "keys.design"),
         ("scores", "fastformer.scores"),
         ("sharing", "fastformer.sharing"),
+        ("features", "features.kind"),
+        ("support", "support.kind"),
     ];
     for (option, key) in keys {
         match (option, text(option)) {
             // The variances are in the file then; hard inference has no prior.
             (_, None) | ("variances", Some("list")) | ("prior", Some("none")) => {}
             (_, Some(value)) => arguments.extend(["--set".into(), format!("{key}={value}")]),
+        }
+    }
+    for option in ["radius", "globals", "block", "cluster", "rounds", "bucket", "hash_values", "cyclic"] {
+        // How many rounds there are is in the file.
+        if let Some(value) = case.options.get(option).filter(|_| option != "rounds") {
+            arguments.extend(["--set".into(), format!("support.{option}={value}")]);
         }
     }
     if case.options.get("causal") == Some(&Value::Bool(true)) {
@@ -69,7 +78,7 @@ fn attend(arguments: &[String], input: &Path, folder: &Path, name: &str, further
 /// Calls `work` with every case of our mechanisms, on all processors.
 fn each_case(work: impl Fn(&Case, &Mutex<Report>) + Sync) {
     let cases: Vec<_> = cases().into_iter().filter(|case| MECHANISMS.contains(&&*case.mechanism)).collect();
-    assert_eq!(cases.len(), 57, "cases of {MECHANISMS:?}");
+    assert_eq!(cases.len(), 103, "cases of {MECHANISMS:?}");
     let (next, report) = (AtomicUsize::new(0), Mutex::new(Report::new()));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, NonZero::get) {
@@ -133,9 +142,18 @@ fn float32_files_give_the_same_numbers_in_float32() {
     let folder = TempDir::new().unwrap();
     each_case(|case, report| {
         // One case a family of options is enough here.
-        if !["softmax_bias", "mgk_causal_padding", "smgk_m2", "mlk_m3_padding", "fastformer_paper"]
-            .contains(&case.name())
-        {
+        let names = [
+            "softmax_bias",
+            "mgk_causal_padding",
+            "smgk_m2",
+            "mlk_m3_padding",
+            "fastformer_paper",
+            "performer_causal",
+            "block_sparse",
+            "scatterbrain_smyrf_causal_padding",
+            "lsh_2_padding",
+        ];
+        if !names.contains(&case.name()) {
             return;
         }
         let wide = golden::folder().join(&case.file);
@@ -281,9 +299,95 @@ fn what_is_drawn_depends_on_the_seed_alone() {
 }
 
 #[test]
+fn projections_and_hashes_that_are_not_given_are_drawn_by_seed() {
+    let folder = TempDir::new().unwrap();
+    for (name, drawn, more) in [
+        ("performer_plain", "projection", &["--set", "features.rows_drawn=iid"][..]),
+        ("smyrf_3", "directions", &["--set", "support.rounds=1"]),
+        ("lsh_1", "rotations", &["--set", "support.hash_values=8"]),
+    ] {
+        let case = cases().into_iter().find(|case| case.name() == name).unwrap();
+        let mut file = File::golden(name);
+        file.remove(drawn);
+        let input = folder.path().join("input.safetensors");
+        file.write(&input);
+        let mut arguments = arguments(&case);
+        if name == "lsh_1" {
+            arguments.retain(|argument| !argument.starts_with("support.hash_values"));
+            arguments.retain(|argument| argument != "--set");
+            let options = arguments.split_off(3);
+            arguments.extend(options.into_iter().flat_map(|option| ["--set".to_owned(), option]));
+        }
+        let draw = |further: &[&str]| attend(&arguments, &input, folder.path(), "out", further).unwrap();
+        let first = draw(&["--seed", "3"]);
+        assert!(!first.0.contains_key(&format!("grad.{drawn}")) && first.0.contains_key("grad.q"), "{name}");
+        assert_eq!(first.0, draw(&["--seed", "3"]).0, "{name}");
+        assert_ne!(first.0, draw(&["--seed", "4"]).0, "{name}");
+        assert_ne!(first.0, draw(&[&["--seed", "3"], more].concat()).0, "{name}");
+    }
+}
+
+#[test]
+fn a_layout_may_stand_in_the_options_or_be_of_any_number() {
+    let folder = TempDir::new().unwrap();
+    let case = cases().into_iter().find(|case| case.name() == "block_sparse").unwrap();
+    let file = File::golden("block_sparse");
+    let layout = file.tensor("layout").bytes.clone();
+    let run = |file: &File, arguments: &[String], name: &str| {
+        let input = folder.path().join("input.safetensors");
+        file.write(&input);
+        attend(arguments, &input, folder.path(), name, &["--reference"]).unwrap().0
+    };
+    let expected = run(&file, &arguments(&case), "bytes");
+    let wide: Vec<f64> = layout.iter().map(|seen| f64::from(*seen)).collect();
+    let mut real = file.clone();
+    real.put("layout", &[5, 5], &wide);
+    assert_eq!(run(&real, &arguments(&case), "real"), expected);
+    let mut long = file.clone();
+    let bytes = layout.iter().flat_map(|seen| u64::from(*seen).to_le_bytes()).collect();
+    long.0.insert("layout".into(), Stored { dtype: Dtype::I64, shape: vec![5, 5], bytes });
+    assert_eq!(run(&long, &arguments(&case), "long"), expected);
+    // The number of blocks tells how long they are.
+    let blocks = ["attend", "--mechanism", "sparse", "--set", "support.kind=block"].map(String::from);
+    assert_eq!(run(&file, &blocks, "unsized"), expected);
+    let mut bare = file.clone();
+    bare.remove("layout");
+    let rows: Vec<String> =
+        layout.chunks_exact(5).map(|row| row.iter().map(|seen| if *seen == 0 { '0' } else { '1' }).collect()).collect();
+    let option = ["--set".to_owned(), format!("support.layout={}", rows.join(","))];
+    assert_eq!(run(&bare, &[&arguments(&case)[..], &option].concat(), "option"), expected);
+}
+
+#[test]
+fn a_budget_sets_sizes_for_the_tokens_of_the_file() {
+    let folder = TempDir::new().unwrap();
+    let mut file = File::golden("scatterbrain_local_hyperbolic");
+    file.remove("projection");
+    let input = folder.path().join("input.safetensors");
+    file.write(&input);
+    let run = |options: &[&str]| {
+        let options = options.iter().flat_map(|option| ["--set".to_owned(), (*option).to_owned()]);
+        let arguments: Vec<String> =
+            ["attend", "--mechanism", "scatterbrain"].map(String::from).into_iter().chain(options).collect();
+        attend(&arguments, &input, folder.path(), "out", &["--seed", "1"]).unwrap().0
+    };
+    // Half of 33 entries: 12.4 for the support, 4.1 for the features.
+    assert_eq!(run(&["budget=1/2"]), run(&["support.radius=5", "features.rows=2"]));
+    assert_ne!(run(&["budget=1/2"]), run(&["support.radius=4", "features.rows=2"]));
+}
+
+#[test]
 fn any_number_of_threads_gives_the_same_bits() {
     let folder = TempDir::new().unwrap();
-    for name in ["softmax_causal_padding", "smgk_m3_causal_padding", "linear_gqa", "fastformer_causal"] {
+    for name in [
+        "softmax_causal_padding",
+        "smgk_m3_causal_padding",
+        "linear_gqa",
+        "fastformer_causal",
+        "performer_causal_hyperbolic_padding",
+        "scatterbrain_large",
+        "lsh_4_causal",
+    ] {
         let case = cases().into_iter().find(|case| case.name() == name).unwrap();
         let input = golden::folder().join(&case.file);
         let [one, three] = ["1", "3"]

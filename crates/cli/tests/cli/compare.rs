@@ -189,3 +189,18 @@ fn an_entry_may_have_options_of_its_own() {
     let own = text(out.join(labels[0]).join("seed-1/config.toml"));
     assert!(own.contains("heads = 1") && own.contains("components = 3"), "{own}");
 }
+
+#[test]
+fn one_mechanism_may_be_compared_with_several_supports() {
+    let folder = TempDir::new().unwrap();
+    let out = folder.path().join("comparison");
+    let entries = "compare.mechanisms=[\"scatterbrain\", \"scatterbrain:support.kind=smyrf,support.cluster=4\", \
+                   \"scatterbrain:scatterbrain.combination=gated,support.radius=2\", \"sparse:support.kind=lsh\", \
+                   \"performer:budget=1/2\"]";
+    let short = ["--set", entries, "--set", "compare.seeds=1", "--set", "train.steps=6", "--json"];
+    let json = Ended::of(&mut compare(&out, &short)).json();
+    let labels: Vec<_> = json["runs"].as_array().unwrap().iter().map(|run| run["label"].as_str().unwrap()).collect();
+    assert_eq!(labels[..2], ["scatterbrain-local", "scatterbrain-smyrf-support.kind=smyrf-support.cluster=4"]);
+    assert!(labels[2].starts_with("scatterbrain-local-gated-") && labels[3].starts_with("lsh-"), "{labels:?}");
+    assert!(labels[4].starts_with("performer-budget=1-2-") && labels[4].ends_with("-rows"), "{labels:?}");
+}

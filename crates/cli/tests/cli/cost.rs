@@ -11,7 +11,9 @@ const USAGE: i32 = 2;
 #[test]
 fn parameters_are_those_of_the_trained_model() {
     let folder = TempDir::new().unwrap();
-    for mechanism in ["softmax", "gaussian", "smgk", "mgk", "linear", "mlk", "fastformer"] {
+    for mechanism in
+        ["softmax", "gaussian", "smgk", "mgk", "linear", "mlk", "performer", "sparse", "scatterbrain", "fastformer"]
+    {
         let cost = run(["cost", "--preset", "smoke", "--mechanism", mechanism, "--json"]).json();
         let out = argument(folder.path().join(mechanism));
         let mut command = regard(["train", "--preset", "smoke", "--cache", "none", "--json", "--quiet", "--out", &out]);
@@ -33,10 +35,33 @@ fn time_and_memory_grow_as_the_mechanism_says() {
     assert!(growth("softmax", "multiply_adds") > 3.5);
     assert!(growth("linear", "multiply_adds") < 2.1);
     // No mechanism keeps N x N numbers.
-    for mechanism in ["softmax", "mgk", "linear", "fastformer"] {
+    assert!(growth("scatterbrain", "multiply_adds") < 2.1);
+    for mechanism in ["softmax", "mgk", "linear", "scatterbrain", "fastformer"] {
         assert!(growth(mechanism, "activation_bytes") < 2.1, "{mechanism}");
     }
+    assert!(growth("performer", "state_bytes") < 1.01 && growth("scatterbrain", "state_bytes") < 1.01);
     assert!(growth("linear", "state_bytes") < 1.01 && growth("softmax", "state_bytes") > 1.9);
+}
+
+#[test]
+fn a_budget_is_shown_as_the_sizes_that_it_sets() {
+    let cost = |further: &[&str]| {
+        let mut command = regard(["cost", "--preset", "quick", "--length", "800", "--mechanism", "scatterbrain"]);
+        Ended::of(command.args(further)).success()
+    };
+    let budgeted = cost(&["--set", "budget=1/8"]);
+    assert!(budgeted.contains("scatterbrain-local, radius 37, 12 rows"), "{budgeted}");
+    let sized = cost(&["--set", "support.radius=37", "--set", "features.rows=12"]);
+    assert_eq!(budgeted, sized);
+    let arguments = ["cost", "--preset", "quick", "--mechanism", "sparse", "--set", "budget=0.0001"];
+    run(arguments).failure(5, &["budget is 0.0001", "the support would have 0"]);
+    // Before anything is written or read.
+    let folder = TempDir::new().unwrap();
+    let out = argument(folder.path().join("run"));
+    let arguments = ["train", "--preset", "smoke", "--quiet", "--out", &out, "--mechanism", "performer"];
+    let mut command = regard(arguments);
+    Ended::of(command.args(["--set", "budget=0.0001"])).failure(5, &["budget is 0.0001", "the features"]);
+    assert!(names(folder.path()).is_empty());
 }
 
 #[test]

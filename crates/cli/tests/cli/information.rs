@@ -7,7 +7,8 @@ use tempfile::TempDir;
 
 use crate::program::{Ended, Running, argument, names, regard, run};
 
-const MECHANISMS: [&str; 6] = ["softmax", "gaussian", "mgk", "linear", "mlk", "fastformer"];
+const MECHANISMS: [&str; 9] =
+    ["softmax", "gaussian", "mgk", "linear", "mlk", "performer", "sparse", "scatterbrain", "fastformer"];
 
 #[test]
 fn lists_name_everything_that_can_be_asked_for() {
@@ -38,7 +39,8 @@ fn the_doctor_tries_every_kernel_and_the_cache() {
     let folder = TempDir::new().unwrap();
     let mut command = regard(["doctor"]);
     let report = Ended::of(command.env("XDG_CACHE_HOME", folder.path())).success();
-    for name in MECHANISMS {
+    let supports = ["scatterbrain-longformer", "scatterbrain-block", "scatterbrain-smyrf", "scatterbrain-lsh"];
+    for name in MECHANISMS.into_iter().chain(supports) {
         let line = report.lines().find(|line| line.contains(&format!("kernel {name}")));
         assert!(line.is_some_and(|line| line.starts_with("ok ")), "{name} in {report}");
     }
@@ -56,7 +58,7 @@ fn the_doctor_finds_a_cache_that_cannot_be_written() {
     fs::write(&file, "in the way").unwrap();
     let mut command = regard(["doctor"]);
     let ended = Ended::of(command.env("XDG_CACHE_HOME", &file));
-    assert_eq!((ended.code, ended.stderr.as_str()), (Some(1), "error: 1 of 7 checks failed\n"), "{ended:?}");
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(1), "error: 1 of 15 checks failed\n"), "{ended:?}");
     assert!(ended.stdout.contains("FAIL  cache directory"), "{ended:?}");
     // The remedy that it names works.
     let other = folder.path().join("other");
