@@ -31,9 +31,6 @@ pub struct AttentionCost {
 /// Positions between two sums that the causal form of linear attention keeps for its backward pass.
 const LINEAR_SEGMENT: Count = 256;
 
-/// Queries between two of the sums over features that are kept for the backward pass.
-const LOW_RANK_SPAN: Count = 512;
-
 /// Counts the attention of one layer of a model of `width` and `context`.
 ///
 /// # Errors
@@ -132,22 +129,15 @@ pub fn attention_cost(
                 pair += if gated { 0 } else { features };
             }
             cost.core_operations = exact * heads * pair + hashes + low_rank;
-            // The sums before and, where there is one, behind each span, and a scale for every feature; a support that
-            // holds everything leaves nothing to features.
-            let naive =
-                options.mechanism == Mechanism::Scatterbrain && options.scatterbrain.combination == Combination::Naive;
-            let wide = kind == SupportKind::Local && count(options.support.radius) >= n;
-            let spans = match (kind == SupportKind::Full || wide) && !naive && !gated {
-                true => 0,
-                false => n.div_ceil(LOW_RANK_SPAN),
-            };
-            let sides = if options.causal { 1 } else { 2 };
-            cost.kept_floats = read_and_written + rows + spans * (sides * sums + sums / (head + 1));
-            cost.state_floats = match kind {
-                SupportKind::Local => decoded.min(count(options.support.radius).saturating_add(1)) * 2 * key_inner,
+            cost.kept_floats = read_and_written + rows;
+            let tokens = match kind {
+                SupportKind::Local => decoded.min(count(options.support.radius).saturating_add(1)),
                 SupportKind::Empty => 0,
-                _ => decoded * 2 * key_inner,
-            } + sums;
+                // The rest of the supports decode with no less than all keys and values.
+                _ => decoded,
+            };
+            let aside = if kind == SupportKind::Full && !gated { 0 } else { sums + sums / (head + 1) };
+            cost.state_floats = tokens * 2 * key_inner + aside;
             if gated {
                 cost.core_parameters = heads;
                 cost.core_operations += n * inner;

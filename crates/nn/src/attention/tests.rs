@@ -99,7 +99,9 @@ fn variants() -> Vec<(String, AttentionConfig)> {
                 add("plain features", AttentionConfig { features: plain, ..base });
             }
             Mechanism::Sparse | Mechanism::Scatterbrain => {
-                for kind in SUPPORTS {
+                // Without support or features nothing is left.
+                let some = |kind: &&(_, SupportKind)| mechanism != Mechanism::Sparse || kind.1 != SupportKind::Empty;
+                for kind in SUPPORTS.iter().filter(some) {
                     add(kind.0, AttentionConfig { support: support(kind.1), ..base.clone() });
                 }
                 let joined = |combination| ScatterbrainOptions { combination, ..Default::default() };
