@@ -35,7 +35,8 @@ impl AttentionOptions {
         };
         self.check()?;
         let row = budget.value() * keys as f64;
-        let part = |name: &'static str, share: f64| Part { name, budget: budget.value(), share, keys, entries: share * row };
+        let part =
+            |name: &'static str, share: f64| Part { name, budget: budget.value(), share, keys, entries: share * row };
         if self.uses_support() && self.support.kind != SupportKind::Empty {
             size_support(&mut options.support, part("the support", share), self.causal, queries)?;
         }
@@ -60,7 +61,9 @@ impl AttentionOptions {
         if self.uses_support() {
             match support.kind {
                 SupportKind::Local => words.push(format!("radius {}", support.radius)),
-                SupportKind::Longformer => words.push(format!("radius {}, {} globals", support.radius, support.globals)),
+                SupportKind::Longformer => {
+                    words.push(format!("radius {}, {} globals", support.radius, support.globals))
+                }
                 SupportKind::Bigbird => words.push(format!(
                     "radius {}, {} globals, {} blocks of {}",
                     support.radius, support.globals, support.random, support.block
@@ -250,7 +253,8 @@ mod tests {
             error
         };
         let local = options(Mechanism::Scatterbrain, SupportKind::Local, 0.01);
-        let error = refused(&local, 100, &["budget is 0.01", "at least 0.01334", "the support would have 0 of the 100"]);
+        let error =
+            refused(&local, 100, &["budget is 0.01", "at least 0.01334", "the support would have 0 of the 100"]);
         assert!(matches!(error, Error::Budget { .. }));
         let again = AttentionOptions { budget: Some(Fraction::new(0.01334).unwrap()), ..local };
         refused(&again, 100, &["at least 0.08", "the features"]);

@@ -633,7 +633,8 @@ impl AttentionOptions {
         self.check()?;
         let sized = self.uses_features() || self.uses_support();
         if let (true, Some(budget)) = (sized, self.budget) {
-            let expected = "none here: a layer or a file has lengths to turn it into sizes (within_budget), a call has not";
+            let expected =
+                "none here: a layer or a file has lengths to turn it into sizes (within_budget), a call has not";
             return Err(Error::option("budget", budget.value(), expected));
         }
         if self.mechanism == Mechanism::Scatterbrain && self.scatterbrain.combination == Combination::Gated {
