@@ -86,7 +86,7 @@ fn what_cannot_be_is_refused() {
     let bench = |further: &[&str]| Ended::of(regard(["bench", "--quiet"]).args(further));
     bench(&["--lengths", "0"]).failure(USAGE, &["--lengths is 0"]);
     bench(&["--repeats", "0"]).failure(USAGE, &["--repeats is 0"]);
-    bench(&["--seconds", "-1"]).usage_failure(&["--seconds"]);
+    bench(&["--seconds=-1"]).failure(USAGE, &["--seconds is -1"]);
     bench(&["--lengths", "99999999999"]).failure(BUDGET, &["99999999999 tokens need", "--lengths"]);
     bench(&["--mechanism", "softmaks"]).failure(USAGE, &["--mechanism is 'softmaks'", "did you mean 'softmax'"]);
     bench(&["--mechanism", "mgk", "--mechanism", "mgk"]).failure(USAGE, &["'mgk' twice"]);

@@ -71,7 +71,14 @@ fn a_comparison_has_accuracy_and_perplexity() {
     let folder = TempDir::new().unwrap();
     let out = folder.path().join("compare");
     let mut command = regard(["compare", "--preset", "copy", "--quiet", "--cache", "none", "--out"]);
-    command.arg(&out).args(SHORT).args(["--set", "train.steps=4", "--set", "budget=1/2"]);
+    command.arg(&out).args(SHORT).args([
+        "--set",
+        "train.steps=4",
+        "--set",
+        "train.schedule.warmup=2",
+        "--set",
+        "budget=1/2",
+    ]);
     let stdout = Ended::of(&mut command).success();
     for word in ["accuracy", "perplexity", "softmax", "lsh", "performer", "local", "scatterbrain"] {
         assert!(stdout.contains(word), "{word} in {stdout}");
