@@ -11,7 +11,11 @@ use std::{
 };
 
 use burn::tensor::Device;
-use regard_kernels::{AttentionOptions, Mechanism, mechanism::Inference};
+use regard_kernels::{
+    AttentionOptions, Mechanism,
+    mechanism::Inference,
+    support::{SupportKind, SupportOptions},
+};
 use regard_nn::models::ModelConfig;
 use regard_tasks::{
     data::{CharLmConfig, ClassificationData, ListOpsConfig, Sequences, TaskConfig, TaskData, TaskName},
@@ -71,6 +75,14 @@ fn attention(mechanism: Mechanism) -> AttentionOptions {
 fn soft_em() -> AttentionOptions {
     let mut options = attention(Mechanism::Mgk);
     options.mixture.inference = Inference::SoftEm;
+    options
+}
+
+/// Draws another projection in the middle of what is interrupted after update 5.
+fn redrawn(mechanism: Mechanism, kind: SupportKind) -> AttentionOptions {
+    let mut options = attention(mechanism);
+    (options.features.redraw, options.features.rows) = (3, 4);
+    options.support = SupportOptions { kind, radius: 2, cluster: 4, ..SupportOptions::default() };
     options
 }
 
@@ -143,6 +155,8 @@ fn an_interrupted_run_continues_bit_for_bit() {
         (listops(), soft_em()),
         (listops(), attention(Mechanism::Fastformer)),
         (characters(), attention(Mechanism::Mlk)),
+        (characters(), redrawn(Mechanism::Performer, SupportKind::Empty)),
+        (listops(), redrawn(Mechanism::Scatterbrain, SupportKind::Smyrf)),
     ] {
         let directory = tempfile::tempdir().unwrap();
         let [whole, parts] = ["whole", "parts"].map(|name| directory.path().join(name));
@@ -212,8 +226,13 @@ fn a_run_that_died_continues_from_its_last_checkpoint() {
 #[test]
 fn any_number_of_threads_gives_the_same_bits() {
     let data = listops();
-    let options =
-        [attention(Mechanism::Softmax), soft_em(), attention(Mechanism::Mlk), attention(Mechanism::Fastformer)];
+    let options = [
+        attention(Mechanism::Softmax),
+        soft_em(),
+        attention(Mechanism::Mlk),
+        redrawn(Mechanism::Scatterbrain, SupportKind::Local),
+        attention(Mechanism::Fastformer),
+    ];
     for attention in options {
         let train = |threads: usize| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
