@@ -100,6 +100,8 @@ pub enum Command {
     },
     /// Time and memory of mechanisms against the length of the sequence.
     Bench(Bench),
+    /// How well sparse, low-rank and joint methods stand in for attention matrices within one budget, against oracles.
+    Approx(Approx),
     /// Apply one mechanism to the tensors of a safetensors file.
     #[command(after_help = TENSORS)]
     Attend(Attend),
@@ -214,6 +216,88 @@ pub struct Bench {
     /// Directory for the table, the charts as SVG and a report.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct Approx {
+    /// Matrices of the clustered process of the Scatterbrain paper; the default.
+    #[arg(long, conflicts_with_all = ["input", "run"])]
+    pub process: bool,
+    /// Matrices of a safetensors file: q [B,H,N,D], k [B,Hk,S,D], v [B,Hk,S,Dv], F32 or F64.
+    #[arg(long, value_name = "FILE", conflicts_with = "run")]
+    pub input: Option<PathBuf>,
+    /// Matrices of a softmax model on its test data: the directory of its run.
+    #[arg(long, value_name = "DIR")]
+    pub run: Option<PathBuf>,
+    /// Share of the N x S entries that a method may use, as 0.125 or 1/8.
+    #[arg(long, value_name = "SHARE", default_value = "1/4")]
+    pub budget: String,
+    /// How Scatterbrain splits it: scatterbrain.sparse_share (3:1 by default), or the row entropy of each matrix.
+    #[arg(long, value_enum, default_value_t = BudgetSplit::Share)]
+    pub split: BudgetSplit,
+    /// Methods: softmax, top-k, svd, robust-pca, local, smyrf, lsh, performer, scatterbrain-local, scatterbrain-smyrf,
+    /// naive-smyrf. All that the matrices allow by default.
+    #[arg(long, value_name = "NAME,NAME,...", value_delimiter = ',')]
+    pub methods: Vec<String>,
+    /// Draws: of methods on each matrix, or of the process with a draw of methods each.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub draws: usize,
+    /// One option of the methods, as in support.rounds=1; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Names all draws.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Process: inverse temperatures beta of exp(beta q.k).
+    #[arg(
+        long,
+        value_name = "NUMBER,NUMBER,...",
+        value_delimiter = ',',
+        default_values_t = [0.25, 1.25, 2.0, 4.0, 8.0],
+        conflicts_with_all = ["input", "run"]
+    )]
+    pub inverse_temperatures: Vec<f64>,
+    /// Process: tokens.
+    #[arg(long, value_name = "N", default_value_t = 256, conflicts_with_all = ["input", "run"])]
+    pub tokens: usize,
+    /// Process: channels of a token.
+    #[arg(long, value_name = "N", default_value_t = 64, conflicts_with_all = ["input", "run"])]
+    pub width: usize,
+    /// Process: clusters.
+    #[arg(long, value_name = "N", default_value_t = 8, conflicts_with_all = ["input", "run"])]
+    pub clusters: usize,
+    /// Process: distance of a token to the centre of its cluster; centres have norm 1.
+    #[arg(long, value_name = "NUMBER", default_value_t = 0.02, conflicts_with_all = ["input", "run"])]
+    pub spread: f64,
+    /// Input: score scale in place of 1/sqrt(D).
+    #[arg(long, value_name = "NUMBER", requires = "input")]
+    pub scale: Option<f64>,
+    /// Input: each query sees only keys up to its own position.
+    #[arg(long, requires = "input")]
+    pub causal: bool,
+    /// Run: layers from 0; all by default.
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', requires = "run")]
+    pub layers: Vec<usize>,
+    /// Run: test sequences, each head of each a matrix.
+    #[arg(long, value_name = "N", default_value_t = 4, conflicts_with_all = ["input", "process"])]
+    pub sequences: usize,
+    /// Run: which of its checkpoints.
+    #[arg(long, value_enum, default_value_t = Which::Best)]
+    pub checkpoint: Which,
+    /// Run: directory for generated data, or 'none' to generate them anew.
+    #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+    /// Directory for the tables, the charts as SVG and a report.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BudgetSplit {
+    /// scatterbrain.sparse_share.
+    Share,
+    /// High entropy gives more to the low-rank part.
+    Entropy,
 }
 
 #[derive(Debug, Args)]

@@ -2,7 +2,7 @@
 
 use std::{fmt::Display, io, path::Path};
 
-use regard_lab::{attend::AttendError, compare::CompareError, cost::model::CostError};
+use regard_lab::{approx::SourceError, attend::AttendError, compare::CompareError, cost::model::CostError};
 use regard_nn::models::ParameterError;
 use regard_tasks::{data::DataError, train::TrainError};
 
@@ -115,6 +115,16 @@ impl From<AttendError> for Failure {
         match error {
             AttendError::Data(message) => Self::data(message),
             AttendError::Call(error) => error.into(),
+        }
+    }
+}
+
+impl From<SourceError> for Failure {
+    fn from(error: SourceError) -> Self {
+        match error {
+            SourceError::Data(message) => Self::data(message),
+            SourceError::Model(message) => Self::usage(message),
+            SourceError::Task(error) => error.into(),
         }
     }
 }

@@ -39,6 +39,7 @@ fn run(command: Command, common: &Common) -> Outcome {
         Command::Eval(args) => command::eval::run(&args, common),
         Command::Compare { source, directory } => command::compare::run(&source, &directory, common),
         Command::Bench(args) => command::bench::run(&args, common),
+        Command::Approx(args) => command::approx::run(&args, common),
         Command::Attend(args) => command::attend::run(&args, common),
         Command::Cost(args) => command::cost::run(&args, common),
         Command::Generate(args) => command::generate::run(&args, common),

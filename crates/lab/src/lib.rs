@@ -1,5 +1,6 @@
 //! What is measured about attention: cost, comparisons, reports.
 
+pub mod approx;
 pub mod attend;
 pub mod bench;
 pub mod compare;

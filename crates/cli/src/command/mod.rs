@@ -1,5 +1,6 @@
 //! One file a command, and what several of them share.
 
+pub mod approx;
 pub mod attend;
 pub mod bench;
 mod budget;

@@ -2,6 +2,7 @@
 //!
 //! One test program for all commands, so that it is linked once.
 
+mod approx;
 mod attend_errors;
 mod attend_golden;
 mod bench;

@@ -63,7 +63,8 @@ impl MultiHead {
         join(state.step(&[q.into(), k.into(), v.into()], shape, &device), &self.w_o, &self.b_o)
     }
 
-    fn project(&self, queries: Tensor<3>, keys: Tensor<3>, from: usize) -> [Tensor<4>; 3] {
+    /// Queries, keys and values `[B,N,heads,D]`, turned where positions are rotary.
+    pub(crate) fn project(&self, queries: Tensor<3>, keys: Tensor<3>, from: usize) -> [Tensor<4>; 3] {
         let width = self.heads.head_width;
         [
             self.heads.turn(project(queries, &self.w_q, &self.b_q, width), from),

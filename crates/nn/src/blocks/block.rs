@@ -61,6 +61,16 @@ impl Block {
         self.residuals(x, attend, |x| self.ff.forward(x, &Context::evaluation()))
     }
 
+    /// Queries, keys and values `[B,N,heads,D]` of self-attention on `x [B,N,d]`; `None` unless it is softmax attention.
+    pub(crate) fn projections(&self, x: Tensor<3>, shared: Option<&Attention>) -> Option<[Tensor<4>; 3]> {
+        let Attention::MultiHead(attention) = self.attention_or(shared) else { return None };
+        let x = match self.norm {
+            NormPlace::Pre => self.norm_1.forward(x),
+            NormPlace::Post => x,
+        };
+        Some(attention.project(x.clone(), x, 0))
+    }
+
     /// A fresh state for [`Block::decode`].
     ///
     /// # Errors

@@ -113,6 +113,27 @@ impl Body {
         self.last_norm(x)
     }
 
+    /// Queries, keys and values `[B,N,heads,D]` of every block in evaluation; `None` unless attention is softmax.
+    ///
+    /// # Panics
+    /// Tokens that [`TokenBatch::check`] refuses.
+    pub(super) fn projections(&self, tokens: &TokenBatch) -> Option<Vec<[Tensor<4>; 3]>> {
+        let mask = Mask {
+            causal: self.options.causal,
+            window: self.options.window,
+            valid: tokens.padding.clone(),
+            query_valid: None,
+        };
+        let context = Context::evaluation();
+        let mut x = self.embed(tokens.ids.clone(), tokens.batch, tokens.length, 0);
+        let mut all = Vec::new();
+        for (i, block) in self.layers.iter().enumerate() {
+            all.push(block.projections(x.clone(), self.attention.as_ref())?);
+            x = block.forward(x, &mask, self.attention.as_ref(), &context.at_layer(i + 1));
+        }
+        Some(all)
+    }
+
     /// States `[B,1,d]` of the next token of every row.
     pub(super) fn decode(&self, tokens: &[i32], states: &mut [DecodeState]) -> Tensor<3> {
         let position = states[0].position();

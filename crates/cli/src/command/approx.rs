@@ -1,0 +1,172 @@
+//! `regard approx`
+
+use std::fs;
+
+use regard_kernels::{AttentionOptions, mechanism::Fraction};
+use regard_lab::approx::{Approximation, Captured, Head, Method, Plan, Process, capture, dump, measure};
+
+use super::{Trained, budget::total_memory, command_line, environment, print_json, trained};
+use crate::{
+    args::{Approx, BudgetSplit, Common},
+    config::{Layers, SECTIONS},
+    console,
+    error::{Code, Failure, Outcome},
+};
+
+/// Measures how well methods stand in for attention matrices.
+///
+/// # Errors
+/// Options that cannot be, files or runs that cannot be read, a budget too small, more memory than there is.
+pub fn run(args: &Approx, common: &Common) -> Outcome {
+    let options = options(args)?;
+    let (heads, source) = heads(args, common)?;
+    let methods = methods(args, &heads)?;
+    // Every draw of the process is a matrix of its own.
+    let draws = if from_process(args) { 1 } else { args.draws };
+    let bar = console::bar(heads.len() as u64, common.quiet);
+    bar.set_prefix("approx");
+    let split_by_entropy = args.split == BudgetSplit::Entropy;
+    let plan =
+        Plan { heads: &heads, methods: &methods, options: &options, split_by_entropy, draws, seed: args.seed };
+    let measured = measure(&plan, &|| bar.inc(1))?;
+    bar.finish_and_clear();
+    let split = match args.split {
+        BudgetSplit::Share => format!("{} of it sparse", options.scatterbrain.sparse_share),
+        BudgetSplit::Entropy => "split by entropy".into(),
+    };
+    let approximation = Approximation {
+        measured,
+        methods,
+        source,
+        budget: format!("budget {}, {split}", args.budget),
+        command: command_line(),
+        environment: environment(),
+    };
+    let files = match &args.out {
+        Some(out) => Some(approximation.write(out).map_err(|error| Failure::written(&error))?),
+        None => None,
+    };
+    if common.json {
+        print_json(&approximation.to_json());
+        return Ok(());
+    }
+    print!("{}", approximation.table().to_text());
+    if !approximation.measured.related.is_empty() {
+        print!("\n{}", approximation.correlations().to_text());
+    }
+    if let Some(files) = files {
+        println!("\nreport: {}", files.report.page.display());
+    }
+    Ok(())
+}
+
+fn from_process(args: &Approx) -> bool {
+    args.input.is_none() && args.run.is_none()
+}
+
+/// What methods take from options, with the budget.
+fn options(args: &Approx) -> Outcome<AttentionOptions> {
+    let mut layers = Layers::new();
+    for assignment in &args.set {
+        let key = assignment.split('=').next().unwrap_or_default().trim();
+        let section = key.split('.').next().unwrap_or_default();
+        if SECTIONS.contains(&section) || !["support", "features", "scatterbrain"].contains(&section) {
+            let expected = "a key of support, features or scatterbrain";
+            return Err(Failure::usage(format!("--set {key}: no option of a method here, expected {expected}")));
+        }
+        layers.assign(assignment, "--set")?;
+    }
+    let budget: Fraction = args.budget.parse().map_err(|error| Failure::usage(format!("--budget: {error}")))?;
+    Ok(AttentionOptions { budget: Some(budget), ..layers.resolve()?.attention })
+}
+
+/// The matrices and where they come from.
+fn heads(args: &Approx, common: &Common) -> Outcome<(Vec<Head>, String)> {
+    if args.draws == 0 || args.sequences == 0 {
+        let name = if args.draws == 0 { "draws" } else { "sequences" };
+        return Err(Failure::usage(format!("--{name} is 0, expected at least 1")));
+    }
+    if let Some(path) = &args.input {
+        if let Some(scale) = args.scale.filter(|scale| !(scale.is_finite() && *scale > 0.0)) {
+            return Err(Failure::usage(format!("--scale is {scale}, expected a positive number")));
+        }
+        let file = fs::read(path).map_err(|error| Failure::reading(path, &error))?;
+        let heads = dump(&file, args.scale, args.causal).map_err(|error| {
+            let failure = Failure::from(error);
+            Failure { message: format!("{}: {}", path.display(), failure.message), ..failure }
+        })?;
+        let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        return Ok((heads, name));
+    }
+    if let Some(path) = &args.run {
+        let Trained { data, model, config, .. } = trained(path, args.checkpoint, args.cache.as_deref(), common)?;
+        let wanted = Captured { layers: args.layers.clone(), sequences: args.sequences };
+        return Ok((capture(&model, &data, &wanted)?, format!("model of {}", config.task.name)));
+    }
+    process(args)
+}
+
+fn process(args: &Approx) -> Outcome<(Vec<Head>, String)> {
+    let sizes = [("tokens", args.tokens), ("width", args.width), ("clusters", args.clusters)];
+    if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
+        return Err(Failure::usage(format!("--{name} is 0, expected at least 1")));
+    }
+    if args.clusters > args.tokens {
+        let seen = format!("--clusters is {}", args.clusters);
+        return Err(Failure::usage(format!("{seen}, expected at most as many as the {} tokens", args.tokens)));
+    }
+    if !(args.spread.is_finite() && args.spread >= 0.0) {
+        return Err(Failure::usage(format!("--spread is {}, expected a number from 0", args.spread)));
+    }
+    if let Some(beta) = args.inverse_temperatures.iter().find(|beta| !(beta.is_finite() && **beta > 0.0)) {
+        return Err(Failure::usage(format!("--inverse-temperatures has {beta}, expected positive numbers")));
+    }
+    let mut betas = args.inverse_temperatures.clone();
+    betas.sort_by(f64::total_cmp);
+    betas.dedup();
+    let Approx { tokens, width, clusters, spread, seed, .. } = *args;
+    check_memory(tokens, width, betas.len().saturating_mul(args.draws))?;
+    let process = Process { tokens, width, clusters, spread, seed };
+    let heads = betas.iter().flat_map(|beta| (0..args.draws as u64).map(|draw| process.head(*beta, draw)));
+    let source = format!("process of {tokens} tokens of {width} in {clusters} clusters of spread {spread}");
+    Ok((heads.collect(), source))
+}
+
+/// Checks that the tokens of all matrices and a few matrices at work fit into memory.
+fn check_memory(tokens: usize, width: usize, matrices: usize) -> Outcome {
+    // float64 matrices that one method has at once, at least: logits, weights, support, estimate, difference.
+    const AT_WORK: u128 = 6;
+    let (tokens, width, matrices) = (tokens as u128, width as u128, matrices as u128);
+    let held = tokens.saturating_mul(width).saturating_mul(3).saturating_mul(matrices);
+    let bytes = tokens.saturating_mul(tokens).saturating_mul(AT_WORK).saturating_add(held).saturating_mul(8);
+    match total_memory() {
+        Some(memory) if bytes > memory => {
+            let gib = |bytes: u128| bytes as f64 / f64::from(1 << 30);
+            let message = format!(
+                "{matrices} matrices of {tokens} x {tokens} need at least {:.1} GiB, this machine has {:.1} GiB; lower --tokens \
+                 or --draws",
+                gib(bytes),
+                gib(memory)
+            );
+            Err(Failure { code: Code::Budget, message })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The methods asked for, or all that the matrices allow.
+fn methods(args: &Approx, heads: &[Head]) -> Outcome<Vec<Method>> {
+    let shared = heads.iter().all(|head| head.shares_keys());
+    if args.methods.is_empty() {
+        return Ok(Method::ALL.into_iter().filter(|method| shared || *method != Method::Lsh).collect());
+    }
+    let mut methods: Vec<Method> = Vec::new();
+    for name in &args.methods {
+        let method = name.parse().map_err(|error| Failure::usage(format!("--methods: {error}")))?;
+        if methods.contains(&method) {
+            return Err(Failure::usage(format!("--methods names '{name}' twice, expected each once")));
+        }
+        methods.push(method);
+    }
+    Ok(methods)
+}

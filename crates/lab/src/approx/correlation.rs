@@ -1,0 +1,99 @@
+//! How two errors go together over many matrices (Scatterbrain, arXiv 2110.15343, table 3).
+
+use serde::Serialize;
+
+/// Three measures in `[-1, 1]` of how two variables go together.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Correlation {
+    /// Spearman's `rho`: the correlation of ranks, equal values sharing the mean of theirs.
+    pub spearman: f64,
+    /// Pearson's `r`: the correlation of values.
+    pub pearson: f64,
+    /// Kendall's `tau-b`: the share of pairs in the same order less that of pairs in the opposite one, ties taken out.
+    pub kendall: f64,
+}
+
+impl Correlation {
+    /// Of pairs `(x, y)`; `None` for fewer than three, and where one variable is constant.
+    pub fn of(pairs: &[(f64, f64)]) -> Option<Self> {
+        let (x, y): (Vec<f64>, Vec<f64>) = pairs.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite()).unzip();
+        if x.len() < 3 {
+            return None;
+        }
+        let correlation =
+            Self { spearman: pearson(&ranks(&x), &ranks(&y)), pearson: pearson(&x, &y), kendall: kendall(&x, &y) };
+        (correlation.pearson.is_finite() && correlation.kendall.is_finite()).then_some(correlation)
+    }
+}
+
+/// Pearson's correlation; NaN where one variable is constant.
+fn pearson(x: &[f64], y: &[f64]) -> f64 {
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let (mx, my) = (mean(x), mean(y));
+    let sum = |f: &dyn Fn(f64, f64) -> f64| x.iter().zip(y).map(|(x, y)| f(x - mx, y - my)).sum::<f64>();
+    sum(&|x, y| x * y) / (sum(&|x, _| x * x) * sum(&|_, y| y * y)).sqrt()
+}
+
+/// Ranks from 1; equal values share the mean of theirs.
+fn ranks(values: &[f64]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|&a, &b| values[a].total_cmp(&values[b]));
+    let mut ranks = vec![0.0; values.len()];
+    let mut first = 0;
+    for group in order.chunk_by(|&a, &b| values[a] == values[b]) {
+        let shared = first as f64 + (group.len() as f64 + 1.0) / 2.0;
+        group.iter().for_each(|&at| ranks[at] = shared);
+        first += group.len();
+    }
+    ranks
+}
+
+/// Kendall's `tau-b`; NaN where one variable is constant.
+fn kendall(x: &[f64], y: &[f64]) -> f64 {
+    let (mut same, mut untied_x, mut untied_y) = (0.0, 0.0, 0.0);
+    let sign = |a: f64, b: f64| a.partial_cmp(&b).map_or(0.0, |order| order as i8 as f64);
+    for i in 0..x.len() {
+        for j in 0..i {
+            let (a, b) = (sign(x[i], x[j]), sign(y[i], y[j]));
+            same += a * b;
+            untied_x += a * a;
+            untied_y += b * b;
+        }
+    }
+    same / f64::sqrt(untied_x * untied_y)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn require(pairs: &[(f64, f64)], spearman: f64, pearson: f64, kendall: f64) {
+        let seen = Correlation::of(pairs).unwrap();
+        let near = |a: f64, b: f64| (a - b).abs() < 1e-12;
+        let right = near(seen.spearman, spearman) && near(seen.pearson, pearson) && near(seen.kendall, kendall);
+        assert!(right, "{seen:?}, expected {spearman} {pearson} {kendall}");
+    }
+
+    /// By hand: x = 1 2 3 4, y = 1 3 2 10. Ranks of y 1 3 2 4: squared differences sum to 2, so rho = 1 - 6*2/(4*15) = 0.8.
+    /// Deviations of x -1.5 -0.5 0.5 1.5, of y -3 -1 -2 6: products 14, squares 5 and 50. One of six pairs is reversed.
+    #[test]
+    fn hand_computed_values() {
+        require(&[(1.0, 1.0), (2.0, 3.0), (3.0, 2.0), (4.0, 10.0)], 0.8, 14.0 / 250f64.sqrt(), 4.0 / 6.0);
+    }
+
+    /// x = 1 1 2, y = 1 2 3. Ranks of x 1.5 1.5 3: deviations -0.5 -0.5 1 against -1 0 1: 1.5 / sqrt(1.5 * 2). Values:
+    /// deviations -1/3 -1/3 2/3, products 1, squares 2/3 and 2. Pairs: one tied in x, two in the same order: 2 / sqrt(2 * 3).
+    #[test]
+    fn ties() {
+        let ratio = 1.5 / 3f64.sqrt();
+        require(&[(1.0, 1.0), (1.0, 2.0), (2.0, 3.0)], ratio, 1.0 / (4.0f64 / 3.0).sqrt(), 2.0 / 6f64.sqrt());
+    }
+
+    #[test]
+    fn opposite_order_and_too_little() {
+        require(&[(1.0, 3.0), (2.0, 2.0), (3.0, 1.0)], -1.0, -1.0, -1.0);
+        assert_eq!(Correlation::of(&[(1.0, 1.0), (2.0, 2.0)]), None);
+        assert_eq!(Correlation::of(&[(1.0, 1.0), (1.0, 2.0), (1.0, 3.0)]), None);
+        assert_eq!(Correlation::of(&[(1.0, 1.0), (2.0, f64::NAN), (3.0, 3.0)]), None);
+    }
+}

@@ -1,0 +1,54 @@
+//! Time and memory of the kernels on the tensors at hand.
+
+use std::time::Instant;
+
+use regard_kernels::{Error, View, parallel::release_scratch};
+use regard_tasks::train::memory;
+use serde::Serialize;
+
+use super::method::Estimator;
+
+/// Timed runs; the median counts.
+const RUNS: usize = 5;
+
+/// What one forward pass costs in float32.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Cost {
+    /// Median time in milliseconds.
+    pub milliseconds: f64,
+    /// Most bytes in use at once beyond the inputs, where the allocator counts.
+    pub bytes: Option<u64>,
+}
+
+/// Runs the kernel of a method; `None` for oracles.
+///
+/// # Errors
+/// Options that the kernel does not take.
+pub(super) fn cost(estimator: &Estimator) -> Result<Option<Cost>, Error> {
+    let Some(operator) = estimator.operator().transpose()? else { return Ok(None) };
+    let tensors = estimator.tensors();
+    let data: Vec<Vec<f32>> = tensors.iter().map(|(data, _)| data.iter().map(|x| *x as f32).collect()).collect();
+    let views: Vec<View<f32>> = data.iter().zip(&tensors).map(|(data, (_, shape))| View::new(data, shape)).collect();
+    let shapes: Vec<&[usize]> = views.iter().map(|view| view.shape).collect();
+    let elements = operator.out_shape(&shapes)?.iter().product();
+    // The first run is for memory: scratch is not there yet.
+    release_scratch();
+    let before = memory::current_bytes();
+    memory::reset_peak();
+    let mut times = Vec::with_capacity(RUNS);
+    let mut bytes = None;
+    for run in 0..=RUNS {
+        let mut out = vec![0.0; elements];
+        let start = Instant::now();
+        let saved = operator.forward(&views, &mut out);
+        let time = start.elapsed().as_secs_f64() * 1e3;
+        drop(saved);
+        if run == 0 {
+            bytes = memory::peak_bytes().zip(before).map(|(peak, before)| peak.saturating_sub(before));
+        } else {
+            times.push(time);
+        }
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(Some(Cost { milliseconds: times[RUNS / 2], bytes }))
+}

@@ -1,0 +1,45 @@
+//! How well sparse, low-rank and joint methods stand in for attention matrices within one budget, against ideal baselines
+//! that see the whole matrix (Scatterbrain, arXiv 2110.15343, sections 3 and 5.1, appendix C).
+//!
+//! Matrices come from the paper's [`Process`], a safetensors [`dump`], or a model on its data ([`capture`]). All figures
+//! but times are those of float64.
+
+mod capture;
+mod correlation;
+mod cost;
+mod dense;
+mod dump;
+mod entries;
+mod head;
+mod measure;
+mod method;
+mod oracle;
+mod process;
+mod report;
+
+pub use capture::{Captured, capture};
+pub use correlation::Correlation;
+pub use cost::Cost;
+pub use dense::Dense;
+pub use dump::dump;
+pub use entries::{EntryCurve, EntryErrors};
+pub use head::Head;
+pub use measure::{Matrix, MatrixErrors, Mean, Measured, Plan, Related, Row, measure};
+pub use method::{Estimate, Estimator, Method};
+pub use oracle::{RobustPca, keep_in_all, keep_in_rows, robust_pca, truncate_to_rank};
+pub use process::Process;
+pub use report::{Approximation, Files};
+
+/// Why there are no matrices to approximate.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// A file that is not whole, or tensors in it that are unusable.
+    #[error("{0}")]
+    Data(String),
+    /// A model whose attention this is not about, or layers that it does not have.
+    #[error("{0}")]
+    Model(String),
+    /// Data that cannot be read.
+    #[error(transparent)]
+    Task(#[from] regard_tasks::data::DataError),
+}
