@@ -329,7 +329,8 @@ fn schema() -> Table {
     full.task.text.train = path.clone();
     full.task.text.valid = path.clone();
     full.task.text.test = path.clone();
-    full.task.char_lm.path = path;
+    full.task.char_lm.path = path.clone();
+    full.train.start = path;
     full.to_table()
 }
 

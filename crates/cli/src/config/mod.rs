@@ -173,7 +173,7 @@ impl RunConfig {
     /// resumed is how long it goes on, its optimizer and how often it reports, not what is learned from what.
     pub fn other_run(&self, other: &Self) -> Option<(String, String, String)> {
         let fixed = |key: &str| match key.split_once('.') {
-            Some(("train", key)) => ["batch", "accumulate"].contains(&key),
+            Some(("train", key)) => ["batch", "accumulate", "start"].contains(&key),
             Some(("compare", _)) => false,
             // Saves memory, with the same result.
             _ => key != "model.checkpointing",

@@ -8,6 +8,7 @@ use tempfile::TempDir;
 use crate::program::{Ended, argument, regard, run, text};
 
 const USAGE: i32 = 2;
+const DATA: i32 = 3;
 
 /// Short words, a small model, a few updates.
 const SHORT: [&str; 18] = [
@@ -64,6 +65,39 @@ fn figure_of_valid(out: &Path) -> f64 {
     let records = metrics.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let valid = records.filter(|record| record["split"] == "valid").map(|record| record["loss"].as_f64().unwrap());
     valid.fold(f64::INFINITY, f64::min)
+}
+
+#[test]
+fn another_attention_starts_from_a_trained_model() {
+    let folder = TempDir::new().unwrap();
+    let (first, second) = (folder.path().join("first"), folder.path().join("second"));
+    train(&first, &["--mechanism", "softmax", "--set", "train.steps=150"]);
+    let one_update =
+        ["--set", "train.steps=1", "--set", "train.schedule.warmup=1", "--set", "train.optimizer.learning_rate=1e-9"];
+    let start = format!("train.start={}", argument(&first));
+    let swapped = [
+        "--mechanism",
+        "sparse",
+        "--set",
+        "support.kind=smyrf",
+        "--set",
+        "support.rounds=1",
+        "--set",
+        "budget=1",
+        "--set",
+        &start,
+    ];
+    let result = train(&second, &[&swapped[..], &one_update].concat());
+    // One cluster that holds everything is exact attention, so nothing of what was learned is lost.
+    assert!(result["test"]["accuracy"].as_f64().unwrap() > 0.9, "{result}");
+    let fresh = ["--mechanism", "softmax"];
+    let fresh = train(&folder.path().join("fresh"), &[&fresh[..], &one_update].concat());
+    assert!(fresh["test"]["accuracy"].as_f64().unwrap() < 0.5, "{fresh}");
+
+    let absent = format!("train.start={}", argument(folder.path().join("absent")));
+    let mut command = regard(["train", "--preset", "copy", "--quiet", "--cache", "none", "--set", &absent, "--out"]);
+    Ended::of(command.arg(folder.path().join("none")).args(SHORT))
+        .failure(DATA, &["absent", "train.start", "no checkpoint"]);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! `train.*`: how a model is trained.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use super::TrainError;
@@ -30,6 +32,10 @@ pub struct TrainConfig {
     pub patience: usize,
     /// Checkpoints kept beside the best one, newest first.
     pub keep: usize,
+    /// Directory of a run whose best checkpoint gives the parameters to start from, those of the same name and shape: to
+    /// put another attention into a trained model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start: Option<PathBuf>,
 }
 
 impl Default for TrainConfig {
@@ -46,6 +52,7 @@ impl Default for TrainConfig {
             checkpoint_every: 200,
             patience: 0,
             keep: 2,
+            start: None,
         }
     }
 }

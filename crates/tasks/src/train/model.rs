@@ -1,5 +1,7 @@
 //! The models that tasks train, and what trains them.
 
+use std::path::Path;
+
 use burn::{
     module::Module,
     tensor::{Device, Tensor},
@@ -8,11 +10,11 @@ use regard_kernels::Error;
 use regard_nn::{
     attention::AttentionConfig,
     blocks::Context,
-    models::{Classifier, LanguageModel, ModelConfig, load_parameters, named_parameters},
+    models::{Classifier, LanguageModel, ModelConfig, is_buffer, load_parameters, named_parameters},
     ops,
 };
 
-use super::{Batch, HostTensor, HostTensors};
+use super::{Batch, Checkpoint, Checkpoints, HostTensor, HostTensors, TrainError};
 use crate::data::TaskData;
 
 /// A model of any task.
@@ -67,6 +69,33 @@ impl Model {
     pub fn to_host(&self) -> HostTensors {
         let tensors = named_parameters(self).into_iter();
         tensors.map(|p| (p.name, HostTensor { shape: p.shape, data: p.values })).collect()
+    }
+
+    /// This model with the parameters of the best checkpoint of a run, where it has one of the same name and shape. Buffers
+    /// stay: what is drawn belongs to the mechanism, not to what was learned.
+    ///
+    /// # Errors
+    /// A directory without a checkpoint, one that cannot be read, or none of whose parameters fits.
+    pub fn starting_from(self, run: &Path) -> Result<Self, TrainError> {
+        let checkpoints = Checkpoints::new(run.join("checkpoints"), 1);
+        let path = checkpoints.best().or_else(|| checkpoints.last()).ok_or_else(|| {
+            TrainError::checkpoint(run, "train.start, holds no checkpoint; give the directory of a run that has one")
+        })?;
+        let mut own = self.to_host();
+        let mut taken = 0;
+        for (name, tensor) in Checkpoint::load_model(&path)? {
+            if let Some(place) = own.get_mut(&name).filter(|place| place.shape == tensor.shape && !is_buffer(&name)) {
+                *place = tensor;
+                taken += 1;
+            }
+        }
+        if taken == 0 {
+            return Err(TrainError::checkpoint(
+                path,
+                "train.start: no parameter has the name and shape of one of this model; give a run of a model of its sizes",
+            ));
+        }
+        self.with_host(own).map_err(|problem| TrainError::checkpoint(path, problem))
     }
 
     /// This model with other parameters and buffers.

@@ -60,9 +60,13 @@ impl<'a> Trainer<'a> {
     /// `model` must be on a device with autodiff; `seed` draws batches and dropout.
     ///
     /// # Errors
-    /// A configuration that cannot be; a training set without sequences.
+    /// A configuration that cannot be; a training set without sequences; a run to start from that cannot be read.
     pub fn new(model: Model, data: &'a TaskData, config: &'a TrainConfig, seed: u64) -> Result<Self, TrainError> {
         config.check()?;
+        let model = match &config.start {
+            Some(run) => model.starting_from(run)?,
+            None => model,
+        };
         Ok(Self {
             config,
             data,
