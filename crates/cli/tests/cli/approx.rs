@@ -23,24 +23,24 @@ fn error(json: &Value, group: &str, method: &str, part: &str) -> f64 {
     row[part]["mean"].as_f64().unwrap_or_else(|| panic!("{part} of {row}"))
 }
 
-/// Scatterbrain's theorem 1: low-rank wins when hot, sparse when cold, both together in between. So for the weights, their
-/// output, and the matrix of the theorem, which is not normalised.
+/// Scatterbrain's theorem 1 on `exp(beta q.k)`: low-rank wins when hot, sparse when cold, both together in between. Hot and in
+/// between the normalised weights and their output agree; cold ones are all but a few entries, of which SMYRF misses some.
 #[test]
 fn the_process_has_the_regimes_of_the_theory() {
-    let mut command = regard(["approx", "--quiet", "--json", "--draws", "5", "--inverse-temperatures", "0.25,1.25,8"]);
+    let mut command = regard(["approx", "--quiet", "--json", "--draws", "16", "--inverse-temperatures", "0.25,2,12"]);
     command.args(["--set", "support.rounds=1", "--set", "scatterbrain.sparse_share=0.5"]);
     let json = Ended::of(command.args(["--methods", "smyrf,performer,scatterbrain-smyrf"])).json();
+    let errors = |group: &str, part: &str| {
+        ["smyrf", "performer", "scatterbrain-smyrf"].map(|method| error(&json, group, method, part))
+    };
     for part in ["matrix", "output", "unnormalised"] {
-        let errors = |group: &str| {
-            ["smyrf", "performer", "scatterbrain-smyrf"].map(|method| error(&json, group, method, part))
-        };
-        let [sparse, low_rank, _] = errors("beta = 0.25");
-        assert!(low_rank < 0.5 * sparse, "{part} hot: {low_rank} {sparse}");
-        let [sparse, low_rank, both] = errors("beta = 1.25");
+        let [sparse, low_rank, _] = errors("beta = 0.25", part);
+        assert!(low_rank < 0.2 * sparse, "{part} hot: {low_rank} {sparse}");
+        let [sparse, low_rank, both] = errors("beta = 2", part);
         assert!(both < 0.95 * sparse && both < 0.95 * low_rank, "{part} between: {both} {sparse} {low_rank}");
-        let [sparse, low_rank, _] = errors("beta = 8");
-        assert!(sparse < low_rank, "{part} cold: {sparse} {low_rank}");
     }
+    let [sparse, low_rank, both] = errors("beta = 12", "unnormalised");
+    assert!(sparse < 0.5 * low_rank && sparse < both, "cold: {sparse} {low_rank} {both}");
     let entropies: Vec<f64> =
         json["rows"].as_array().unwrap().iter().step_by(3).map(|row| row["entropy"].as_f64().unwrap()).collect();
     assert!(entropies.is_sorted_by(|a, b| a > b), "colder rows look at fewer keys: {entropies:?}");

@@ -11,7 +11,7 @@ use super::{
     method::Method,
 };
 use crate::report::{
-    Axis, Best, Block, Cell, Chart, Column, Data, Format, Mark, Point, Report, Scale, Section, Series, Table, Written,
+    Axis, Block, Cell, Chart, Column, Data, Format, Mark, Point, Report, Scale, Section, Series, Table, Written,
     write_atomically,
 };
 
