@@ -201,3 +201,54 @@ fn inputs_that_do_not_fit_are_errors() {
     let flat = try_apply::<1>(Arc::new(Weighted), &[(&x).into(), (&x).into()]).unwrap_err();
     assert!(flat.to_string().contains("expected 1 axes"));
 }
+
+/// `out = x w`, elementwise, of which `w` is drawn.
+#[derive(Debug)]
+struct Drawn;
+
+impl Operator for Drawn {
+    fn inputs(&self) -> Vec<&'static str> {
+        vec!["x", "w"]
+    }
+
+    fn constants(&self) -> &'static [&'static str] {
+        &["w"]
+    }
+
+    fn out_shape(&self, shapes: &[&[usize]]) -> Result<Vec<usize>, Error> {
+        Ok(shapes[0].to_vec())
+    }
+
+    fn forward(&self, inputs: &[View<f32>], out: &mut [f32]) -> Saved {
+        out.iter_mut().zip(inputs[0].data).zip(inputs[1].data).for_each(|((out, x), w)| *out = x * w);
+        Saved::new()
+    }
+
+    fn backward(
+        &self,
+        inputs: &[View<f32>],
+        _: &[f32],
+        _: &Saved,
+        grad_out: &[f32],
+        wanted: &[bool],
+    ) -> Vec<Option<Vec<f32>>> {
+        let grad = || grad_out.iter().zip(inputs[1].data).map(|(g, w)| g * w).collect();
+        vec![wanted[0].then(grad), None]
+    }
+
+    fn reference(&self, _: &[View<f64>], _: Option<&[f64]>) -> Reference {
+        unreachable!("never asked for here")
+    }
+}
+
+#[test]
+fn what_is_drawn_gets_no_gradient_though_it_is_tracked() {
+    let device = Device::flex().autodiff();
+    let tensor = |values: [f32; 3]| Tensor::<1>::from_floats(values, &device).require_grad();
+    let (x, w) = (tensor([1.0, 2.0, 3.0]), tensor([4.0, 5.0, 6.0]));
+    let out: Tensor<1> = apply(Arc::new(Drawn), &[x.clone().into(), w.clone().into()]);
+    let grads = out.sum().backward();
+    let grad: Vec<f32> = x.grad(&grads).expect("x is learned").into_data().try_to_vec().expect("f32");
+    assert_eq!(grad, [4.0, 5.0, 6.0]);
+    assert!(w.grad(&grads).is_none());
+}
