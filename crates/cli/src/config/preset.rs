@@ -23,6 +23,11 @@ pub const PRESETS: &[(&str, &str, &str)] = &[
         "0 w 0 w with exact attention and four mechanisms at a budget of 1/8",
         include_str!("../../../../configs/copy.toml"),
     ),
+    (
+        "copy-budget",
+        "a copier trained by 'copy' goes on with other attention at a budget of 1/8",
+        include_str!("../../../../configs/copy-budget.toml"),
+    ),
     ("char-lm", "character language model on Shakespeare", include_str!("../../../../configs/char-lm.toml")),
 ];
 
