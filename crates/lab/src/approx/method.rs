@@ -43,8 +43,10 @@ pub enum Method {
     /// Exact within a radius, features outside.
     ScatterbrainLocal,
     /// Exact in clusters of SMYRF, features outside.
+    #[serde(rename = "scatterbrain-smyrf")]
     Scatterbrain,
     /// The same, features summed over the clusters too.
+    #[serde(rename = "naive-smyrf")]
     Naive,
 }
 
