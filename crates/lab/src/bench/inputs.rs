@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use regard_kernels::{
-    AttentionOptions, Error, draws,
+    AttentionOptions, Error, Mechanism, draws,
     mechanism::{AdditiveScores, Prior},
     random::{bits, substream},
 };
@@ -53,7 +53,10 @@ impl Tensors {
         let own = |data: Vec<f32>, shape: Vec<usize>| Ok(Tensor { data: data.into(), shape });
         match name {
             "q" => Ok(self.uniform(name, vec![batch, length, heads, head_width], 1.0)),
-            "k" if options.mechanism.is_mixture() && !options.shifted() => {
+            // The Gaussian kernel is a mixture of one.
+            "k" if options.mechanism == Mechanism::Gaussian
+                || (options.mechanism.is_mixture() && !options.shifted()) =>
+            {
                 Ok(self.uniform(name, vec![batch, length, components, key_heads, head_width], 1.0))
             }
             "k" | "v" => Ok(self.uniform(name, vec![batch, length, key_heads, head_width], 1.0)),
