@@ -75,10 +75,10 @@ mod tests {
     }
 
     /// By hand: x = 1 2 3 4, y = 1 3 2 10. Ranks of y 1 3 2 4: squared differences sum to 2, so rho = 1 - 6*2/(4*15) = 0.8.
-    /// Deviations of x -1.5 -0.5 0.5 1.5, of y -3 -1 -2 6: products 14, squares 5 and 50. One of six pairs is reversed.
+    /// Deviations of x -1.5 -0.5 0.5 1.5, of y -3 -1 -2 6: products 13, squares 5 and 50. One of six pairs is reversed.
     #[test]
     fn hand_computed_values() {
-        require(&[(1.0, 1.0), (2.0, 3.0), (3.0, 2.0), (4.0, 10.0)], 0.8, 14.0 / 250f64.sqrt(), 4.0 / 6.0);
+        require(&[(1.0, 1.0), (2.0, 3.0), (3.0, 2.0), (4.0, 10.0)], 0.8, 13.0 / 250f64.sqrt(), 4.0 / 6.0);
     }
 
     /// x = 1 1 2, y = 1 2 3. Ranks of x 1.5 1.5 3: deviations -0.5 -0.5 1 against -1 0 1: 1.5 / sqrt(1.5 * 2). Values:

@@ -103,7 +103,7 @@ mod tests {
         let last = &heads[7];
         assert_eq!((last.queries.rows, last.keys.rows, last.values.columns), (3, 5, 1));
         assert_eq!((last.queries.data[0], last.keys.data[0], last.values.data[4]), (42.0, 30.0, 19.0));
-        assert_eq!((last.scale, heads[4].keys == heads[5].keys), (0.5f64.sqrt(), true));
+        assert_eq!((last.scale, heads[4].keys == heads[5].keys), (2f64.sqrt().recip(), true));
         // Bottom-right: the last query sees all, the first three.
         assert!(last.sees(2, 4) && last.sees(0, 2) && !last.sees(0, 3));
     }

@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn clusters_have_the_distances_asked_for() {
-        let process = Process { tokens: 300, width: 64, clusters: 30, spread: 0.5, seed: 3 };
+        let process = Process { tokens: 300, width: 256, clusters: 30, spread: 0.5, seed: 3 };
         let head = process.head(2.0, 0);
         let distance = |i: usize, j: usize| {
             let pair = head.queries.row(i).iter().zip(head.queries.row(j));
