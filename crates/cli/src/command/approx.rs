@@ -26,8 +26,7 @@ pub fn run(args: &Approx, common: &Common) -> Outcome {
     let bar = console::bar(heads.len() as u64, common.quiet);
     bar.set_prefix("approx");
     let split_by_entropy = args.split == BudgetSplit::Entropy;
-    let plan =
-        Plan { heads: &heads, methods: &methods, options: &options, split_by_entropy, draws, seed: args.seed };
+    let plan = Plan { heads: &heads, methods: &methods, options: &options, split_by_entropy, draws, seed: args.seed };
     let measured = measure(&plan, &|| bar.inc(1))?;
     bar.finish_and_clear();
     let split = match args.split {

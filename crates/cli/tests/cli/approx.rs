@@ -50,7 +50,8 @@ fn the_process_has_the_regimes_of_the_theory() {
 fn results_are_written_and_do_not_depend_on_threads() {
     let folder = TempDir::new().unwrap();
     let out = folder.path().join("out");
-    let small = ["approx", "--quiet", "--tokens", "48", "--clusters", "6", "--width", "8", "--draws", "2", "--budget", "1/4"];
+    let small =
+        ["approx", "--quiet", "--tokens", "48", "--clusters", "6", "--width", "8", "--draws", "2", "--budget", "1/4"];
     let mut command = regard(small);
     let stdout = Ended::of(command.args(["--threads", "2", "--out"]).arg(&out)).success();
     for word in ["beta = 0.25", "robust-pca", "lsh", "naive-smyrf", "oracle", "Spearman", "±", "budget 1/4"] {
@@ -58,7 +59,9 @@ fn results_are_written_and_do_not_depend_on_threads() {
     }
     assert_eq!(names(&out), ["plots", "report.html", "results.csv", "results.json", "results.md"]);
     let plots = names(&out.join("plots"));
-    for plot in ["entropy.svg", "entropy-oracles.svg", "correlation-smyrf-performer.svg", "entries-0.svg", "entries-4.svg"] {
+    for plot in
+        ["entropy.svg", "entropy-oracles.svg", "correlation-smyrf-performer.svg", "entries-0.svg", "entries-4.svg"]
+    {
         assert!(plots.iter().any(|name| name == plot), "{plot} in {plots:?}");
     }
     assert_self_contained(&text(out.join("report.html")));
@@ -85,7 +88,8 @@ fn matrices_come_from_a_file() {
     file.put("v", &[1, 1, 48, 3], &numbers(144, 0.9));
     file.write(&path);
     let input = argument(&path);
-    let arguments = ["approx", "--quiet", "--json", "--input", &input, "--causal", "--split", "entropy", "--draws", "2"];
+    let arguments =
+        ["approx", "--quiet", "--json", "--input", &input, "--causal", "--split", "entropy", "--draws", "2"];
     let json = run(arguments.into_iter().chain(["--budget", "1/3"])).json();
     // All methods but LSH, which needs the queries to be the keys.
     let methods: Vec<&str> =
@@ -115,12 +119,14 @@ fn matrices_come_from_a_trained_model() {
     let folder = TempDir::new().unwrap();
     let train = |mechanism: &str| {
         let out = argument(folder.path().join(mechanism));
-        let arguments = ["train", "--preset", "smoke", "--cache", "none", "--json", "--quiet", "--set", "train.steps=4"];
+        let arguments =
+            ["train", "--preset", "smoke", "--cache", "none", "--json", "--quiet", "--set", "train.steps=4"];
         run(arguments.into_iter().chain(["--mechanism", mechanism, "--out", &out])).success();
         out
     };
     let (softmax, mgk) = (train("softmax"), train("mgk"));
-    let arguments = ["approx", "--quiet", "--json", "--cache", "none", "--sequences", "2", "--budget", "1", "--draws", "2"];
+    let arguments =
+        ["approx", "--quiet", "--json", "--cache", "none", "--sequences", "2", "--budget", "1", "--draws", "2"];
     let methods = ["--methods", "softmax,svd,performer"];
     let json = run(arguments.into_iter().chain(methods).chain(["--run", &softmax])).json();
     let groups: Vec<&str> = json["matrices"].as_array().unwrap().iter().map(|m| m["group"].as_str().unwrap()).collect();

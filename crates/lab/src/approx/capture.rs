@@ -34,7 +34,10 @@ pub fn capture(model: &Model, data: &TaskData, wanted: &Captured) -> Result<Vec<
         return Err(SourceError::Model(format!("the model has {seen}, expected {expected}")));
     }
     if let Some(layer) = wanted.layers.iter().find(|layer| **layer >= layers) {
-        return Err(SourceError::Model(format!("layer {layer} is not one of the model's, expected 0 to {}", layers - 1)));
+        return Err(SourceError::Model(format!(
+            "layer {layer} is not one of the model's, expected 0 to {}",
+            layers - 1
+        )));
     }
     let sequences = sequences(data, wanted.sequences)?;
     if sequences.is_empty() {

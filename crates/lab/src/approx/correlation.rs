@@ -16,7 +16,8 @@ pub struct Correlation {
 impl Correlation {
     /// Of pairs `(x, y)`; `None` for fewer than three, and where one variable is constant.
     pub fn of(pairs: &[(f64, f64)]) -> Option<Self> {
-        let (x, y): (Vec<f64>, Vec<f64>) = pairs.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite()).unzip();
+        let (x, y): (Vec<f64>, Vec<f64>) =
+            pairs.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite()).unzip();
         if x.len() < 3 {
             return None;
         }

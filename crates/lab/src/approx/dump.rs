@@ -35,7 +35,9 @@ pub fn dump(file: &[u8], scale: Option<f64>, causal: bool) -> Result<Vec<Head>, 
     fits("k", k.shape, [batch, key_heads, s, d])?;
     fits("v", v.shape, [batch, key_heads, s, v.shape[3]])?;
     if key_heads == 0 || heads % key_heads != 0 {
-        return Err(SourceError::Data(format!("tensor 'k' has {key_heads} heads, expected a divisor of the {heads} of 'q'")));
+        return Err(SourceError::Data(format!(
+            "tensor 'k' has {key_heads} heads, expected a divisor of the {heads} of 'q'"
+        )));
     }
     let scale = scale.unwrap_or_else(|| (d as f64).sqrt().recip());
     let pairs = (0..batch).flat_map(|b| (0..heads).map(move |h| (b, h)));
@@ -49,7 +51,8 @@ pub fn dump(file: &[u8], scale: Option<f64>, causal: bool) -> Result<Vec<Head>, 
 }
 
 fn read(tensors: &SafeTensors, name: &str) -> Result<Tensor, SourceError> {
-    let refuse = |seen: String, expected: &str| Err(SourceError::Data(format!("tensor '{name}' {seen}, expected {expected}")));
+    let refuse =
+        |seen: String, expected: &str| Err(SourceError::Data(format!("tensor '{name}' {seen}, expected {expected}")));
     let Ok(view) = tensors.tensor(name) else { return refuse("is missing".into(), "q, k and v") };
     let shape: [usize; 4] = match view.shape().try_into() {
         Ok(shape) => shape,

@@ -167,8 +167,9 @@ pub fn measure(plan: &Plan, done: &(dyn Fn() + Sync)) -> Result<Measured, Error>
         let own: Vec<&Matrix> = matrices.iter().filter(|matrix| matrix.group == *group).collect();
         for (n, &method) in plan.methods.iter().enumerate() {
             let estimator = Estimator::new(method, head, &plan.base(head, own[0].sparse_share), plan.seed)?;
-            let mean =
-                |part: fn(&MatrixErrors) -> &Vec<f64>| Mean::of(own.iter().flat_map(|m| part(&m.errors[n]).iter().copied()));
+            let mean = |part: fn(&MatrixErrors) -> &Vec<f64>| {
+                Mean::of(own.iter().flat_map(|m| part(&m.errors[n]).iter().copied()))
+            };
             rows.push(Row {
                 group: (*group).to_owned(),
                 method,
@@ -230,7 +231,8 @@ fn one(plan: &Plan, number: usize, head: &Head, mut tally: Tally) -> Result<(Mat
                     tally.take(method, &logits, &logs);
                 }
                 (None, Method::TopK | Method::Svd) => {
-                    own.unnormalised.extend(estimator.estimate(&plain).map(|e| Dense::relative_error(&e.weights, &plain)));
+                    own.unnormalised
+                        .extend(estimator.estimate(&plain).map(|e| Dense::relative_error(&e.weights, &plain)));
                 }
                 (None, _) => {}
             }

@@ -124,9 +124,10 @@ impl FromStr for Method {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self, Error> {
-        Self::ALL.into_iter().find(|method| method.name() == name).ok_or_else(|| {
-            Error::option("method", format!("'{name}'"), Self::ALL.map(Self::name).join(", "))
-        })
+        Self::ALL
+            .into_iter()
+            .find(|method| method.name() == name)
+            .ok_or_else(|| Error::option("method", format!("'{name}'"), Self::ALL.map(Self::name).join(", ")))
     }
 }
 
@@ -200,7 +201,9 @@ impl<'a> Estimator<'a> {
         match self.method {
             Method::TopK => oracle(keep_in_rows(exact, self.budget as usize)),
             Method::Svd => oracle(truncate_to_rank(exact, self.budget as usize)?),
-            Method::RobustPca => oracle(robust_pca(exact, ROBUST_PCA_ROUNDS)?.within(self.rank(), self.entries() * exact.rows)?),
+            Method::RobustPca => {
+                oracle(robust_pca(exact, ROBUST_PCA_ROUNDS)?.within(self.rank(), self.entries() * exact.rows)?)
+            }
             _ => {
                 let logs = self.logs();
                 Some(Estimate { weights: logs.softmax(), logs: Some(logs) })
@@ -380,7 +383,8 @@ mod tests {
         for method in Method::ALL.into_iter().filter(|method| !method.is_oracle()) {
             let estimator = Estimator::new(method, &head, &base(), 7).unwrap();
             let tensors = estimator.tensors();
-            let data: Vec<Vec<f32>> = tensors.iter().map(|(data, _)| data.iter().map(|x| *x as f32).collect()).collect();
+            let data: Vec<Vec<f32>> =
+                tensors.iter().map(|(data, _)| data.iter().map(|x| *x as f32).collect()).collect();
             let views: Vec<_> = data.iter().zip(&tensors).map(|(data, (_, shape))| View::new(data, shape)).collect();
             let mut out = vec![f32::NAN; 48 * 8];
             estimator.operator().unwrap().unwrap().forward(&views, &mut out);

@@ -171,8 +171,12 @@ impl Approximation {
     fn entry_errors(&self, errors: &EntryErrors) -> Chart {
         let series = errors.curves.iter().enumerate();
         let series = series.map(|(style, curve)| Series::new(curve.method.name(), style, curve.points.iter().copied()));
-        Chart::new("Error of single entries", format!("{}: {}; {}", self.source, errors.group, self.budget), Data::Lines(series.collect()))
-            .axes(Axis::new("tau q.k", ""), Axis::new("mean squared error of exp(tau q.k)", "").scale(Scale::Log))
+        Chart::new(
+            "Error of single entries",
+            format!("{}: {}; {}", self.source, errors.group, self.budget),
+            Data::Lines(series.collect()),
+        )
+        .axes(Axis::new("tau q.k", ""), Axis::new("mean squared error of exp(tau q.k)", "").scale(Scale::Log))
     }
 
     /// The page.
