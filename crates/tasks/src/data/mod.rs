@@ -32,6 +32,7 @@ pub type Progress<'a> = &'a dyn Fn(u64, u64);
 
 /// What a task trains and is measured on.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant)] // One value a run.
 pub enum TaskData {
     /// Sequences with one label each.
     Classification(ClassificationData),

@@ -122,7 +122,9 @@ impl Decode for Ring {
                         simd::add_scaled(row, weight, &s[a * values..(a + 1) * values]);
                     }
                 }
-                row.iter_mut().for_each(|y| *y /= total);
+                // Without a support and without features there is nothing to see.
+                let inverse = if total > 0.0 { 1.0 / total } else { 0.0 };
+                row.iter_mut().for_each(|y| *y *= inverse);
             }
         }
     }
