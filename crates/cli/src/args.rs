@@ -223,7 +223,7 @@ pub struct Approx {
     /// Matrices of the clustered process of the Scatterbrain paper; the default.
     #[arg(long, conflicts_with_all = ["input", "run"])]
     pub process: bool,
-    /// Matrices of a safetensors file: q [B,H,N,D], k [B,Hk,S,D], v [B,Hk,S,Dv], F32 or F64.
+    /// Matrices of a safetensors file: q (B, H, N, D), k (B, Hk, S, D), v (B, Hk, S, Dv), F32 or F64.
     #[arg(long, value_name = "FILE", conflicts_with = "run")]
     pub input: Option<PathBuf>,
     /// Matrices of a softmax model on its test data: the directory of its run.

@@ -49,7 +49,7 @@ pub fn with_scratch<R>(len: usize, task: impl FnOnce(&mut [f32]) -> R) -> R {
 /// Lends `call` a buffer of `len` floats of arbitrary content for what the tasks of one call share, kept by the calling
 /// thread: a large buffer that comes fresh from the system costs more time to be mapped than to be filled.
 ///
-/// Beyond [`SHARED_MOST`] it is given back. A call inside `call` gets a buffer of its own.
+/// Beyond 64 MiB it is given back. A call inside `call` gets a buffer of its own.
 pub fn with_shared<R>(len: usize, call: impl FnOnce(&mut [f32]) -> R) -> R {
     let mut buffer = SHARED.take();
     if buffer.len() < len {
