@@ -505,9 +505,12 @@ impl Band<'_> {
                 self.lower(received, scales, sums);
             }
         });
+        let reaches: Vec<_> = (0..self.spans()).map(|span| self.reach(span)).collect();
         for_each(self.streams() * atoms, |task| {
             let (stream, atom) = (task / atoms, task % atoms);
             let (b, hk) = (stream / shape.key_heads, stream % shape.key_heads);
+            // To add where no span has written would read memory that has no page yet.
+            let fresh = !reaches.iter().any(|reach| reach.contains(&self.atoms[atom].start));
             let received = &received[task * len..(task + 1) * len];
             let (scales, sums) = received.split_at(m);
             if scales.iter().all(|&scale| scale == f32::INFINITY) {
@@ -543,8 +546,15 @@ impl Band<'_> {
                     for (t, j) in keys.enumerate() {
                         // SAFETY: this key of this head is this task's.
                         let (k, v) = unsafe { (grad_k.row(&key_rows, j), grad_v.row(&value_rows, j)) };
-                        simd::add_scaled(k, 1.0, &near_k[t * shape.head_width..(t + 1) * shape.head_width]);
-                        simd::add_scaled(v, 1.0, &near_v[t * values..(t + 1) * values]);
+                        let near_k = &near_k[t * shape.head_width..(t + 1) * shape.head_width];
+                        let near_v = &near_v[t * values..(t + 1) * values];
+                        if fresh {
+                            k.copy_from_slice(near_k);
+                            v.copy_from_slice(near_v);
+                        } else {
+                            simd::add_scaled(k, 1.0, near_k);
+                            simd::add_scaled(v, 1.0, near_v);
+                        }
                     }
                 }
             });
