@@ -28,7 +28,7 @@ pub use measure::{Matrix, MatrixErrors, Mean, Measured, Plan, Related, Row, meas
 pub use method::{Estimate, Estimator, Method};
 pub use oracle::{RobustPca, keep_in_all, keep_in_rows, robust_pca, truncate_to_rank};
 pub use process::Process;
-pub use report::{Approximation, Files};
+pub use report::Approximation;
 
 /// Why there are no matrices to approximate.
 #[derive(Debug, thiserror::Error)]

@@ -11,8 +11,7 @@ use super::{
     method::Method,
 };
 use crate::report::{
-    Axis, Block, Cell, Chart, Column, Data, Format, Mark, Point, Report, Scale, Section, Series, Table, Written,
-    write_atomically,
+    Axis, Block, Cell, Chart, Column, Data, Files, Format, Mark, Point, Record, Report, Scale, Section, Series, Table,
 };
 
 /// More matrices than this are averaged by entropy before they are drawn as lines.
@@ -33,15 +32,6 @@ pub struct Approximation {
     pub command: String,
     /// Where and when.
     pub environment: Environment,
-}
-
-/// Where the results were written.
-#[derive(Clone, Debug)]
-pub struct Files {
-    /// The page and its pictures.
-    pub report: Written,
-    /// `results.json`, `results.csv` and `results.md`.
-    pub tables: [std::path::PathBuf; 3],
 }
 
 fn cell(mean: &Option<Mean>) -> Cell {
@@ -247,34 +237,13 @@ impl Approximation {
         text + "."
     }
 
-    /// What it takes to repeat the figures, as a Markdown list.
-    fn head(&self) -> String {
-        let Environment { commit, processor, processors, threads, date, .. } = &self.environment;
-        let commit = commit.as_deref().unwrap_or("unknown");
-        format!(
-            "- command: `{}`\n- commit: {commit}\n- processor: {processor}, {processors} logical, {threads} threads\n\
-             - date: {date}\n\n",
-            self.command
-        )
-    }
-
     /// Writes the page, its pictures and the table in three formats into `folder`.
     ///
     /// # Errors
     /// Those of the file system.
     pub fn write(&self, folder: &Path) -> io::Result<Files> {
-        let table = self.table();
-        let json = serde_json::to_string_pretty(&self.to_json()).map_err(io::Error::other)?;
-        let tables = [
-            ("results.json", json + "\n"),
-            ("results.csv", table.to_csv()),
-            ("results.md", self.head() + &table.to_markdown() + "\n" + &self.correlations().to_markdown()),
-        ]
-        .map(|(name, content)| (folder.join(name), content));
-        for (path, content) in &tables {
-            write_atomically(path, content.as_bytes())?;
-        }
-        Ok(Files { report: self.report().write(folder)?, tables: tables.map(|(path, _)| path) })
+        let record = Record { command: &self.command, environment: &self.environment };
+        record.write(folder, &self.report(), &self.to_json(), &[self.table(), self.correlations()])
     }
 }
 

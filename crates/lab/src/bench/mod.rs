@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use regard_kernels::{AttentionOptions, Error, support::SupportKind};
 use serde::Serialize;
 
-pub use report::{Benchmark, Files};
+pub use report::Benchmark;
 
 use inputs::Tensors;
 use measure::Case;

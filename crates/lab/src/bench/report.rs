@@ -1,17 +1,14 @@
 //! The benchmark as a table, files and a page (figure 6 of arXiv 2110.15343).
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::{io, path::Path};
 
 use regard_tasks::train::Environment;
 use serde_json::json;
 
 use super::{Measurement, Timing};
 use crate::report::{
-    Axis, Block, Cell, Chart, Column, Data, Format, Report, Scale, Section, Series, Table, Written,
-    number::significant, write_atomically,
+    Axis, Block, Cell, Chart, Column, Data, Files, Format, Record, Report, Scale, Section, Series, Table,
+    number::significant,
 };
 
 /// All measurements, with what a reader needs to judge them.
@@ -27,15 +24,6 @@ pub struct Benchmark {
     pub command: String,
     /// Where and when.
     pub environment: Environment,
-}
-
-/// Where a benchmark was written.
-#[derive(Clone, Debug)]
-pub struct Files {
-    /// The page and its pictures.
-    pub report: Written,
-    /// `results.json`, `results.csv` and `results.md`.
-    pub tables: [PathBuf; 3],
 }
 
 impl Benchmark {
@@ -161,34 +149,13 @@ impl Benchmark {
         Block::Chart { name: name.into(), chart }
     }
 
-    /// What it takes to repeat the figures, as a Markdown list.
-    fn head(&self) -> String {
-        let Environment { commit, processor, processors, threads, date, .. } = &self.environment;
-        let commit = commit.as_deref().unwrap_or("unknown");
-        format!(
-            "- command: `{}`\n- commit: {commit}\n- processor: {processor}, {processors} logical, {threads} threads\n\
-             - date: {date}\n\n",
-            self.command
-        )
-    }
-
     /// Writes the page, its pictures and the table in three formats into `folder`.
     ///
     /// # Errors
     /// Those of the file system.
     pub fn write(&self, folder: &Path) -> io::Result<Files> {
-        let table = self.table();
-        let json = serde_json::to_string_pretty(&self.to_json()).map_err(io::Error::other)?;
-        let tables = [
-            ("results.json", json + "\n"),
-            ("results.csv", table.to_csv()),
-            ("results.md", self.head() + &table.to_markdown()),
-        ]
-        .map(|(name, content)| (folder.join(name), content));
-        for (path, content) in &tables {
-            write_atomically(path, content.as_bytes())?;
-        }
-        Ok(Files { report: self.report().write(folder)?, tables: tables.map(|(path, _)| path) })
+        let record = Record { command: &self.command, environment: &self.environment };
+        record.write(folder, &self.report(), &self.to_json(), &[self.table()])
     }
 }
 

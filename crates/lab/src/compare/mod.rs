@@ -6,7 +6,7 @@
 mod report;
 mod run;
 
-pub use report::{Comparison, Files};
+pub use report::Comparison;
 pub use run::{CompareError, Plan, Watch, run};
 
 use regard_nn::{attention::AttentionConfig, models::ModelConfig};

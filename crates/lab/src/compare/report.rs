@@ -7,8 +7,7 @@ use serde_json::json;
 
 use super::RunResult;
 use crate::report::{
-    Axis, Best, Block, Cell, Chart, Column, Data, Format, Mark, Report, Section, Series, Table, Written,
-    write_atomically,
+    Axis, Best, Block, Cell, Chart, Column, Data, Files, Format, Mark, Record, Report, Section, Series, Table,
 };
 
 /// All results of a comparison, with what a reader needs to judge them.
@@ -30,15 +29,6 @@ pub struct Comparison {
     pub config: String,
     /// Where and when.
     pub environment: Environment,
-}
-
-/// Where a comparison was written.
-#[derive(Clone, Debug)]
-pub struct Files {
-    /// The page and its pictures.
-    pub report: Written,
-    /// `results.json`, `results.csv` and `results.md`.
-    pub tables: [std::path::PathBuf; 3],
 }
 
 impl Comparison {
@@ -250,33 +240,12 @@ impl Comparison {
         ]
     }
 
-    /// What it takes to repeat the figures, as a Markdown list.
-    fn head(&self) -> String {
-        let Environment { commit, processor, processors, threads, date, .. } = &self.environment;
-        let commit = commit.as_deref().unwrap_or("unknown");
-        format!(
-            "- command: `{}`\n- commit: {commit}\n- processor: {processor}, {processors} logical, {threads} threads\n\
-             - date: {date}\n\n",
-            self.command
-        )
-    }
-
     /// Writes the page, its pictures and the table in three formats into `folder`.
     ///
     /// # Errors
     /// Those of the file system.
     pub fn write(&self, folder: &Path) -> io::Result<Files> {
-        let table = self.table();
-        let json = serde_json::to_string_pretty(&self.to_json()).map_err(io::Error::other)?;
-        let tables = [
-            ("results.json", json + "\n"),
-            ("results.csv", table.to_csv()),
-            ("results.md", self.head() + &table.to_markdown()),
-        ]
-        .map(|(name, content)| (folder.join(name), content));
-        for (path, content) in &tables {
-            write_atomically(path, content.as_bytes())?;
-        }
-        Ok(Files { report: self.report().write(folder)?, tables: tables.map(|(path, _)| path) })
+        let record = Record { command: &self.command, environment: &self.environment };
+        record.write(folder, &self.report(), &self.to_json(), &[self.table()])
     }
 }

@@ -1,0 +1,61 @@
+//! Results in files: a page, a table in three formats, and what it takes to repeat them.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use regard_tasks::train::Environment;
+use serde_json::Value;
+
+use super::{Report, Table, Written, write_atomically};
+
+/// Where results were written.
+#[derive(Clone, Debug)]
+pub struct Files {
+    /// The page and its pictures.
+    pub report: Written,
+    /// `results.json`, `results.csv` and `results.md`.
+    pub tables: [PathBuf; 3],
+}
+
+/// How results came to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// The command that was typed.
+    pub command: &'a str,
+    /// Where and when.
+    pub environment: &'a Environment,
+}
+
+impl Record<'_> {
+    /// As a Markdown list.
+    fn head(&self) -> String {
+        let Environment { commit, processor, processors, threads, date, .. } = self.environment;
+        let commit = commit.as_deref().unwrap_or("unknown");
+        format!(
+            "- command: `{}`\n- commit: {commit}\n- processor: {processor}, {processors} logical, {threads} threads\n\
+             - date: {date}\n\n",
+            self.command
+        )
+    }
+
+    /// Writes the page with its pictures, and the tables (the first alone as CSV), into `folder`.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn write(&self, folder: &Path, report: &Report, json: &Value, tables: &[Table]) -> io::Result<Files> {
+        let json = serde_json::to_string_pretty(json).map_err(io::Error::other)?;
+        let markdown: Vec<String> = tables.iter().map(Table::to_markdown).collect();
+        let files = [
+            ("results.json", json + "\n"),
+            ("results.csv", tables.first().map(Table::to_csv).unwrap_or_default()),
+            ("results.md", self.head() + &markdown.join("\n")),
+        ]
+        .map(|(name, content)| (folder.join(name), content));
+        for (path, content) in &files {
+            write_atomically(path, content.as_bytes())?;
+        }
+        Ok(Files { report: report.write(folder)?, tables: files.map(|(path, _)| path) })
+    }
+}
