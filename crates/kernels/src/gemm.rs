@@ -87,6 +87,20 @@ pub fn product(
     }
 }
 
+/// `dst = src^T` for `src [rows,columns]`, its elements side by side; `dst` is dense.
+pub fn transpose(src: Matrix, (rows, columns): (usize, usize), dst: &mut [f32]) {
+    const TILE: usize = 16;
+    for i0 in (0..rows).step_by(TILE) {
+        for c0 in (0..columns).step_by(TILE) {
+            for c in c0..(c0 + TILE).min(columns) {
+                for i in i0..(i0 + TILE).min(rows) {
+                    dst[c * rows + i] = src.data[i * src.row + c];
+                }
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,13 +1,13 @@
 //! Every query sees every real key: one sum over all keys, read by all queries.
 
 use super::{
-    blocks::{Blocks, CHUNK, Parts, runs, scratch_len, transpose},
+    blocks::{Blocks, CHUNK, Parts, runs, scratch_len},
     gradients::{Gradients, KeyChunk, Shared},
     operands::{Operands, Output, fill_rows, inverse},
 };
 use crate::{
     Saved,
-    gemm::{Matrix, Write, product},
+    gemm::{Matrix, Write, product, transpose},
     parallel::{Disjoint, for_each, with_scratch},
     simd,
 };
@@ -152,7 +152,7 @@ fn backward_queries(operands: &Operands, output: Output, sums: &[f32], gradients
             let mut parts = Parts::new(scratch);
             let [features, grad_numerators, grad_denominators, grad_features, transposed] =
                 sizes.map(|size| parts.take(size));
-            transpose(numerator_sum, value_width, transposed);
+            transpose(Matrix::rows(numerator_sum, value_width), (width, value_width), transposed);
             for h in operands.query_heads(s) {
                 for queries in runs(blocks.range(block), CHUNK) {
                     let count = queries.len();
@@ -209,7 +209,7 @@ fn backward_keys(
     with_scratch(scratch_len(&sizes), |scratch| {
         let mut parts = Parts::new(scratch);
         let [components, mixed, values, grad_mixed, grad_values, transposed] = sizes.map(|size| parts.take(size));
-        transpose(grad_numerator_sum, value_width, transposed);
+        transpose(Matrix::rows(grad_numerator_sum, value_width), (width, value_width), transposed);
         for keys in runs(blocks.range(block), CHUNK) {
             let count = keys.len();
             operands.key_features(b, s, keys.clone(), components, mixed);

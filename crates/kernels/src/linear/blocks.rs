@@ -77,18 +77,3 @@ impl<'a> Parts<'a> {
         &mut part[..len]
     }
 }
-
-/// `dst = src^T` with `src [rows, columns]`.
-pub(super) fn transpose(src: &[f32], columns: usize, dst: &mut [f32]) {
-    let rows = src.len() / columns;
-    const TILE: usize = 16;
-    for i0 in (0..rows).step_by(TILE) {
-        for c0 in (0..columns).step_by(TILE) {
-            for c in c0..(c0 + TILE).min(columns) {
-                for i in i0..(i0 + TILE).min(rows) {
-                    dst[c * rows + i] = src[i * columns + c];
-                }
-            }
-        }
-    }
-}

@@ -114,3 +114,10 @@ impl<'a> FeatureMap<'a> {
         product((n, width, rows), scale.sqrt(), Matrix::rows(slopes, m), w, Write::Add, grad_x, stride);
     }
 }
+
+/// `log2 sum_a 2^(x_a + y_a)`: the logarithm of a product of features from theirs.
+pub(crate) fn log_product(x: &[f32], y: &[f32]) -> f32 {
+    let terms = || x.iter().zip(y).map(|(x, y)| x + y);
+    let top = terms().fold(f32::NEG_INFINITY, f32::max);
+    if top == f32::NEG_INFINITY { top } else { top + terms().map(|term| simd::exp2(term - top)).sum::<f32>().log2() }
+}

@@ -14,7 +14,7 @@ use crate::{
     reference,
     support::{SupportKind, SupportOptions},
 };
-pub(crate) use feature_map::FeatureMap;
+pub(crate) use feature_map::{FeatureMap, log_product};
 
 /// Inputs `q k v [projection] [directions | rotations]`, the last two without gradient: `projection [R,D]` with features
 /// but `elu`, `directions [rounds,D+2]` with SMYRF, `rotations [rounds,D,hash_values/2]` with LSH, which has no `k`: its

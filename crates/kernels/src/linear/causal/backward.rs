@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use super::{
     super::{
-        blocks::{CHUNK, Parts, runs, scratch_len, transpose},
+        blocks::{CHUNK, Parts, runs, scratch_len},
         gradients::{Gradients, KeyChunk, Shared},
         operands::{Operands, Output, add_rows, fill_rows},
     },
     Plan, SEGMENT, Triangle,
 };
 use crate::{
-    gemm::{Matrix, Write, product},
+    gemm::{Matrix, Write, product, transpose},
     parallel::{Disjoint, for_each, with_scratch},
     simd,
 };
@@ -119,7 +119,7 @@ fn backward_span(
             let start = segment.start;
             let kept = &kept[start / SEGMENT * len..][..len];
             // Forward through the segment: features, values and the sum before each chunk, Z transposed.
-            transpose(&kept[..width * value_width], value_width, &mut sums[..width * value_width]);
+            transpose(Matrix::rows(kept, value_width), (width, value_width), &mut sums[..width * value_width]);
             sums[width * value_width..len].copy_from_slice(&kept[width * value_width..]);
             let mut values = [Matrix::rows(&[], value_width); SEGMENT / CHUNK];
             for ((n, keys), buffer) in

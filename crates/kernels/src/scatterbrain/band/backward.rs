@@ -10,11 +10,11 @@ use std::ops::Range;
 use super::{
     Band, Grads, RowScales,
     forward::Tile,
-    span::{CHUNK, Span, transpose},
+    span::{CHUNK, Span},
     states::exponentiate,
 };
 use crate::{
-    gemm::{Matrix, Write, product},
+    gemm::{Matrix, Write, product, transpose},
     parallel::{Disjoint, for_each, split, with_scratch},
     simd,
 };

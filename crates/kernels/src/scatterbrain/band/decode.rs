@@ -2,7 +2,7 @@
 
 use std::f32::consts::LOG2_E;
 
-use super::states::{StateShape, exponentiate, raise_to};
+use super::states::StateShape;
 use crate::{Decode, View, gemm::Matrix, scatterbrain::Scatterbrain, simd};
 
 /// State of causal attention with a local support, or with none: a constant number of bytes once the ring is full.
@@ -37,12 +37,7 @@ impl Stream {
     fn sum(&mut self, problem: &super::Problem, shape: StateShape, key: &[f32], value: &[f32], logs: &mut [f32]) {
         let Some(map) = problem.features else { return };
         map.logs(Matrix::rows(key, key.len()), 1, logs);
-        let (scales, sums) = self.state.split_at_mut(shape.features);
-        let mut risen = scales.to_vec();
-        raise_to(&mut risen, logs, |_| true);
-        shape.raise(scales, &risen, sums);
-        exponentiate(logs, scales, |_| true);
-        shape.add(sums, logs, Matrix::rows(value, value.len()), 1);
+        shape.absorb(&mut self.state, logs, Matrix::rows(value, value.len()), &mut vec![0.0; shape.features], |_| true);
     }
 }
 
@@ -50,8 +45,7 @@ impl Decode for Ring {
     /// # Panics
     /// If the inputs do not hold one token a batch row, or are not of the sizes of the first step.
     fn step(&mut self, inputs: &[View<f32>], out: &mut [f32]) {
-        let operator = self.operator.clone();
-        let problem = operator.problem(inputs);
+        let problem = self.operator.problem(inputs);
         let shape = problem.shape;
         assert_eq!((shape.queries, shape.keys), (1, 1), "a decoder takes one token at a time");
         let features = problem.features.map_or(0, |map| map.count());

@@ -6,6 +6,7 @@ use super::{Band, Grads, RowScales, span::CHUNK};
 use crate::{
     gemm::Matrix,
     parallel::{Disjoint, for_each},
+    scatterbrain::log_product,
     simd,
 };
 
@@ -48,9 +49,7 @@ impl Band<'_> {
             }
             let keys = &mut logits.keys[at * m..(at + 1) * m];
             map.logs(Matrix::rows(k, shape.head_width), 1, keys);
-            let sums = || logits.query.iter().zip(&*keys).map(|(q, k)| q + k);
-            let top = sums().fold(f32::NEG_INFINITY, f32::max);
-            logits.features[at] = top + sums().map(|l| simd::exp2(l - top)).sum::<f32>().log2();
+            logits.features[at] = log_product(&logits.query, keys);
         }
     }
 

@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{
     Rows,
-    gemm::Matrix,
-    parallel::{Disjoint, for_each, with_scratch, with_shared},
+    gemm::{Matrix, transpose},
+    parallel::{Disjoint, for_each, split, with_scratch, with_shared},
     simd,
 };
 
@@ -123,32 +123,18 @@ impl Band<'_> {
             // SAFETY: each task has its own state.
             let total = unsafe { shared.range(task * len, len) };
             state.clear(total);
-            let (scales, sums) = total.split_at_mut(m);
             let all = self.atoms[atom].clone();
-            let widths = [shape.head_width, m, shape.value_width];
-            with_scratch(CHUNK * widths.iter().sum::<usize>(), |scratch| {
-                let [k, phi, v] = crate::parallel::split(scratch, widths.map(|width| CHUNK * width));
+            let sizes = [CHUNK * shape.head_width, CHUNK * m, CHUNK * shape.value_width, m];
+            with_scratch(sizes.iter().sum(), |scratch| {
+                let [k, phi, v, risen] = split(scratch, sizes);
                 for start in all.clone().step_by(CHUNK) {
                     let keys = start..(start + CHUNK).min(all.end);
                     let n = keys.len();
                     let phi = &mut phi[..n * m];
                     let real = |j: usize| self.real(b, start + j);
                     map.logs(self.rows((self.problem.k, shape.key_rows(b, hk, 0)), b, keys.clone(), k), n, phi);
-                    // The scales of the chunk take over from those so far.
-                    let mut risen = [0.0f32; 1024];
-                    let mut long = Vec::new();
-                    let risen = if m <= risen.len() {
-                        &mut risen[..m]
-                    } else {
-                        long.resize(m, 0.0);
-                        &mut long[..]
-                    };
-                    risen.copy_from_slice(scales);
-                    raise_to(risen, phi, real);
-                    state.raise(scales, risen, sums);
-                    exponentiate(phi, scales, real);
                     let values = self.rows((self.problem.v, shape.value_rows(b, hk)), b, keys, v);
-                    state.add(sums, phi, values, n);
+                    state.absorb(total, phi, values, risen, real);
                 }
             });
         });
@@ -282,17 +268,3 @@ impl Band<'_> {
 
 /// Keys that the hull of a span has more than that of a tile.
 const SPAN_REST: usize = super::SPAN;
-
-/// `dst = src^T` for `src [rows,columns]`.
-pub(super) fn transpose(src: Matrix, (rows, columns): (usize, usize), dst: &mut [f32]) {
-    const TILE: usize = 16;
-    for i0 in (0..rows).step_by(TILE) {
-        for c0 in (0..columns).step_by(TILE) {
-            for c in c0..(c0 + TILE).min(columns) {
-                for i in i0..(i0 + TILE).min(rows) {
-                    dst[c * rows + i] = src.data[i * src.row + c];
-                }
-            }
-        }
-    }
-}

@@ -52,6 +52,24 @@ impl StateShape {
         product((self.features, self.values, n), 1.0, phi, values, Write::Add, s, self.values);
     }
 
+    /// Adds `n` keys by their log features `[n,m]`, which become features, and their values to a whole state; `risen [m]` is
+    /// lent.
+    pub fn absorb(
+        &self,
+        state: &mut [f32],
+        logs: &mut [f32],
+        values: Matrix,
+        risen: &mut [f32],
+        real: impl Fn(usize) -> bool + Copy,
+    ) {
+        let (scales, sums) = state.split_at_mut(self.features);
+        risen.copy_from_slice(scales);
+        raise_to(risen, logs, real);
+        self.raise(scales, risen, sums);
+        exponentiate(logs, scales, real);
+        self.add(sums, logs, values, logs.len() / self.features);
+    }
+
     /// Adds `from` to `to`.
     pub fn merge(&self, to: &mut [f32], from: &[f32]) {
         let (scales, sums) = from.split_at(self.features);

@@ -59,13 +59,6 @@ pub fn products((n, len, m): (usize, usize, usize), q: &[f32], k: &[f32], g: &mu
     gemm::product((n, len, m), 1.0, Matrix::rows(q, m), Matrix::rows(k, m).transposed(), Write::Over, g, len);
 }
 
-/// `log2 sum_a 2^(x_a + y_a)`.
-pub fn log_product(x: &[f32], y: &[f32]) -> f32 {
-    let terms = || x.iter().zip(y).map(|(x, y)| x + y);
-    let top = terms().fold(f32::NEG_INFINITY, f32::max);
-    if top == f32::NEG_INFINITY { top } else { top + terms().map(|term| simd::exp2(term - top)).sum::<f32>().log2() }
-}
-
 /// Slopes of the logarithms of the queries' features (added to `slopes_q [n,m]`) and of the keys' (over `slopes_k [len,m]`)
 /// for slopes `w [n,len]` of the products `g`; overwrites `q`.
 pub fn slopes(

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     Rows,
     gemm::{self, Matrix, Write},
-    scatterbrain::FeatureMap,
+    scatterbrain::{FeatureMap, log_product},
     simd,
 };
 
@@ -185,7 +185,7 @@ impl Call<'_> {
         for j in seen.range(i) {
             if tile.marks[j] == 0.0 && tile.g[i * len + j] < TINY {
                 map.logs(Matrix::rows(&tile.k[j * width..], width), 1, tile.pair);
-                let log = lowrank::log_product(&tile.logs[i * m..(i + 1) * m], tile.pair);
+                let log = log_product(&tile.logs[i * m..(i + 1) * m], tile.pair);
                 tile.x[i * len + j] = log / self.factor();
                 tile.marks[j] = PROMOTED;
             }
