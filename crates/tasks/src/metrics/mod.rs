@@ -1,4 +1,8 @@
-//! Measures of quality: accuracy, cross entropy in other units, and statistics over seeds.
+//! Measures of quality: accuracy, cross entropy in other units, BLEU, and statistics over seeds.
+
+mod bleu;
+
+pub use bleu::{BLEU_SIGNATURE, Bleu, tokenize_13a};
 
 /// Rows of `logits` (`[rows, classes]`) whose largest entry is at the row's label; of equal entries the first counts.
 /// A row with a NaN counts as wrong.
