@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Decode, Layout, Operator, View};
+use crate::{Decode, Layout, Operator, View, operator::reorder_rows};
 
 /// Keys and values of the tokens so far, token first, one buffer a batch row.
 #[derive(Debug)]
@@ -96,6 +96,11 @@ impl Decode for Cache {
             views.extend(parameters.iter().map(|(shape, data)| View::new(data, shape)));
             self.operator.forward(&views, out);
         }
+    }
+
+    fn reorder(&mut self, rows: &[usize]) {
+        let batch = self.rows.len();
+        reorder_rows(&mut self.rows, batch, rows);
     }
 
     fn bytes(&self) -> usize {

@@ -91,6 +91,39 @@ pub trait Decode: Debug + Send {
     /// (priors, variances, score vectors) whole; fills `out` with the row that the whole causal form would give there.
     fn step(&mut self, inputs: &[View<f32>], out: &mut [f32]);
 
+    /// Batch row `i` goes on from where row `rows[i]` is: rows may trade places, repeat or be left out, as the hypotheses
+    /// of a beam search do. Before the first token all rows are alike and nothing happens.
+    ///
+    /// # Panics
+    /// If a row does not exist.
+    fn reorder(&mut self, rows: &[usize]);
+
     /// Bytes that the state holds now.
     fn bytes(&self) -> usize;
+}
+
+/// `items`, a whole number of `batch` rows, becomes those rows in the order of `rows`; see [`Decode::reorder`].
+pub(crate) fn reorder_rows<T: Clone>(items: &mut Vec<T>, batch: usize, rows: &[usize]) {
+    if items.is_empty() || rows.iter().copied().eq(0..batch) {
+        return;
+    }
+    let width = items.len() / batch;
+    *items = rows.iter().flat_map(|&row| items[row * width..(row + 1) * width].iter().cloned()).collect();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_trade_places_repeat_and_go() {
+        let mut items = vec![1, 2, 3, 4, 5, 6];
+        reorder_rows(&mut items, 3, &[0, 1, 2]);
+        assert_eq!(items, [1, 2, 3, 4, 5, 6]);
+        reorder_rows(&mut items, 3, &[2, 0, 2, 2]);
+        assert_eq!(items, [5, 6, 1, 2, 5, 6, 5, 6]);
+        reorder_rows(&mut items, 4, &[1]);
+        assert_eq!(items, [1, 2]);
+        reorder_rows(&mut Vec::<u8>::new(), 0, &[3]);
+    }
 }

@@ -1,8 +1,11 @@
 //! Causal decoding: both averages and their denominators, whatever the length of the prefix.
 
+use std::sync::Arc;
+
 use crate::{
-    Decode, View,
+    Decode, Padding, View,
     gemm::{Matrix, Write, product},
+    operator::reorder_rows,
     simd::{dot, exp, vectorize},
 };
 
@@ -43,6 +46,12 @@ impl Running {
         follow(&mut self.averages[at * token.len()..][..token.len()], weight, token);
     }
 
+    fn reorder(&mut self, batch: usize, rows: &[usize]) {
+        reorder_rows(&mut self.tops, batch, rows);
+        reorder_rows(&mut self.denominators, batch, rows);
+        reorder_rows(&mut self.averages, batch, rows);
+    }
+
     fn bytes(&self) -> usize {
         size_of_val(&self.tops[..]) + size_of_val(&self.denominators[..]) + size_of_val(&self.averages[..])
     }
@@ -52,6 +61,7 @@ impl Running {
 #[derive(Debug)]
 struct Decoder {
     operator: Additive,
+    batch: usize,
     position: usize,
     queries: Running,
     keys: Running,
@@ -62,6 +72,7 @@ struct Decoder {
 pub(super) fn decoder(operator: &Additive) -> Box<dyn Decode> {
     Box::new(Decoder {
         operator: operator.clone(),
+        batch: 0,
         position: 0,
         queries: Running::default(),
         keys: Running::default(),
@@ -82,6 +93,7 @@ impl Decode for Decoder {
             self.queries = Running::new(batch, heads, head_width);
             self.keys = Running::new(batch, heads, head_width);
             self.token = vec![0.0; batch * width];
+            self.batch = batch;
         }
         let Self { position, queries, keys, token, .. } = self;
         let real = |b| match &padding {
@@ -118,6 +130,21 @@ impl Decode for Decoder {
         let (token, w_t) = (Matrix::rows(token, width), Matrix::rows(plan.w_t, width));
         product((batch, width, width), 1.0, token, w_t, Write::Add, out, width);
         self.position += 1;
+    }
+
+    fn reorder(&mut self, rows: &[usize]) {
+        if self.position == 0 {
+            return;
+        }
+        self.queries.reorder(self.batch, rows);
+        self.keys.reorder(self.batch, rows);
+        reorder_rows(&mut self.token, self.batch, rows);
+        self.batch = rows.len();
+        if let Some(padding) = &mut self.operator.mask.valid {
+            let real = rows.iter().flat_map(|&row| padding.row(row).iter().copied()).collect();
+            let reordered = Padding::new(rows.len(), padding.length(), real).expect("one row each");
+            *padding = Arc::new(reordered);
+        }
     }
 
     fn bytes(&self) -> usize {

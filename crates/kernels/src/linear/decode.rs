@@ -5,19 +5,20 @@ use super::{
     blocks::{Parts, scratch_len},
     operands::inverse,
 };
-use crate::{Decode, View, parallel::with_scratch, simd};
+use crate::{Decode, View, operator::reorder_rows, parallel::with_scratch, simd};
 
 /// `Z [D,Dv]` and `z [D]` of every batch row and sum, a constant number of bytes whatever the number of tokens.
 #[derive(Debug)]
 pub(super) struct Sums {
     operator: Linear,
+    batch: usize,
     /// `[B, sums, D (Dv + 1)]`; empty before the first token.
     sums: Vec<f32>,
 }
 
 impl Sums {
     pub fn new(operator: Linear) -> Self {
-        Self { operator, sums: Vec::new() }
+        Self { operator, batch: 0, sums: Vec::new() }
     }
 }
 
@@ -32,6 +33,7 @@ impl Decode for Sums {
         let all = shape.batch * operands.sums();
         if self.sums.is_empty() {
             self.sums = vec![0.0; all * len];
+            self.batch = shape.batch;
         }
         assert_eq!(self.sums.len(), all * len, "sizes changed since the first token");
 
@@ -71,6 +73,11 @@ impl Decode for Sums {
                 }
             }
         });
+    }
+
+    fn reorder(&mut self, rows: &[usize]) {
+        reorder_rows(&mut self.sums, self.batch, rows);
+        self.batch = if self.sums.is_empty() { 0 } else { rows.len() };
     }
 
     fn bytes(&self) -> usize {

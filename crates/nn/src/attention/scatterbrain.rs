@@ -262,6 +262,11 @@ impl Decode for Gated {
         }
     }
 
+    fn reorder(&mut self, rows: &[usize]) {
+        self.sparse.reorder(rows);
+        self.low_rank.reorder(rows);
+    }
+
     fn bytes(&self) -> usize {
         self.sparse.bytes() + self.low_rank.bytes()
     }

@@ -40,6 +40,14 @@ impl DecodeState {
         self.decoder.bytes()
     }
 
+    /// Batch row `i` goes on from where row `rows[i]` is; see [`Decode::reorder`].
+    ///
+    /// # Panics
+    /// If a row does not exist.
+    pub fn reorder(&mut self, rows: &[usize]) {
+        self.decoder.reorder(rows);
+    }
+
     /// The output, of `shape`, for the next token.
     pub(crate) fn step<const D: usize>(&mut self, inputs: &[Host], shape: [usize; D], device: &Device) -> Tensor<D> {
         let views: Vec<_> = inputs.iter().map(|input| View::new(&input.data, &input.shape)).collect();

@@ -3,7 +3,7 @@
 use std::f32::consts::LOG2_E;
 
 use super::states::StateShape;
-use crate::{Decode, View, gemm::Matrix, scatterbrain::Scatterbrain, simd};
+use crate::{Decode, View, gemm::Matrix, operator::reorder_rows, scatterbrain::Scatterbrain, simd};
 
 /// State of causal attention with a local support, or with none: a constant number of bytes once the ring is full.
 #[derive(Debug)]
@@ -11,6 +11,7 @@ pub(crate) struct Ring {
     operator: Scatterbrain,
     /// Keys that the support holds at most, the token's own included; 0 without a support.
     reach: usize,
+    batch: usize,
     /// One a batch row and key head.
     streams: Vec<Stream>,
 }
@@ -28,7 +29,7 @@ struct Stream {
 impl Ring {
     /// An empty state; `radius` is that of the support.
     pub fn new(operator: Scatterbrain, radius: Option<usize>) -> Self {
-        Self { operator, reach: radius.map_or(0, |radius| radius + 1), streams: Vec::new() }
+        Self { operator, reach: radius.map_or(0, |radius| radius + 1), batch: 0, streams: Vec::new() }
     }
 }
 
@@ -57,6 +58,7 @@ impl Decode for Ring {
                 state.clear(&mut empty.state);
             }
             self.streams = vec![empty; shape.batch * shape.key_heads];
+            self.batch = shape.batch;
         }
         assert_eq!(self.streams.len(), shape.batch * shape.key_heads, "sizes changed since the first token");
         let (width, values, reach) = (shape.head_width, shape.value_width, self.reach);
@@ -121,6 +123,11 @@ impl Decode for Ring {
                 row.iter_mut().for_each(|y| *y *= inverse);
             }
         }
+    }
+
+    fn reorder(&mut self, rows: &[usize]) {
+        reorder_rows(&mut self.streams, self.batch, rows);
+        self.batch = if self.streams.is_empty() { 0 } else { rows.len() };
     }
 
     fn bytes(&self) -> usize {
