@@ -1,6 +1,20 @@
 //! Matrix products on tiles, inside one thread.
 
+use std::cell::RefCell;
+
 use gemm::Parallelism;
+
+use crate::simd;
+
+/// Largest right-hand side, in floats, that the first cache holds while it is used again and again: 48 KiB.
+const NEAR: usize = 12_288;
+
+/// From this many rows on it pays to turn a right-hand side whose columns lie side by side.
+const TURN: usize = 8;
+
+thread_local! {
+    static TURNED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
 
 /// A matrix in a slice: element `(i, j)` lies at `data[i * row + j * column]`.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +39,7 @@ impl<'a> Matrix<'a> {
         Self { data: self.data, row: self.column, column: self.row }
     }
 
-    fn holds(&self, rows: usize, columns: usize) -> bool {
+    pub(crate) fn holds(&self, rows: usize, columns: usize) -> bool {
         rows == 0 || columns == 0 || (rows - 1) * self.row + (columns - 1) * self.column < self.data.len()
     }
 }
@@ -60,6 +74,21 @@ pub fn product(
     if m == 0 || n == 0 {
         return;
     }
+    if k * n <= NEAR {
+        if b.column == 1 {
+            return simd::tile_product((m, n, k), alpha, a, b, write, dst, stride);
+        }
+        if b.row == 1 && m >= TURN {
+            // An odd number of cache lines a row, so that rows do not fall on the same few places of the cache.
+            let row = (n.div_ceil(simd::LANES) | 1) * simd::LANES;
+            let mut turned = TURNED.take();
+            turned.resize(turned.len().max(k * row), 0.0);
+            simd::transpose(b.transposed(), (n, k), &mut turned, row);
+            simd::tile_product((m, n, k), alpha, a, Matrix::rows(&turned, row), write, dst, stride);
+            TURNED.replace(turned);
+            return;
+        }
+    }
     // SAFETY: all three matrices lie within their slices as just checked, rows of `dst` do not overlap, and `dst` is
     // borrowed mutably, so it is neither operand.
     unsafe {
@@ -89,16 +118,7 @@ pub fn product(
 
 /// `dst = src^T` for `src [rows,columns]`, its elements side by side; `dst` is dense.
 pub fn transpose(src: Matrix, (rows, columns): (usize, usize), dst: &mut [f32]) {
-    const TILE: usize = 16;
-    for i0 in (0..rows).step_by(TILE) {
-        for c0 in (0..columns).step_by(TILE) {
-            for c in c0..(c0 + TILE).min(columns) {
-                for i in i0..(i0 + TILE).min(rows) {
-                    dst[c * rows + i] = src.data[i * src.row + c];
-                }
-            }
-        }
-    }
+    simd::transpose(src, (rows, columns), dst, rows);
 }
 
 #[cfg(test)]

@@ -1,0 +1,162 @@
+//! Products of small tiles: blocks of the result stay in registers, nothing is copied first.
+
+use pulp::{MemMask, Simd, WithSimd};
+
+use crate::gemm::{Matrix, Write};
+
+/// `dst (=|+=) alpha a b` with `a [m,k]`, `b [k,n]` whose rows lie side by side (`b.column == 1`), `dst [m,n]` in rows of
+/// `stride`.
+///
+/// Each element is summed over `k` in one run from 0, so it does not depend on where its block begins.
+///
+/// # Panics
+/// If a matrix does not lie within its slice, or elements of a row of `b` lie apart.
+pub fn tile_product(
+    sizes: (usize, usize, usize),
+    alpha: f32,
+    a: Matrix,
+    b: Matrix,
+    write: Write,
+    dst: &mut [f32],
+    stride: usize,
+) {
+    let (m, n, k) = sizes;
+    assert!(a.holds(m, k) && b.holds(k, n) && b.column == 1, "operand outside its buffer");
+    assert!(Matrix::rows(dst, stride).holds(m, n) && stride >= n, "product outside its buffer");
+    if m > 0 && n > 0 {
+        pulp::Arch::new().dispatch(Product { sizes, alpha, a, b, write, dst, stride });
+    }
+}
+
+/// Arguments of [`tile_product`], checked.
+struct Product<'a> {
+    sizes: (usize, usize, usize),
+    alpha: f32,
+    a: Matrix<'a>,
+    b: Matrix<'a>,
+    write: Write,
+    dst: &'a mut [f32],
+    stride: usize,
+}
+
+impl WithSimd for Product<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        let n = self.sizes.1;
+        // Registers for sums, rows of `b` and one element of `a`: 24 + 4 + 1 of 32, or 12 + 2 + 1 of 16.
+        let wide = S::F32_LANES == 16;
+        let mut start = 0;
+        while start < n {
+            let vectors = (n - start).div_ceil(S::F32_LANES);
+            let take = match vectors {
+                _ if !wide => vectors.min(2),
+                1..=4 => vectors,
+                5 | 6 | 9 => 3,
+                _ => 4,
+            };
+            let end = (start + take * S::F32_LANES).min(n);
+            match take {
+                1 if wide => self.rows::<S, 12, 1>(simd, (start, end)),
+                1 => self.rows::<S, 6, 1>(simd, (start, end)),
+                2 if wide => self.rows::<S, 12, 2>(simd, (start, end)),
+                2 => self.rows::<S, 6, 2>(simd, (start, end)),
+                3 => self.rows::<S, 8, 3>(simd, (start, end)),
+                _ => self.rows::<S, 6, 4>(simd, (start, end)),
+            }
+            start = end;
+        }
+    }
+}
+
+impl Product<'_> {
+    #[inline(always)]
+    fn rows<S: Simd, const ROWS: usize, const VECTORS: usize>(&mut self, simd: S, columns: (usize, usize)) {
+        let m = self.sizes.0;
+        let mut row = 0;
+        // SAFETY: these rows and columns lie within the sizes, which were checked against the slices.
+        unsafe {
+            while row + ROWS <= m {
+                self.block::<S, ROWS, VECTORS>(simd, row, columns);
+                row += ROWS;
+            }
+            if ROWS > 8 && row + 8 <= m {
+                self.block::<S, 8, VECTORS>(simd, row, columns);
+                row += 8;
+            }
+            if row + 4 <= m {
+                self.block::<S, 4, VECTORS>(simd, row, columns);
+                row += 4;
+            }
+            if row + 2 <= m {
+                self.block::<S, 2, VECTORS>(simd, row, columns);
+                row += 2;
+            }
+            if row < m {
+                self.block::<S, 1, VECTORS>(simd, row, columns);
+            }
+        }
+    }
+
+    /// One block of the result.
+    ///
+    /// # Safety
+    /// Rows `row .. row + ROWS` and columns `start .. end` lie within the product, and `end - start` is more than
+    /// `VECTORS - 1` vectors and at most `VECTORS`.
+    #[inline(always)]
+    unsafe fn block<S: Simd, const ROWS: usize, const VECTORS: usize>(
+        &mut self,
+        simd: S,
+        row: usize,
+        (start, end): (usize, usize),
+    ) {
+        let rest = end - start - (VECTORS - 1) * S::F32_LANES;
+        let mask = MemMask::new(simd.mask_between_m32s(0, rest as u32).mask());
+        let mut sums = [[simd.splat_f32s(0.0); VECTORS]; ROWS];
+        // SAFETY: the caller's promise; each matrix lies within its slice from the first to the last element used, and
+        // the last vector of a row is masked to the columns that there are.
+        unsafe {
+            let mut a = self.a.data.as_ptr().add(row * self.a.row);
+            let mut b = self.b.data.as_ptr().add(start);
+            for l in 0..self.sizes.2 {
+                let mut columns = [simd.splat_f32s(0.0); VECTORS];
+                for v in 0..VECTORS - 1 {
+                    columns[v] = b.add(v * S::F32_LANES).cast::<S::f32s>().read_unaligned();
+                }
+                columns[VECTORS - 1] = simd.mask_load_ptr_f32s(mask, b.wrapping_add((VECTORS - 1) * S::F32_LANES));
+                for r in 0..ROWS {
+                    let x = simd.splat_f32s(*a.add(r * self.a.row));
+                    for v in 0..VECTORS {
+                        sums[r][v] = simd.mul_add_e_f32s(x, columns[v], sums[r][v]);
+                    }
+                }
+                if l + 1 < self.sizes.2 {
+                    a = a.add(self.a.column);
+                    b = b.add(self.b.row);
+                }
+            }
+            let alpha = simd.splat_f32s(self.alpha);
+            for r in 0..ROWS {
+                let dst = self.dst.as_mut_ptr().add((row + r) * self.stride + start);
+                for v in 0..VECTORS {
+                    let dst = dst.wrapping_add(v * S::F32_LANES);
+                    let last = v + 1 == VECTORS;
+                    let sum = sums[r][v];
+                    let value = if self.write == Write::Over {
+                        simd.mul_f32s(alpha, sum)
+                    } else if last {
+                        simd.mul_add_e_f32s(alpha, sum, simd.mask_load_ptr_f32s(mask, dst))
+                    } else {
+                        simd.mul_add_e_f32s(alpha, sum, dst.cast::<S::f32s>().read_unaligned())
+                    };
+                    if last {
+                        simd.mask_store_ptr_f32s(mask, dst, value);
+                    } else {
+                        dst.cast::<S::f32s>().write_unaligned(value);
+                    }
+                }
+            }
+        }
+    }
+}
