@@ -213,6 +213,20 @@ fn setting(data: &TaskData) -> String {
             data.symbols(),
             data.sequences(CopySplit::Test)
         ),
+        TaskData::Translation(data) => format!(
+            "{} training pairs of sentences of at most {} tokens, {} for the test, a vocabulary of {}",
+            data.train.len(),
+            data.max_length,
+            data.test.len(),
+            data.tokenizer.vocabulary()
+        ),
+        TaskData::Masked(data) => format!(
+            "{} training windows of at most {} tokens, {} for validation, a vocabulary of {}",
+            data.train.len(),
+            data.context,
+            data.valid.len(),
+            data.tokenizer.vocabulary()
+        ),
     }
 }
 

@@ -100,6 +100,8 @@ pub fn longest(config: &RunConfig) -> usize {
         TaskName::Text => config.task.text.max_length,
         TaskName::CharLm => config.task.char_lm.context,
         TaskName::Copy => config.task.copy.length,
+        TaskName::Translation => config.task.translation.max_length,
+        TaskName::MaskedLm => config.task.masked_lm.context,
     }
 }
 
@@ -115,6 +117,8 @@ pub fn sizes(config: &RunConfig, vocabulary: Option<usize>, length: usize) -> Mo
         TaskName::Text => classifier(257, config.task.text.classes),
         TaskName::CharLm => language_model(CHARACTERS),
         TaskName::Copy => language_model(config.task.copy.symbols + 1),
+        TaskName::Translation => language_model(config.task.translation.vocabulary),
+        TaskName::MaskedLm => language_model(config.task.masked_lm.vocabulary),
     }
 }
 

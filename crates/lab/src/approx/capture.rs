@@ -106,6 +106,8 @@ fn sequences(data: &TaskData, most: usize) -> Result<Vec<TokenBatch>, SourceErro
         }
         TaskData::Language(data) => spread(data.evaluation_batches(1).map(language), most),
         TaskData::Copy(data) => spread(data.evaluation_batches(CopySplit::Test, 1).map(language), most),
+        TaskData::Masked(data) => spread(data.evaluation_batches(1).map(|batch| (batch.inputs, batch.length)), most),
+        TaskData::Translation(_) => Vec::new(),
     };
     let real = all.into_iter().filter(|(_, length)| *length > 1);
     Ok(real

@@ -36,7 +36,7 @@ impl Comparison {
     pub fn majority_of(data: &TaskData) -> Option<f64> {
         match data {
             TaskData::Classification(data) => Some(majority_rate(data.test.labels(), data.classes)),
-            TaskData::Language(_) | TaskData::Copy(_) => None,
+            TaskData::Language(_) | TaskData::Copy(_) | TaskData::Translation(_) | TaskData::Masked(_) => None,
         }
     }
 

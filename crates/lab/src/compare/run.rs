@@ -215,6 +215,7 @@ fn multiply_adds(plan: &Plan, candidate: &Candidate) -> Option<f64> {
     let sizes = match plan.data {
         TaskData::Classification(data) => ModelSizes::classifier(model, attention, vocabulary, data.classes, length),
         TaskData::Language(_) | TaskData::Copy(_) => ModelSizes::language_model(model, attention, vocabulary, length),
+        TaskData::Translation(_) | TaskData::Masked(_) => return None,
     };
     let cost = ModelCost::of(&sizes, Run { batch: 1, length, decoded: length });
     Some(cost.ok()?.total().multiply_adds as f64)

@@ -1,8 +1,6 @@
 //! Batches of labelled sequences, padded to the length that the batch needs.
 
-use rand::seq::SliceRandom;
-
-use super::{DataError, Sequences, Streams};
+use super::{DataError, Sequences, Streams, order::EpochOrder};
 
 /// How sequences become batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,9 +83,7 @@ impl ClassificationBatch {
 pub struct TrainBatches<'a> {
     data: &'a Sequences,
     options: BatchOptions,
-    streams: Streams,
-    /// The order of the epoch last asked for.
-    order: Option<(u64, Vec<usize>)>,
+    order: EpochOrder,
 }
 
 impl<'a> TrainBatches<'a> {
@@ -98,40 +94,19 @@ impl<'a> TrainBatches<'a> {
         if data.is_empty() {
             return Err(DataError::Value("no batches from a set without sequences".into()));
         }
-        Ok(Self { data, options, streams: Streams::new(seed, "batch order"), order: None })
+        let order = EpochOrder::new(data.len(), options.rows, options.pool, Streams::new(seed, "batch order"));
+        Ok(Self { data, options, order })
     }
 
     /// Batches in an epoch, at least 1.
     pub fn steps_per_epoch(&self) -> u64 {
-        (self.data.len() / self.options.rows).max(1) as u64
+        self.order.steps_per_epoch()
     }
 
     /// Batch of step `step`, counted from 0 over all epochs. Sorts the set once an epoch.
     pub fn batch(&mut self, step: u64) -> ClassificationBatch {
-        let (epoch, place) = (step / self.steps_per_epoch(), (step % self.steps_per_epoch()) as usize);
-        if self.order.as_ref().is_none_or(|(known, _)| *known != epoch) {
-            self.order = Some((epoch, self.epoch_order(epoch)));
-        }
-        let order = self.order.as_ref().map_or(&[][..], |(_, order)| order);
-        let start = place * self.options.rows;
-        let items = &order[start..(start + self.options.rows).min(order.len())];
+        let items = self.order.batch(step, |i| self.data.length(i));
         ClassificationBatch::gather(self.data, items, &self.options)
-    }
-
-    /// The items of an epoch, batch by batch.
-    fn epoch_order(&self, epoch: u64) -> Vec<usize> {
-        let rows = self.options.rows;
-        let mut stream = self.streams.at(epoch);
-        let mut items: Vec<usize> = (0..self.data.len()).collect();
-        items.shuffle(&mut stream);
-        items.truncate((self.steps_per_epoch() as usize).saturating_mul(rows));
-        for pool in items.chunks_mut(rows.saturating_mul(self.options.pool)) {
-            // Stable: equal lengths stay in random order.
-            pool.sort_by_key(|&i| self.data.length(i));
-        }
-        let mut batches: Vec<&[usize]> = items.chunks(rows).collect();
-        batches.shuffle(&mut stream);
-        batches.concat()
     }
 }
 

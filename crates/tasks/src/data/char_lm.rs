@@ -10,6 +10,9 @@ use super::{CharLmConfig, DataError, LanguageData, Progress, Streams, file::Mete
 /// Plays of Shakespeare, gzip: see `data/README.md` for source and licence.
 const SHAKESPEARE: &[u8] = include_bytes!("../../data/tinyshakespeare.txt.gz");
 
+/// What stands for its path in messages.
+pub(super) const EMBEDDED: &str = "embedded text";
+
 /// The characters behind token ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vocabulary {
@@ -152,17 +155,23 @@ impl LanguageData {
 
 /// Reads the text and splits it: the first part trains, the rest validates. The vocabulary is that of the whole text.
 pub(super) fn load(config: &CharLmConfig, progress: Progress<'_>) -> Result<LanguageData, DataError> {
-    let embedded = Path::new("embedded text");
     let path = config.path.as_deref();
     let mut bytes = Vec::new();
     match path {
         Some(path) => {
             let meter = Meter::new([path], progress);
-            meter.open(path)?.read_to_end(&mut bytes).map_err(|source| DataError::read(path, source))?
+            meter.open(path)?.read_to_end(&mut bytes).map_err(|source| DataError::read(path, source))?;
         }
-        None => GzDecoder::new(SHAKESPEARE).read_to_end(&mut bytes).map_err(|e| DataError::read(embedded, e))?,
-    };
-    split(&bytes, path.unwrap_or(embedded), config)
+        None => bytes = shakespeare()?,
+    }
+    split(&bytes, path.unwrap_or(Path::new(EMBEDDED)), config)
+}
+
+/// The embedded text.
+pub(super) fn shakespeare() -> Result<Vec<u8>, DataError> {
+    let mut bytes = Vec::new();
+    GzDecoder::new(SHAKESPEARE).read_to_end(&mut bytes).map_err(|source| DataError::read(EMBEDDED, source))?;
+    Ok(bytes)
 }
 
 fn split(bytes: &[u8], path: &Path, config: &CharLmConfig) -> Result<LanguageData, DataError> {

@@ -10,21 +10,32 @@ mod config;
 mod copy;
 mod error;
 mod file;
+mod lines;
 pub mod listops;
+mod masked_lm;
+mod order;
+mod sentences;
 mod sequences;
 mod stream;
 mod text;
+pub mod tokenizer;
+mod translation;
 
 use std::path::Path;
 
 pub use self::{
     batch::{BatchOptions, ClassificationBatch, TrainBatches, evaluation_batches},
     char_lm::{LanguageBatch, Vocabulary},
-    config::{CharLmConfig, CopyConfig, ListOpsConfig, TaskConfig, TaskName, TextConfig},
+    config::{
+        CharLmConfig, CopyConfig, ListOpsConfig, MaskedLmConfig, TaskConfig, TaskName, TextConfig, TranslationConfig,
+    },
     copy::{CopyData, CopySplit},
     error::DataError,
+    masked_lm::{MaskedBatch, MaskedBatches, MaskedData, Windows},
     sequences::Sequences,
     stream::Streams,
+    tokenizer::TextTokenizer,
+    translation::{SentencePairs, TranslationBatch, TranslationBatches, TranslationData},
 };
 
 /// Progress of a load: parts done and their total. The unit is the task's (trees, bytes).
@@ -40,6 +51,10 @@ pub enum TaskData {
     Language(LanguageData),
     /// Random words, to write them again.
     Copy(CopyData),
+    /// Sentences and their translations.
+    Translation(TranslationData),
+    /// Texts, to guess the tokens that are masked.
+    Masked(MaskedData),
 }
 
 /// Labelled sequences in three splits.
@@ -95,6 +110,8 @@ impl TaskConfig {
             TaskName::Text => text::load(&self.text, seed, progress).map(TaskData::Classification),
             TaskName::CharLm => char_lm::load(&self.char_lm, progress).map(TaskData::Language),
             TaskName::Copy => Ok(TaskData::Copy(CopyData::new(&self.copy, seed))),
+            TaskName::Translation => translation::load(&self.translation, progress).map(TaskData::Translation),
+            TaskName::MaskedLm => masked_lm::load(&self.masked_lm, seed, progress).map(TaskData::Masked),
         }
     }
 }
@@ -106,6 +123,8 @@ impl TaskData {
             Self::Classification(data) => &data.notes,
             Self::Language(data) => &data.notes,
             Self::Copy(_) => &[],
+            Self::Translation(data) => &data.notes,
+            Self::Masked(data) => &data.notes,
         }
     }
 
@@ -115,6 +134,8 @@ impl TaskData {
             Self::Classification(data) => data.vocabulary,
             Self::Language(data) => data.vocabulary.len(),
             Self::Copy(data) => data.vocabulary(),
+            Self::Translation(data) => data.tokenizer.vocabulary(),
+            Self::Masked(data) => data.tokenizer.vocabulary(),
         }
     }
 
@@ -124,6 +145,17 @@ impl TaskData {
             Self::Classification(data) => data.max_length,
             Self::Language(data) => data.context,
             Self::Copy(data) => data.length(),
+            Self::Translation(data) => data.max_length,
+            Self::Masked(data) => data.context,
+        }
+    }
+
+    /// What turns text into token ids, where tokens are pieces of words.
+    pub fn tokenizer(&self) -> Option<&TextTokenizer> {
+        match self {
+            Self::Translation(data) => Some(&data.tokenizer),
+            Self::Masked(data) => Some(&data.tokenizer),
+            Self::Classification(_) | Self::Language(_) | Self::Copy(_) => None,
         }
     }
 }

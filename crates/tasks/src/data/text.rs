@@ -7,13 +7,12 @@ use std::{
 
 use rand::seq::SliceRandom;
 
-use super::{ClassificationData, DataError, Progress, Sequences, Streams, TextConfig, file::Meter};
+use super::{
+    ClassificationData, DataError, Progress, Sequences, Streams, TextConfig, file::Meter, lines::LONGEST_LINE,
+};
 
 /// Token ids: padding and one for each byte.
 const VOCABULARY: usize = 257;
-
-/// Longest line accepted, so that a file without line ends cannot fill the memory.
-const LONGEST_LINE: usize = 1 << 24;
 
 /// Reads the files; where there is no validation file, holds out rows of the training file.
 pub(super) fn load(config: &TextConfig, seed: u64, progress: Progress<'_>) -> Result<ClassificationData, DataError> {

@@ -8,16 +8,19 @@ use regard_nn::models::TokenBatch;
 use super::Split;
 use crate::data::{
     BatchOptions, ClassificationBatch, ClassificationData, CopyData, CopySplit, DataError, LanguageBatch, LanguageData,
-    TaskData, TrainBatches, evaluation_batches,
+    MaskedBatch, MaskedBatches, SentencePairs, TaskData, TrainBatches, TranslationBatch, TranslationBatches,
+    TranslationData, evaluation_batches,
 };
 
 /// Tokens and what is to be predicted from them.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// The sequences.
+    /// The sequences; in translation those of the target language, each after a begin.
     pub tokens: TokenBatch,
-    /// One a sequence (classification) or one a token (language models), row by row; negative ones do not count.
+    /// One a sequence (classification) or one a token (the others), row by row; negative ones do not count.
     pub targets: Arc<[i32]>,
+    /// The sequences translated from.
+    pub source: Option<TokenBatch>,
 }
 
 impl Batch {
@@ -27,17 +30,37 @@ impl Batch {
     }
 
     fn classification(batch: ClassificationBatch) -> Self {
-        let padding = batch.lengths.iter().any(|length| *length < batch.padded_length);
-        let padding = padding.then(|| Arc::new(Padding::from_lengths(&batch.lengths, batch.padded_length)));
-        let rows = batch.rows();
-        let tokens = TokenBatch { ids: batch.tokens.into(), batch: rows, length: batch.padded_length, padding };
-        Self { tokens, targets: batch.labels.into() }
+        let tokens = padded(batch.tokens, &batch.lengths, batch.padded_length);
+        Self { tokens, targets: batch.labels.into(), source: None }
     }
 
     fn language(batch: LanguageBatch) -> Self {
         let tokens = TokenBatch { ids: batch.inputs.into(), batch: batch.rows, length: batch.length, padding: None };
-        Self { tokens, targets: batch.targets.into() }
+        Self { tokens, targets: batch.targets.into(), source: None }
     }
+
+    fn translation(batch: TranslationBatch) -> Self {
+        let source = Some(source(&batch));
+        let tokens = padded(batch.inputs, &batch.target_lengths, batch.target_length);
+        Self { tokens, targets: batch.targets.into(), source }
+    }
+
+    fn masked(batch: MaskedBatch) -> Self {
+        let tokens = padded(batch.inputs, &batch.lengths, batch.length);
+        Self { tokens, targets: batch.targets.into(), source: None }
+    }
+}
+
+/// The sentences to translate.
+pub(super) fn source(batch: &TranslationBatch) -> TokenBatch {
+    padded(batch.source.clone(), &batch.source_lengths, batch.source_length)
+}
+
+/// Rows of the given lengths, padded to `length`.
+fn padded(ids: Vec<i32>, lengths: &[usize], length: usize) -> TokenBatch {
+    let padding = lengths.iter().any(|own| *own < length);
+    let padding = padding.then(|| Arc::new(Padding::from_lengths(lengths, length)));
+    TokenBatch { ids: ids.into(), batch: lengths.len(), length, padding }
 }
 
 /// Training batches without end: batch `i` is a function of data, seed and `i`.
@@ -47,6 +70,8 @@ pub(super) enum Batches<'a> {
     Classification(TrainBatches<'a>),
     Language { data: &'a LanguageData, seed: u64, rows: usize },
     Copy { data: &'a CopyData, seed: u64, rows: usize },
+    Translation(TranslationBatches<'a>),
+    Masked(MaskedBatches<'a>),
 }
 
 impl<'a> Batches<'a> {
@@ -58,6 +83,8 @@ impl<'a> Batches<'a> {
             }
             TaskData::Language(data) => Self::Language { data, seed, rows },
             TaskData::Copy(data) => Self::Copy { data, seed, rows },
+            TaskData::Translation(data) => Self::Translation(TranslationBatches::new(&data.train, rows, seed)?),
+            TaskData::Masked(data) => Self::Masked(MaskedBatches::new(data, rows, seed)?),
         })
     }
 
@@ -66,6 +93,8 @@ impl<'a> Batches<'a> {
             Self::Classification(batches) => Batch::classification(batches.batch(index)),
             Self::Language { data, seed, rows } => Batch::language(data.train_batch(*seed, index, *rows)),
             Self::Copy { data, seed, rows } => Batch::language(data.train_batch(*seed, index, *rows)),
+            Self::Translation(batches) => Batch::translation(batches.batch(index)),
+            Self::Masked(batches) => Batch::masked(batches.batch(index)),
         }
     }
 }
@@ -90,7 +119,19 @@ pub(super) fn split_batches<'a>(
             };
             Box::new(spread(data.evaluation_batches(split, rows), most).map(Batch::language))
         }
+        TaskData::Translation(data) => {
+            Box::new(spread(pairs(data, split).evaluation_batches(rows), most).map(Batch::translation))
+        }
+        TaskData::Masked(data) => Box::new(spread(data.evaluation_batches(rows), most).map(Batch::masked)),
     })
+}
+
+/// The pairs of sentences of a split.
+pub(super) fn pairs(data: &TranslationData, split: Split) -> &SentencePairs {
+    match split {
+        Split::Valid => &data.valid,
+        Split::Test => &data.test,
+    }
 }
 
 fn sequences(data: &ClassificationData, split: Split) -> &crate::data::Sequences {

@@ -32,7 +32,7 @@ pub fn evaluate(
         let logits: Vec<f32> = logits.into_data_as::<f32>().try_into_vec().expect("f32, as asked");
         seconds += start.elapsed().as_secs_f64();
         loss += total_loss(&logits, &batch.targets, outputs);
-        if !matches!(data, TaskData::Language(_)) {
+        if matches!(data, TaskData::Classification(_) | TaskData::Copy(_)) {
             correct += count_correct(&logits, &batch.targets, outputs);
         }
         items += batch.items();
@@ -41,7 +41,7 @@ pub fn evaluate(
     let loss = loss / items as f64;
     let (accuracy, perplexity) = match data {
         TaskData::Classification(_) => (Some(accuracy(correct, items)), None),
-        TaskData::Language(_) => (None, Some(perplexity(loss))),
+        TaskData::Language(_) | TaskData::Translation(_) | TaskData::Masked(_) => (None, Some(perplexity(loss))),
         TaskData::Copy(_) => (Some(accuracy(correct, items)), Some(perplexity(loss))),
     };
     Ok(Evaluation { step, split, loss, accuracy, perplexity, items, sequences, seconds })

@@ -49,6 +49,9 @@ impl Model {
             TaskData::Language(_) | TaskData::Copy(_) => {
                 Self::Language(LanguageModel::new(config, attention, vocabulary, length, seed, device)?)
             }
+            TaskData::Translation(_) | TaskData::Masked(_) => {
+                return Err(Error::option("task.name", "one of pieces of words", "a classifier or a language model"));
+            }
         })
     }
 

@@ -1,5 +1,7 @@
 //! A task by name and the options of each.
 
+mod subwords;
+
 use std::{
     fmt,
     path::{Path, PathBuf},
@@ -8,6 +10,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+pub use self::subwords::{MaskedLmConfig, TranslationConfig};
 use super::DataError;
 
 /// A task by name.
@@ -23,11 +26,16 @@ pub enum TaskName {
     CharLm,
     /// Copying a random word over a long distance.
     Copy,
+    /// Translation of sentences.
+    Translation,
+    /// Masked language model.
+    MaskedLm,
 }
 
 impl TaskName {
     /// Every task, in the order of lists and reports.
-    pub const ALL: &[TaskName] = &[Self::Listops, Self::Text, Self::CharLm, Self::Copy];
+    pub const ALL: &[TaskName] =
+        &[Self::Listops, Self::Text, Self::CharLm, Self::Copy, Self::Translation, Self::MaskedLm];
 
     /// Its name in configurations, on the command line and in reports.
     pub fn name(self) -> &'static str {
@@ -36,6 +44,8 @@ impl TaskName {
             Self::Text => "text",
             Self::CharLm => "char-lm",
             Self::Copy => "copy",
+            Self::Translation => "translation",
+            Self::MaskedLm => "masked-lm",
         }
     }
 
@@ -46,6 +56,8 @@ impl TaskName {
             Self::Text => "byte-level text classification from a TSV file (plain, .gz, .bz2)",
             Self::CharLm => "character language model on an embedded public-domain text or any UTF-8 file",
             Self::Copy => "copying, generated: the second half of 0 w 0 w from the first",
+            Self::Translation => "translation of sentences from pairs of files (plain, .gz, .bz2), measured in BLEU",
+            Self::MaskedLm => "masked language model on an embedded public-domain text or any UTF-8 files",
         }
     }
 }
@@ -85,6 +97,10 @@ pub struct TaskConfig {
     pub char_lm: CharLmConfig,
     /// Options of `copy`.
     pub copy: CopyConfig,
+    /// Options of `translation`.
+    pub translation: TranslationConfig,
+    /// Options of `masked-lm`.
+    pub masked_lm: MaskedLmConfig,
 }
 
 /// The ListOps generator; the defaults are those of Long Range Arena.
@@ -222,6 +238,8 @@ impl TaskConfig {
             TaskName::Text => self.text.check(),
             TaskName::CharLm => self.char_lm.check(),
             TaskName::Copy => self.copy.check(),
+            TaskName::Translation => self.translation.check(),
+            TaskName::MaskedLm => self.masked_lm.check(),
         }
     }
 }

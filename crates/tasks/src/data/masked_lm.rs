@@ -1,0 +1,374 @@
+//! Masked language model: some tokens of a window are hidden, to be guessed from the others (Devlin et al. 2019).
+//!
+//! As in RoBERTa (Liu et al. 2019, section 4): windows of full sentences, which may come from several documents, and masks
+//! drawn anew whenever a window is used. Of the tokens to be guessed 80 % become the mask, 10 % a random token, 10 % stay.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rand::{Rng, seq::index};
+use rand_chacha::ChaCha8Rng;
+
+use super::{
+    DataError, MaskedLmConfig, Progress, Streams, TextTokenizer,
+    char_lm::{EMBEDDED, shakespeare},
+    file::Meter,
+    lines::read_lines,
+    order::EpochOrder,
+    sentences::{Sentence, sentences},
+    tokenizer::{BEGIN, END, FIRST_TOKEN, MASK, PADDING},
+};
+
+/// Of the tokens to be guessed, those that are replaced by the mask ...
+const MASKED: f64 = 0.8;
+/// ... and those that are replaced at all: by the mask or by a random token.
+const REPLACED: f64 = 0.9;
+
+/// Batches whose windows are sorted by length together.
+const POOL: usize = 32;
+
+/// Windows of texts in two splits.
+#[derive(Clone, Debug)]
+pub struct MaskedData {
+    /// To train on.
+    pub train: Windows,
+    /// To validate on.
+    pub valid: Windows,
+    /// The vocabulary, learned from the training text.
+    pub tokenizer: Arc<TextTokenizer>,
+    /// No window has more tokens.
+    pub context: usize,
+    /// Part of the tokens to be guessed.
+    pub mask_fraction: f64,
+    /// Seed of the masks in evaluation.
+    seed: u64,
+    /// Remarks for the user.
+    pub notes: Vec<String>,
+}
+
+/// Windows of full sentences: begin, sentences, end; a further end where a document ends inside.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Windows {
+    tokens: Vec<i32>,
+    /// Window `i` is `tokens[offsets[i]..offsets[i + 1]]`.
+    offsets: Vec<usize>,
+}
+
+/// Windows with hidden tokens, padded to the longest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MaskedBatch {
+    /// Token ids `[rows, length]`, some of them hidden.
+    pub inputs: Vec<i32>,
+    /// What is hidden, `[rows, length]`; negative where nothing is to be guessed.
+    pub targets: Vec<i32>,
+    /// Real tokens of each row.
+    pub lengths: Vec<usize>,
+    /// Number of each row's window.
+    pub items: Vec<usize>,
+    /// Tokens of a row.
+    pub length: usize,
+}
+
+impl Windows {
+    /// Packs sentences, each its first mark and its ids, into windows of at most `context` tokens. A sentence that is longer
+    /// than a window is cut.
+    fn pack<'s>(sentences: impl Iterator<Item = (bool, &'s [i32])>, context: usize) -> Self {
+        let mut windows = Self { tokens: Vec::new(), offsets: vec![0] };
+        let mut open: Vec<i32> = vec![BEGIN];
+        for (first, ids) in sentences {
+            for (part, ids) in ids.chunks(context - 2).enumerate() {
+                let boundary = usize::from(first && part == 0 && open.len() > 1);
+                if open.len() + boundary + ids.len() + 1 > context {
+                    windows.close(&mut open);
+                } else if boundary > 0 {
+                    open.push(END);
+                }
+                open.extend_from_slice(ids);
+            }
+        }
+        if open.len() > 1 {
+            windows.close(&mut open);
+        }
+        windows
+    }
+
+    fn close(&mut self, open: &mut Vec<i32>) {
+        self.tokens.append(open);
+        self.tokens.push(END);
+        self.offsets.push(self.tokens.len());
+        open.push(BEGIN);
+    }
+
+    /// Number of windows.
+    pub fn len(&self) -> usize {
+        self.offsets.len().saturating_sub(1)
+    }
+
+    /// Whether there is no window.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Token ids of window `i`.
+    pub fn tokens(&self, i: usize) -> &[i32] {
+        &self.tokens[self.offsets[i]..self.offsets[i + 1]]
+    }
+
+    fn length(&self, i: usize) -> usize {
+        self.offsets[i + 1] - self.offsets[i]
+    }
+}
+
+impl MaskedData {
+    /// The validation windows in batches of `rows`, each once, from the shortest to the longest. What is hidden depends on the
+    /// seed of the data and the window alone, so that every evaluation asks the same.
+    pub fn evaluation_batches(&self, rows: usize) -> impl ExactSizeIterator<Item = MaskedBatch> + '_ {
+        let mut items: Vec<usize> = (0..self.valid.len()).collect();
+        items.sort_by_key(|&i| self.valid.length(i));
+        let batches: Vec<Vec<usize>> = items.chunks(rows.max(1)).map(<[usize]>::to_vec).collect();
+        let streams = Streams::new(self.seed, "evaluation masks");
+        batches.into_iter().map(move |items| self.gather(&self.valid, &items, |item| streams.at(item as u64)))
+    }
+
+    /// The windows `items`, hidden by the stream of each.
+    fn gather(&self, windows: &Windows, items: &[usize], stream: impl Fn(usize) -> ChaCha8Rng) -> MaskedBatch {
+        let lengths: Vec<usize> = items.iter().map(|&i| windows.length(i)).collect();
+        let length = lengths.iter().copied().max().unwrap_or(0);
+        let mut inputs = vec![PADDING; items.len() * length];
+        let mut targets = vec![-1; items.len() * length];
+        let rows = inputs.chunks_exact_mut(length.max(1)).zip(targets.chunks_exact_mut(length.max(1)));
+        for ((inputs, targets), &item) in rows.zip(items) {
+            let tokens = windows.tokens(item);
+            inputs[..tokens.len()].copy_from_slice(tokens);
+            self.hide(&mut inputs[..tokens.len()], targets, &mut stream(item));
+        }
+        MaskedBatch { inputs, targets, lengths, items: items.to_vec(), length }
+    }
+
+    /// Hides tokens of a window, at least one where there is one, and notes them in `targets`.
+    fn hide(&self, inputs: &mut [i32], targets: &mut [i32], stream: &mut ChaCha8Rng) {
+        let real: Vec<usize> = (0..inputs.len()).filter(|&i| inputs[i] >= FIRST_TOKEN).collect();
+        let count = (real.len() as f64 * self.mask_fraction).round() as usize;
+        let count = count.clamp(real.len().min(1), real.len());
+        for choice in index::sample(stream, real.len(), count) {
+            let place = real[choice];
+            targets[place] = inputs[place];
+            let draw: f64 = stream.random();
+            if draw < MASKED {
+                inputs[place] = MASK;
+            } else if draw < REPLACED {
+                inputs[place] = stream.random_range(FIRST_TOKEN..self.tokenizer.vocabulary() as i32);
+            }
+        }
+    }
+}
+
+/// Training batches without end: batch `t`, its masks included, is a pure function of the data, the number of rows, the seed
+/// and `t`; see [`EpochOrder`].
+#[derive(Clone, Debug)]
+pub struct MaskedBatches<'a> {
+    data: &'a MaskedData,
+    order: EpochOrder,
+    rows: usize,
+    masks: Streams,
+}
+
+impl<'a> MaskedBatches<'a> {
+    /// Batches of `rows` windows.
+    ///
+    /// # Errors
+    /// No rows.
+    pub fn new(data: &'a MaskedData, rows: usize, seed: u64) -> Result<Self, DataError> {
+        if data.train.is_empty() || rows == 0 {
+            let problem = format!("batches of {rows} from {} windows; both must be at least 1", data.train.len());
+            return Err(DataError::Value(problem));
+        }
+        let order = EpochOrder::new(data.train.len(), rows, POOL, Streams::new(seed, "window order"));
+        Ok(Self { data, order, rows, masks: Streams::new(seed, "masks") })
+    }
+
+    /// Batches in an epoch, at least 1.
+    pub fn steps_per_epoch(&self) -> u64 {
+        self.order.steps_per_epoch()
+    }
+
+    /// Batch of step `step`, counted from 0 over all epochs.
+    pub fn batch(&mut self, step: u64) -> MaskedBatch {
+        let windows = &self.data.train;
+        let items = self.order.batch(step, |i| windows.length(i));
+        // A window occurs once in a batch, so its place tells its stream.
+        let place = |item: usize| items.iter().position(|&other| other == item).unwrap_or(0) as u64;
+        let first = step.wrapping_mul(self.rows as u64);
+        self.data.gather(windows, items, |item| self.masks.at(first.wrapping_add(place(item))))
+    }
+}
+
+/// Reads the texts, learns the vocabulary from the part to train on, and packs windows.
+pub(super) fn load(config: &MaskedLmConfig, seed: u64, progress: Progress<'_>) -> Result<MaskedData, DataError> {
+    let meter = Meter::new(config.paths.iter().chain(&config.valid).map(PathBuf::as_path), progress);
+    let read = |path: &PathBuf| sentences(path, &read_lines(&meter, path)?);
+    let mut train = Vec::new();
+    for path in &config.paths {
+        train.extend(read(path)?);
+    }
+    if config.paths.is_empty() {
+        let lines: Vec<String> = String::from_utf8_lossy(&shakespeare()?).lines().map(String::from).collect();
+        train = sentences(Path::new(EMBEDDED), &lines)?;
+    }
+    let valid = match &config.valid {
+        Some(path) => read(path)?,
+        None if train.len() < 2 => {
+            let path = config.paths.first().cloned().unwrap_or(EMBEDDED.into());
+            let problem = "has a single sentence, of which none can be kept for validation; set task.masked_lm.valid";
+            return Err(DataError::Content { path, problem: problem.into() });
+        }
+        None => {
+            let count = ((train.len() as f64 * config.valid_fraction).round() as usize).clamp(1, train.len() - 1);
+            train.split_off(train.len() - count)
+        }
+    };
+    let tokenizer = TextTokenizer::train(train.iter().map(|sentence| sentence.text.as_str()), config.vocabulary)?;
+    let windows = |sentences: &[Sentence]| {
+        let texts: Vec<&str> = sentences.iter().map(|sentence| sentence.text.as_str()).collect();
+        let ids = tokenizer.encode_all(&texts);
+        Windows::pack(sentences.iter().map(|s| s.first).zip(ids.iter().map(Vec::as_slice)), config.context)
+    };
+    let (train, valid) = (windows(&train), windows(&valid));
+    let mut notes = Vec::new();
+    if tokenizer.vocabulary() < config.vocabulary {
+        let (seen, asked) = (tokenizer.vocabulary(), config.vocabulary);
+        notes.push(format!("a vocabulary of {seen}, not {asked}: the text has no more pairs of tokens"));
+    }
+    let (context, mask_fraction) = (config.context, config.mask_fraction);
+    Ok(MaskedData { train, valid, tokenizer: Arc::new(tokenizer), context, mask_fraction, seed, notes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data(context: usize) -> MaskedData {
+        let config = MaskedLmConfig { context, vocabulary: 600, ..Default::default() };
+        load(&config, 3, &|_, _| {}).unwrap()
+    }
+
+    #[test]
+    fn windows_hold_whole_sentences_and_mark_documents() {
+        let sentences: [(bool, &[i32]); 6] =
+            [(true, &[10, 11, 12]), (false, &[13]), (true, &[14]), (false, &[15, 16]), (true, &[]), (true, &[17; 9])];
+        let windows = Windows::pack(sentences.into_iter(), 8);
+        let all: Vec<&[i32]> = (0..windows.len()).map(|i| windows.tokens(i)).collect();
+        let expected: [&[i32]; 4] = [
+            &[BEGIN, 10, 11, 12, 13, END, 14, END],
+            &[BEGIN, 15, 16, END],
+            &[BEGIN, 17, 17, 17, 17, 17, 17, END],
+            &[BEGIN, 17, 17, 17, END],
+        ];
+        assert_eq!(all, expected);
+    }
+
+    #[test]
+    fn the_embedded_text_fills_its_windows() {
+        let data = data(64);
+        for windows in [&data.train, &data.valid] {
+            let full = windows.tokens.len() as f64 / (windows.len() * 64) as f64;
+            assert!(full > 0.75, "{full} of the windows are tokens");
+            for i in 0..windows.len() {
+                let tokens = windows.tokens(i);
+                assert!(tokens.len() <= 64 && tokens[0] == BEGIN && tokens[tokens.len() - 1] == END);
+            }
+        }
+        let text = data.tokenizer.decode(data.train.tokens(0));
+        assert!(text.starts_with("First Citizen: Before we proceed any further, hear me speak. All:"), "{text}");
+        let share = data.valid.tokens.len() as f64 / (data.train.tokens.len() + data.valid.tokens.len()) as f64;
+        assert!((share - 0.1).abs() < 0.02, "{share} of the text validates");
+    }
+
+    #[test]
+    fn a_share_of_the_tokens_is_hidden_in_three_ways() {
+        let data = data(64);
+        let (mut masked, mut random, mut kept, mut real) = (0, 0, 0, 0);
+        let mut batches = MaskedBatches::new(&data, 16, 7).unwrap();
+        for step in 0..60 {
+            let batch = batches.batch(step);
+            let rows = batch.inputs.chunks_exact(batch.length).zip(batch.targets.chunks_exact(batch.length));
+            for ((inputs, targets), (&item, &length)) in rows.zip(batch.items.iter().zip(&batch.lengths)) {
+                let tokens = data.train.tokens(item);
+                assert_eq!(tokens.len(), length);
+                assert!(inputs[length..].iter().all(|&id| id == PADDING) && targets[length..].iter().all(|&t| t == -1));
+                for i in 0..length {
+                    real += usize::from(tokens[i] >= FIRST_TOKEN);
+                    match targets[i] {
+                        -1 => assert_eq!(inputs[i], tokens[i]),
+                        target => {
+                            assert_eq!(target, tokens[i]);
+                            assert!(target >= FIRST_TOKEN && (inputs[i] >= FIRST_TOKEN || inputs[i] == MASK));
+                            match inputs[i] {
+                                MASK => masked += 1,
+                                input if input == target => kept += 1,
+                                _ => random += 1,
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        let hidden = (masked + random + kept) as f64;
+        // Four standard errors of some 7,000 draws.
+        assert!((hidden / real as f64 - 0.15).abs() < 0.003, "{hidden} of {real}");
+        let share = |count: i32, expected: f64| (f64::from(count) / hidden - expected).abs() < 0.02;
+        assert!(share(masked, 0.8) && share(random, 0.1) && share(kept, 0.1), "{masked} {random} {kept}");
+    }
+
+    #[test]
+    fn training_masks_change_with_the_step_and_evaluation_masks_never() {
+        let data = data(64);
+        let new = |seed| MaskedBatches::new(&data, 4, seed).unwrap();
+        let (mut one, mut two) = (new(1), new(1));
+        let far = two.batch(1000);
+        let epoch = one.steps_per_epoch();
+        let all: Vec<MaskedBatch> = (0..2 * epoch).map(|step| one.batch(step)).collect();
+        assert_eq!(one.batch(1000), far);
+        assert_ne!(new(2).batch(1000), far);
+        // The same window in another epoch hides other tokens.
+        let first = &all[0];
+        let again = all[epoch as usize..].iter().find_map(|batch| {
+            let row = batch.items.iter().position(|item| *item == first.items[0])?;
+            Some(&batch.targets[row * batch.length..][..first.lengths[0]])
+        });
+        assert_ne!(again.expect("most windows occur in every epoch"), &first.targets[..first.lengths[0]]);
+        let masks = |rows: usize| -> Vec<(usize, Vec<i32>)> {
+            let rows = data.evaluation_batches(rows).flat_map(|batch| {
+                let row = |(row, &item): (usize, &usize)| {
+                    let real = batch.targets[row * batch.length..][..batch.lengths[row]].to_vec();
+                    (item, real)
+                };
+                batch.items.iter().enumerate().map(row).collect::<Vec<_>>()
+            });
+            rows.collect()
+        };
+        assert_eq!(masks(3), masks(50));
+        assert_eq!(masks(3).len(), data.valid.len());
+    }
+
+    #[test]
+    fn files_are_read_with_documents_and_a_validation_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        std::fs::write(path("a"), "One of them. Two of them.\n<|endoftext|>\nThree of them.\n").unwrap();
+        std::fs::write(path("b"), "Four of them.\n").unwrap();
+        std::fs::write(path("c"), "Five of them. Six of them.\n").unwrap();
+        let paths = vec![path("a"), path("b")];
+        let config = MaskedLmConfig { paths, valid: Some(path("c")), vocabulary: 300, ..Default::default() };
+        let data = load(&config, 1, &|_, _| {}).unwrap();
+        assert_eq!((data.train.len(), data.valid.len()), (1, 1));
+        let ends = data.train.tokens(0).iter().filter(|id| **id == END).count();
+        assert_eq!(ends, 3, "two ends of documents and that of the window");
+        assert_eq!(data.tokenizer.decode(data.valid.tokens(0)), "Five of them. Six of them.");
+        let config = MaskedLmConfig { valid: None, paths: vec![path("b")], ..config };
+        let error = load(&config, 1, &|_, _| {}).unwrap_err().to_string();
+        assert!(error.contains("b: has a single sentence"), "{error}");
+    }
+}
