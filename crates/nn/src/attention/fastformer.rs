@@ -8,7 +8,7 @@ use regard_kernels::{
 };
 
 use super::{
-    DecodeState,
+    DecodeState, KeyState,
     projection::{Heads, project},
     state::Host,
 };
@@ -68,10 +68,15 @@ impl Fastformer {
         }
     }
 
-    pub(crate) fn forward(
+    /// Keys come from the queries' own sequence, and are projected with them.
+    pub(crate) fn project_keys(&self, keys: Tensor<3>) -> KeyState {
+        KeyState::States(keys)
+    }
+
+    pub(crate) fn attend(
         &self,
         queries: Tensor<3>,
-        _: Tensor<3>,
+        _: KeyState,
         mask: &Mask,
         context: &Context,
         place: Place,

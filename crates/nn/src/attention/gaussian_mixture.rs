@@ -8,8 +8,8 @@ use regard_kernels::{
 };
 
 use super::{
-    DecodeState,
-    projection::{Heads, join, project, project_components},
+    DecodeState, KeyState,
+    projection::{Heads, Projections},
     state::{Host, set},
 };
 use crate::{
@@ -21,15 +21,7 @@ use crate::{
 /// arXiv 2110.08678, sections 2 and 3.4).
 #[derive(Module, Debug)]
 pub struct GaussianMixture {
-    w_q: Param<Tensor<2>>,
-    b_q: Option<Param<Tensor<1>>>,
-    /// `[M,d,Hk*D]`, one component where keys are shifted.
-    w_k: Param<Tensor<3>>,
-    b_k: Option<Param<Tensor<2>>>,
-    w_v: Param<Tensor<2>>,
-    b_v: Option<Param<Tensor<1>>>,
-    w_o: Param<Tensor<2>>,
-    b_o: Option<Param<Tensor<1>>>,
+    projections: Projections<3, 2>,
     /// `[H,M]`, learned by gradient.
     log_prior: Option<Param<Tensor<2>>>,
     /// `[H,M,context]`, learned by gradient.
@@ -42,16 +34,12 @@ pub struct GaussianMixture {
     log_variance: Option<Param<Tensor<1>>>,
     #[module(skip)]
     variances: Vec<f32>,
-    #[module(skip)]
-    heads: Heads,
 }
 
 impl GaussianMixture {
     pub(crate) fn new(heads: Heads, init: &Init) -> Result<Self, Error> {
-        let (width, queries, keys) = (heads.width, heads.query_width(), heads.key_width());
         let (options, context) = (&heads.options, heads.context);
         let components = options.components();
-        let projections = if options.shifted() { 1 } else { components };
         let variances = options.mixture.variances.resolve(components, heads.head_width)?;
         let variances: Vec<f32> = variances.into_iter().map(|variance| variance as f32).collect();
         let (inference, tied) = (options.mixture.inference, options.mixture.prior == Prior::Tied);
@@ -59,14 +47,6 @@ impl GaussianMixture {
         let uniform = 1.0 / components as f64;
         let log_variances = variances.iter().map(|variance| variance.ln()).collect();
         Ok(Self {
-            w_q: init.projection("w_q", [width, queries], 1.0),
-            b_q: heads.bias(init, [queries]),
-            w_k: init.projection("w_k", [projections, width, keys], 1.0),
-            b_k: heads.bias(init, [projections, keys]),
-            w_v: init.projection("w_v", [width, keys], 1.0),
-            b_v: heads.bias(init, [keys]),
-            w_o: init.projection("w_o", [queries, width], heads.gain),
-            b_o: heads.bias(init, [width]),
             log_prior: (soft && tied).then(|| init.constant([options.heads, components], uniform.ln())),
             position_log_prior: (soft && !tied)
                 .then(|| init.constant([options.heads, components, context], uniform.ln())),
@@ -80,30 +60,36 @@ impl GaussianMixture {
                 .learn_variances
                 .then(|| Param::from_data(TensorData::new(log_variances, [components]), init.device())),
             variances,
-            heads,
+            projections: Projections::components(heads, init),
         })
     }
 
-    pub(crate) fn forward(
+    pub(crate) fn project_keys(&self, keys: Tensor<3>) -> KeyState {
+        self.keys(keys, 0)
+    }
+
+    pub(crate) fn attend(
         &self,
         queries: Tensor<3>,
-        keys: Tensor<3>,
+        keys: KeyState,
         mask: &Mask,
         context: &Context,
         place: Place,
     ) -> Tensor<3> {
-        let (q, keys, v) = self.project(queries, keys, 0);
+        let q = self.projections.queries(queries, 0);
+        let (keys, v) = self.mixture_keys(keys);
+        let kernel = self.heads().kernel();
         // The output is that of the prior before the step.
         if let (Some(prior), true) = (&self.prior, context.training) {
-            let kernel = self.heads.kernel();
             set(prior, ops::prior_after(prior.value(), q.clone(), keys.clone(), v.clone(), mask, kernel));
         }
-        let call = self.heads.call(mask.clone(), context, place);
-        join(ops::gaussian_mixture(q, keys, v, self.heads.kernel(), call), &self.w_o, &self.b_o)
+        let call = self.heads().call(mask.clone(), context, place);
+        self.projections.join(ops::gaussian_mixture(q, keys, v, kernel, call))
     }
 
     pub(crate) fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
-        let (q, keys, v) = self.project(token.clone(), token, state.position());
+        let q = self.projections.queries(token.clone(), state.position());
+        let (keys, v) = self.mixture_keys(self.keys(token, state.position()));
         let (shape, device) = (q.dims(), q.device());
         let k = match keys.shift {
             Some(_) => Host::from(keys.k.squeeze_dim::<4>(2)),
@@ -116,31 +102,33 @@ impl GaussianMixture {
             LogPrior::PerPosition(prior) => prior.into(),
         }));
         inputs.extend(keys.shift.map(Host::from));
-        join(state.step(&inputs, shape, &device), &self.w_o, &self.b_o)
+        self.projections.join(state.step(&inputs, shape, &device))
     }
 
-    fn project(&self, queries: Tensor<3>, keys: Tensor<3>, from: usize) -> (Tensor<4>, MixtureKeys, Tensor<4>) {
-        let width = self.heads.head_width;
-        let device = queries.device();
-        let length = keys.dims()[1];
-        let q = self.heads.turn(project(queries, &self.w_q, &self.b_q, width), from);
-        let k = project_components(keys.clone(), &self.w_k, &self.b_k, width);
-        let v = project(keys, &self.w_v, &self.b_v, width);
-        let (k, shift) = self.heads.turn_components(k, self.shift.as_ref().map(Param::val), from);
+    fn keys(&self, keys: Tensor<3>, from: usize) -> KeyState {
+        let k = self.projections.keys(keys.clone(), self.shift.as_ref(), from);
+        KeyState::Components { k, v: self.projections.values(keys) }
+    }
+
+    /// Projected keys and values with the parameters of the keys, a prior of the first positions.
+    fn mixture_keys(&self, keys: KeyState) -> (MixtureKeys, Tensor<4>) {
+        let (k, v) = keys.components();
+        let length = v.dims()[1];
         let variance = match &self.log_variance {
             Some(log) => log.val().exp(),
-            None => Tensor::from_floats(self.variances.as_slice(), &device),
+            None => Tensor::from_floats(self.variances.as_slice(), &v.device()),
         };
         let log_prior = self.log_prior().map(|prior| match prior {
             LogPrior::PerPosition(prior) => LogPrior::PerPosition(prior.narrow(2, 0, length)),
             tied => tied,
         });
-        (q, MixtureKeys { k, shift, variance, log_prior }, v)
+        let shift = self.projections.shift_left(self.shift.as_ref());
+        (MixtureKeys { k, shift, variance, log_prior }, v)
     }
 
     /// The logarithm of the prior over all positions; none in hard inference.
     fn log_prior(&self) -> Option<LogPrior> {
-        if self.heads.options.mixture.inference == Inference::Hard {
+        if self.heads().options.mixture.inference == Inference::Hard {
             return None;
         }
         if let Some(prior) = &self.log_prior {
@@ -154,7 +142,7 @@ impl GaussianMixture {
             return Some(LogPrior::PerPosition(prior.value().clamp_min(f32::MIN_POSITIVE).log()));
         }
         // One component: its prior is 1.
-        Some(LogPrior::Tied(Tensor::zeros([self.heads.options.heads, 1], &self.w_q.val().device())))
+        Some(LogPrior::Tied(Tensor::zeros([self.heads().options.heads, 1], &self.projections.device())))
     }
 
     /// Takes over the prior of `other`, a copy of this layer that saw one more batch.
@@ -165,6 +153,6 @@ impl GaussianMixture {
     }
 
     pub(crate) fn heads(&self) -> &Heads {
-        &self.heads
+        &self.projections.heads
     }
 }

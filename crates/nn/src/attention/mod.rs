@@ -5,6 +5,7 @@
 
 mod fastformer;
 mod gaussian_mixture;
+mod keys;
 mod linear;
 mod multi_head;
 mod projection;
@@ -25,6 +26,7 @@ use regard_kernels::{
 
 pub use fastformer::Fastformer;
 pub use gaussian_mixture::GaussianMixture;
+pub use keys::KeyState;
 pub use linear::LinearAttention;
 pub use multi_head::MultiHead;
 pub use regard_kernels::AttentionOptions as AttentionConfig;
@@ -96,7 +98,27 @@ impl Attention {
         context: &Context,
         place: Place,
     ) -> Tensor<3> {
-        each!(self, layer => layer.forward(queries, keys, mask, context, place))
+        self.attend(queries, self.project_keys(keys), mask, context, place)
+    }
+
+    /// Keys and values of `keys [B,S,d]`, for any number of calls of [`Attention::attend`].
+    pub fn project_keys(&self, keys: Tensor<3>) -> KeyState {
+        each!(self, layer => layer.project_keys(keys))
+    }
+
+    /// As [`Attention::forward`], to keys that this layer projected before.
+    ///
+    /// # Panics
+    /// If a layer of another mechanism projected them.
+    pub fn attend(
+        &self,
+        queries: Tensor<3>,
+        keys: KeyState,
+        mask: &Mask,
+        context: &Context,
+        place: Place,
+    ) -> Tensor<3> {
+        each!(self, layer => layer.attend(queries, keys, mask, context, place))
     }
 
     /// The mask of self-attention over a padded batch.

@@ -1,7 +1,7 @@
 //! What the layers share: sizes, projections, positions, dropout.
 
-use burn::module::Param;
-use burn::tensor::Tensor;
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor};
 use regard_kernels::{
     Call, Dropout, Layout, Mask,
     mechanism::{KeyDesign, Position},
@@ -89,18 +89,112 @@ impl Heads {
         }
         Rotation::new(from, x.dims()[1], self.head_width, &x.device()).turn(x)
     }
+}
 
-    /// The same for keys `[B,S,M,Hk,D]` and what is left of their shift: turned keys already hold it.
-    pub fn turn_components(
-        &self,
-        k: Tensor<5>,
-        shift: Option<Tensor<3>>,
-        from: usize,
-    ) -> (Tensor<5>, Option<Tensor<3>>) {
-        match (self.options.position, shift) {
-            (Position::Rotary, Some(shift)) => (self.turn(ops::shifted_keys(k.squeeze_dim(2), shift), from), None),
-            (_, shift) => (self.turn(k, from), shift),
+/// Projections of queries, keys, values and of the heads' outputs, with the sizes and options of their layer.
+///
+/// `K` and `B` are the axes of the keys' weight and bias: 2 and 1, or 3 and 2 where a position has several keys. The part
+/// adds nothing to the names of its parameters ([`ParameterPath`](crate::models::ParameterPath)).
+#[derive(Module, Debug)]
+pub(crate) struct Projections<const K: usize, const B: usize> {
+    w_q: Param<Tensor<2>>,
+    b_q: Option<Param<Tensor<1>>>,
+    /// `[d,Hk*D]` or `[M,d,Hk*D]`; absent where queries are the keys.
+    w_k: Option<Param<Tensor<K>>>,
+    b_k: Option<Param<Tensor<B>>>,
+    w_v: Param<Tensor<2>>,
+    b_v: Option<Param<Tensor<1>>>,
+    w_o: Param<Tensor<2>>,
+    b_o: Option<Param<Tensor<1>>>,
+    #[module(skip)]
+    pub heads: Heads,
+}
+
+impl<const K: usize, const B: usize> Projections<K, B> {
+    fn build(heads: Heads, keys: Option<([usize; K], [usize; B])>, init: &Init) -> Self {
+        let (width, queries, values) = (heads.width, heads.query_width(), heads.key_width());
+        Self {
+            w_q: init.projection("w_q", [width, queries], 1.0),
+            b_q: heads.bias(init, [queries]),
+            w_k: keys.map(|(shape, _)| init.projection("w_k", shape, 1.0)),
+            b_k: keys.and_then(|(_, shape)| heads.bias(init, shape)),
+            w_v: init.projection("w_v", [width, values], 1.0),
+            b_v: heads.bias(init, [values]),
+            w_o: init.projection("w_o", [queries, width], heads.gain),
+            b_o: heads.bias(init, [width]),
+            heads,
         }
+    }
+
+    /// Queries `[B,N,H,D]` of `x [B,N,d]` at positions `from ..`, turned where positions are rotary.
+    pub fn queries(&self, x: Tensor<3>, from: usize) -> Tensor<4> {
+        self.heads.turn(project(x, &self.w_q, &self.b_q, self.heads.head_width), from)
+    }
+
+    /// Values `[B,S,Hk,D]` of `x [B,S,d]`.
+    pub fn values(&self, x: Tensor<3>) -> Tensor<4> {
+        project(x, &self.w_v, &self.b_v, self.heads.head_width)
+    }
+
+    /// Heads `[B,N,H,D]` side by side, through the output projection: `[B,N,d]`.
+    pub fn join(&self, heads: Tensor<4>) -> Tensor<3> {
+        let [batch, tokens, count, head_width] = heads.dims();
+        let x = heads.reshape([batch, tokens, count * head_width]);
+        ops::linear(x, self.w_o.val(), self.b_o.as_ref().map(Param::val))
+    }
+
+    /// Device of the parameters.
+    pub fn device(&self) -> Device {
+        self.w_q.val().device()
+    }
+}
+
+impl Projections<2, 1> {
+    /// One key a position; none where queries are the keys.
+    pub fn new(heads: Heads, own_keys: bool, init: &Init) -> Self {
+        let (width, keys) = (heads.width, heads.key_width());
+        Self::build(heads, own_keys.then_some(([width, keys], [keys])), init)
+    }
+
+    /// Keys `[B,S,Hk,D]` of `x [B,S,d]` at positions `from ..`, turned where positions are rotary.
+    pub fn keys(&self, x: Tensor<3>, from: usize) -> Option<Tensor<4>> {
+        let weight = self.w_k.as_ref()?;
+        Some(self.heads.turn(project(x, weight, &self.b_k, self.heads.head_width), from))
+    }
+}
+
+impl Projections<3, 2> {
+    /// As many keys a position as there are components, or one where the components are shifted copies of it.
+    pub fn components(heads: Heads, init: &Init) -> Self {
+        let (width, keys) = (heads.width, heads.key_width());
+        let count = if heads.options.shifted() { 1 } else { heads.options.components() };
+        Self::build(heads, Some(([count, width, keys], [count, keys])), init)
+    }
+
+    /// Keys of a mixture: `x W_r + b_r` for every `r`, `[B,S,M,Hk,D]`, at positions `from ..`, turned where positions are
+    /// rotary, and then with their shift: turned keys hold it ([`Projections::shift_left`]).
+    ///
+    /// One product over all components: their matrices lie side by side.
+    pub fn keys(&self, x: Tensor<3>, shift: Option<&Param<Tensor<3>>>, from: usize) -> Tensor<5> {
+        let [batch, tokens, width] = x.dims();
+        let weight = self.w_k.as_ref().expect("a mixture has keys of its own");
+        let [components, _, outputs] = weight.dims();
+        let weight = match components {
+            1 => weight.val().reshape([width, outputs]),
+            _ => weight.val().permute([1, 0, 2]).reshape([width, components * outputs]),
+        };
+        let bias = self.b_k.as_ref().map(|bias| bias.val().reshape([components * outputs]));
+        let head_width = self.heads.head_width;
+        let k = ops::linear(x, weight, bias).reshape([batch, tokens, components, outputs / head_width, head_width]);
+        match (self.heads.options.position, shift) {
+            (Position::Rotary, Some(shift)) => self.heads.turn(ops::shifted_keys(k.squeeze_dim(2), shift.val()), from),
+            _ => self.heads.turn(k, from),
+        }
+    }
+
+    /// The shift that is not yet in the keys.
+    pub fn shift_left(&self, shift: Option<&Param<Tensor<3>>>) -> Option<Tensor<3>> {
+        shift.filter(|_| self.heads.options.position != Position::Rotary).map(Param::val)
     }
 }
 
@@ -115,30 +209,4 @@ pub(crate) fn project(
     let y = ops::linear(x, weight.val(), bias.as_ref().map(Param::val));
     let heads = y.dims()[2] / head_width;
     y.reshape([batch, tokens, heads, head_width])
-}
-
-/// Keys of a mixture: `x W_r + b_r` for every `r`, `[B,S,M,Hk,D]`; `weight [M,d,Hk*D]`, `bias [M,Hk*D]`.
-///
-/// One product over all components: their matrices lie side by side.
-pub(crate) fn project_components(
-    x: Tensor<3>,
-    weight: &Param<Tensor<3>>,
-    bias: &Option<Param<Tensor<2>>>,
-    head_width: usize,
-) -> Tensor<5> {
-    let [batch, tokens, width] = x.dims();
-    let [components, _, outputs] = weight.dims();
-    let weight = match components {
-        1 => weight.val().reshape([width, outputs]),
-        _ => weight.val().permute([1, 0, 2]).reshape([width, components * outputs]),
-    };
-    let bias = bias.as_ref().map(|bias| bias.val().reshape([components * outputs]));
-    ops::linear(x, weight, bias).reshape([batch, tokens, components, outputs / head_width, head_width])
-}
-
-/// Heads `[B,N,H,D]` side by side, through the output projection: `[B,N,d]`.
-pub(crate) fn join(heads: Tensor<4>, weight: &Param<Tensor<2>>, bias: &Option<Param<Tensor<1>>>) -> Tensor<3> {
-    let [batch, tokens, count, head_width] = heads.dims();
-    let x = heads.reshape([batch, tokens, count * head_width]);
-    ops::linear(x, weight.val(), bias.as_ref().map(Param::val))
 }

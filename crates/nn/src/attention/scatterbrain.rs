@@ -13,8 +13,8 @@ use regard_kernels::{
 };
 
 use super::{
-    AttentionConfig, DecodeState,
-    projection::{Heads, join, project},
+    AttentionConfig, DecodeState, KeyState,
+    projection::{Heads, Projections},
     state::{Host, set},
 };
 use crate::{
@@ -27,15 +27,7 @@ use crate::{
 /// Gated, a layer runs both by themselves and averages their outputs, head by head, by `sigmoid(gate)`.
 #[derive(Module, Debug)]
 pub struct Scatterbrain {
-    w_q: Param<Tensor<2>>,
-    b_q: Option<Param<Tensor<1>>>,
-    /// Absent with LSH, where queries are the keys.
-    w_k: Option<Param<Tensor<2>>>,
-    b_k: Option<Param<Tensor<1>>>,
-    w_v: Param<Tensor<2>>,
-    b_v: Option<Param<Tensor<1>>>,
-    w_o: Param<Tensor<2>>,
-    b_o: Option<Param<Tensor<1>>>,
+    projections: Projections<2, 1>,
     /// `[H]`; 0 is half and half, more is more of the support.
     gate: Option<Param<Tensor<1>>>,
     /// `[R,D]`, drawn, not learned: a buffer, so that a checkpoint has what the model was trained with. Clones of the
@@ -51,13 +43,10 @@ pub struct Scatterbrain {
     /// Options of the two parts, where they are gated.
     #[module(skip)]
     parts: Option<[AttentionConfig; 2]>,
-    #[module(skip)]
-    heads: Heads,
 }
 
 impl Scatterbrain {
     pub(crate) fn new(heads: Heads, init: &Init) -> Result<Self, Error> {
-        let (width, queries, keys) = (heads.width, heads.query_width(), heads.key_width());
         let (options, head_width, device) = (&heads.options, heads.head_width, init.device());
         let support = options.uses_support().then_some(&options.support);
         let kind = support.map(|support| support.kind);
@@ -79,35 +68,32 @@ impl Scatterbrain {
         let gated =
             options.mechanism == Mechanism::Scatterbrain && options.scatterbrain.combination == Combination::Gated;
         Ok(Self {
-            w_q: init.projection("w_q", [width, queries], 1.0),
-            b_q: heads.bias(init, [queries]),
-            w_k: own_keys.then(|| init.projection("w_k", [width, keys], 1.0)),
-            b_k: if own_keys { heads.bias(init, [keys]) } else { None },
-            w_v: init.projection("w_v", [width, keys], 1.0),
-            b_v: heads.bias(init, [keys]),
-            w_o: init.projection("w_o", [queries, width], heads.gain),
-            b_o: heads.bias(init, [width]),
             gate: gated.then(|| init.constant([options.heads], 0.0)),
             projection: projected.then(|| RunningState::new(draw(&heads, key, 0, device))),
             directions,
             rotations,
             key,
             parts: gated.then(|| parts(heads.kernel())),
-            heads,
+            projections: Projections::<2, 1>::new(heads, own_keys, init),
         })
     }
 
-    pub(crate) fn forward(
+    pub(crate) fn project_keys(&self, keys: Tensor<3>) -> KeyState {
+        KeyState::Single { k: self.projections.keys(keys.clone(), 0), v: self.projections.values(keys) }
+    }
+
+    pub(crate) fn attend(
         &self,
         queries: Tensor<3>,
-        keys: Tensor<3>,
+        keys: KeyState,
         mask: &Mask,
         context: &Context,
         place: Place,
     ) -> Tensor<3> {
-        let (q, k, v) = self.project(queries, keys, 0);
+        let q = self.projections.queries(queries, 0);
+        let (k, v) = keys.single();
         let (n, s) = (q.dims()[1], v.dims()[1]);
-        let call = self.heads.call(mask.clone(), context, place);
+        let call = self.heads().call(mask.clone(), context, place);
         let draws = self.draws(context);
         let out = match (&self.gate, &self.parts) {
             (Some(gate), Some([exact, smooth])) => {
@@ -121,18 +107,18 @@ impl Scatterbrain {
                 );
                 let k = k.unwrap_or_else(|| ops::unit_keys(q.clone()));
                 let low_rank = ops::scatterbrain(q, Some(k), v, &draws, smooth, call);
-                let gate = sigmoid(gate.val()).reshape([1, 1, self.heads.options.heads, 1]);
+                let gate = sigmoid(gate.val()).reshape([1, 1, self.heads().options.heads, 1]);
                 low_rank.clone() + (sparse - low_rank) * gate
             }
-            _ => ops::scatterbrain(q, k, v, &draws, &cut_to_length(self.heads.kernel(), n, s), call),
+            _ => ops::scatterbrain(q, k, v, &draws, &cut_to_length(self.heads().kernel(), n, s), call),
         };
-        join(out, &self.w_o, &self.b_o)
+        self.projections.join(out)
     }
 
     /// A fresh state, where every part has one.
     pub(crate) fn decoder(&self, call: Call) -> Result<Option<Box<dyn Decode>>, Error> {
         let (Some(gate), Some([exact, smooth])) = (&self.gate, &self.parts) else {
-            return Ok(self.heads.kernel().operator(call)?.decoder());
+            return Ok(self.heads().kernel().operator(call)?.decoder());
         };
         let (sparse, low_rank) = (exact.operator(call.clone())?.decoder(), smooth.operator(call)?.decoder());
         let gate = sigmoid(gate.val()).into_data_as::<f32>().try_into_vec().expect("f32, as asked");
@@ -143,7 +129,9 @@ impl Scatterbrain {
     }
 
     pub(crate) fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
-        let (q, k, v) = self.project(token.clone(), token, state.position());
+        let position = state.position();
+        let q = self.projections.queries(token.clone(), position);
+        let (k, v) = (self.projections.keys(token.clone(), position), self.projections.values(token));
         let (shape, device) = (q.dims(), q.device());
         let mut inputs: Vec<Host> = vec![q.into()];
         inputs.extend(k.map(Host::from));
@@ -152,23 +140,15 @@ impl Scatterbrain {
         inputs.extend(draws.projection.map(Host::from));
         inputs.extend(draws.directions.map(Host::from));
         inputs.extend(draws.rotations.map(Host::from));
-        join(state.step(&inputs, shape, &device), &self.w_o, &self.b_o)
-    }
-
-    fn project(&self, queries: Tensor<3>, keys: Tensor<3>, from: usize) -> (Tensor<4>, Option<Tensor<4>>, Tensor<4>) {
-        let width = self.heads.head_width;
-        let q = self.heads.turn(project(queries, &self.w_q, &self.b_q, width), from);
-        let k = self.w_k.as_ref();
-        let k = k.map(|weight| self.heads.turn(project(keys.clone(), weight, &self.b_k, width), from));
-        (q, k, project(keys, &self.w_v, &self.b_v, width))
+        self.projections.join(state.step(&inputs, shape, &device))
     }
 
     /// What was drawn; in training with `features.redraw = n`, update `t` has draw `t / n` of the projection, which stays
     /// for what follows.
     fn draws(&self, context: &Context) -> Draws {
-        let every = self.heads.options.features.redraw as u64;
+        let every = self.heads().options.features.redraw as u64;
         if let (Some(buffer), true) = (&self.projection, context.training && every > 0) {
-            set(buffer, draw(&self.heads, self.key, context.step / every, &buffer.value().device()));
+            set(buffer, draw(self.heads(), self.key, context.step / every, &buffer.value().device()));
         }
         Draws {
             projection: self.projection.as_ref().map(RunningState::value),
@@ -185,7 +165,7 @@ impl Scatterbrain {
     }
 
     pub(crate) fn heads(&self) -> &Heads {
-        &self.heads
+        &self.projections.heads
     }
 }
 

@@ -54,16 +54,19 @@ fn names(list: &[String]) -> String {
     text
 }
 
+/// Fields whose parts count as parts of what holds them.
+const TRANSPARENT: [&str; 4] = ["body", "stack", "positions", "projections"];
+
 /// The dotted name of where a [`ModuleVisitor`] or [`ModuleMapper`] stands.
 ///
-/// Variants of an enum and the body that models share add nothing to a name.
+/// Variants of an enum and the parts that models and layers share add nothing to a name.
 #[derive(Clone, Debug, Default)]
 pub struct ParameterPath(Vec<Option<String>>);
 
 impl ParameterPath {
     /// To be called from `enter_module`.
     pub fn enter(&mut self, name: &str, container: &str) {
-        let transparent = container.starts_with("Enum:") || name == "body";
+        let transparent = container.starts_with("Enum:") || TRANSPARENT.contains(&name);
         self.0.push((!transparent).then(|| name.to_string()));
     }
 
