@@ -7,8 +7,9 @@ use std::{fmt, str::FromStr, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Additive, Dropout, Error, GaussianMixture, Layout, Linear, Mask, Operator, Scatterbrain, Softmax,
+    Additive, Dropout, Error, GaussianMixture, Layout, Linear, Mask, MixtureOfHeads, Operator, Scatterbrain, Softmax,
     features::{FeatureKind, FeatureOptions},
+    routing::MoaOptions,
     support::{SupportKind, SupportOptions},
 };
 
@@ -33,6 +34,8 @@ pub enum Mechanism {
     Sparse,
     /// Sparse and low-rank attention together.
     Scatterbrain,
+    /// Mixture of attention heads.
+    Moa,
     /// Additive attention (Fastformer).
     Fastformer,
 }
@@ -67,6 +70,7 @@ impl Mechanism {
         Self::Performer,
         Self::Sparse,
         Self::Scatterbrain,
+        Self::Moa,
         Self::Fastformer,
     ];
 
@@ -81,6 +85,7 @@ impl Mechanism {
             Self::Performer => "performer",
             Self::Sparse => "sparse",
             Self::Scatterbrain => "scatterbrain",
+            Self::Moa => "moa",
             Self::Fastformer => "fastformer",
         }
     }
@@ -131,6 +136,11 @@ impl Mechanism {
                 decode_state: "radius",
                 source: "arXiv 2110.15343, section 4",
                 ..linear
+            },
+            Self::Moa => Facts {
+                summary: "each token chooses some of many heads, which share keys and values",
+                source: "arXiv 2210.05144, section 3",
+                ..quadratic
             },
             Self::Fastformer => Facts {
                 summary: "additive attention through global query and key vectors",
@@ -196,6 +206,8 @@ pub struct AttentionOptions {
     /// Share of the `N x S` entries that may be computed; sets the sizes of support and features for a given length.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<Fraction>,
+    /// Mixture of attention heads.
+    pub moa: MoaOptions,
     /// Fastformer.
     pub fastformer: FastformerOptions,
 }
@@ -215,6 +227,7 @@ impl Default for AttentionOptions {
             support: SupportOptions::default(),
             scatterbrain: ScatterbrainOptions::default(),
             budget: None,
+            moa: MoaOptions::default(),
             fastformer: FastformerOptions::default(),
         }
     }
@@ -510,12 +523,19 @@ pub struct Call {
     pub bias: bool,
     /// Dropout on the normalised weights; mechanisms without weights ignore it.
     pub dropout: Option<Dropout>,
+    /// Whether keys and values come from a second sequence. Only mechanisms that project ask: moa has input `x_kv` then.
+    pub cross: bool,
 }
 
 impl AttentionOptions {
-    /// Key and value heads.
+    /// Query heads that a token has: `heads`, with moa the experts it uses.
+    pub fn query_heads(&self) -> usize {
+        if self.mechanism == Mechanism::Moa { self.moa.active } else { self.heads }
+    }
+
+    /// Key and value heads: one with moa.
     pub fn key_heads(&self) -> usize {
-        self.key_value_heads.unwrap_or(self.heads)
+        if self.mechanism == Mechanism::Moa { 1 } else { self.key_value_heads.unwrap_or(self.heads) }
     }
 
     /// Components of the mixture: 1 for mechanisms without one.
@@ -580,6 +600,13 @@ impl AttentionOptions {
         if self.keys.components == 0 {
             return Err(Error::option("keys.components", 0, "at least 1"));
         }
+        if self.mechanism == Mechanism::Moa {
+            self.moa.check()?;
+            if let Some(key_heads) = self.key_value_heads.filter(|key_heads| *key_heads != 1) {
+                let expected = "1 or none: all experts of moa share one head of keys and values";
+                return Err(Error::option("key_value_heads", key_heads, expected));
+            }
+        }
         if self.window.is_some() && !self.mechanism.facts().window {
             return Err(Error::option(
                 "window",
@@ -641,7 +668,7 @@ impl AttentionOptions {
             let expected = "corrected or naive: gated exists only as a layer, which learns the gate";
             return Err(Error::option("scatterbrain.combination", "'gated'", expected));
         }
-        let Call { layout, mask, scale, slopes, bias, dropout } = call;
+        let Call { layout, mask, scale, slopes, bias, dropout, cross } = call;
         if self.mechanism != Mechanism::Softmax {
             let only_softmax = [("scale", scale.is_some() && !sized), ("bias", bias), ("slopes", slopes.is_some())];
             if let Some((name, _)) = only_softmax.iter().find(|(_, asked)| *asked) {
@@ -670,6 +697,10 @@ impl AttentionOptions {
                 features: self.uses_features().then_some(self.features.kind),
                 naive: self.mechanism == Mechanism::Scatterbrain && self.scatterbrain.combination == Combination::Naive,
             }),
+            Mechanism::Moa => {
+                let MoaOptions { active, gates, .. } = self.moa;
+                Arc::new(MixtureOfHeads { mask, active, gates, cross, dropout })
+            }
             Mechanism::Fastformer => Arc::new(Additive {
                 layout,
                 mask,

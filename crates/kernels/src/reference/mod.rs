@@ -3,6 +3,8 @@
 pub mod additive;
 pub mod gaussian_mixture;
 pub mod linear;
+pub mod mixture_of_heads;
+pub mod routing;
 mod row;
 pub mod scatterbrain;
 pub mod softmax;

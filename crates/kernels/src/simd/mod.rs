@@ -6,11 +6,13 @@
 mod math;
 mod prefetch;
 mod product;
+mod spread;
 mod transpose;
 
 pub use math::{exp, exp2, gelu, gelu_slope, log2, tanh};
 pub use prefetch::prefetch;
 pub use product::tile_product;
+pub use spread::{Places, Spread, product_of_rows};
 pub use transpose::transpose;
 
 /// Floats that loops handle at a time: one AVX-512 register, two of AVX2, four of NEON.

@@ -44,7 +44,7 @@ pub fn attention_cost(
     let count = |size: usize| size as Count;
     let options = &sizes.options.within_budget(context, context, sizes.head_width)?;
     let mixture = options.mechanism.is_mixture();
-    let (heads, key_heads) = (count(options.heads), count(options.key_heads()));
+    let (heads, key_heads) = (count(options.query_heads()), count(options.key_heads()));
     let (head, components) = (count(sizes.head_width), count(options.components()));
     let (n, decoded, outside) = (count(run.length), count(run.decoded), count(width));
     let (inner, key_inner) = (heads * head, key_heads * head);
@@ -145,6 +145,16 @@ pub fn attention_cost(
                 cost.kept_floats += 2 * n * inner + rows;
             }
         }
+        Mechanism::Moa => {
+            let (experts, active) = (count(options.moa.experts), count(options.moa.active));
+            // One head of keys and values; a query and an output projection an expert, of which a token uses some.
+            cost.projection_parameters = (2 * experts + 2) * head * outside + outside * experts;
+            cost.projection_operations = 2 * (active + 1) * n * head * outside + n * outside * experts;
+            cost.core_operations = pairs * 2 * active * head;
+            // Tokens, logits, weights, queries and heads of the chosen experts, keys and values, and the output.
+            cost.kept_floats = n * (2 * outside + experts + active + 2 * active * head + 2 * head) + 3 * n * active;
+            cost.state_floats = cached * 2 * head;
+        }
         Mechanism::Fastformer => {
             if inner != outside {
                 let inner = options.heads * sizes.head_width;
@@ -199,6 +209,7 @@ mod tests {
     ) -> Vec<(&'static str, Vec<usize>, Vec<f32>)> {
         let (heads, keys, components) = (options.heads, options.key_heads(), options.components());
         let names = operator.inputs();
+        let (width, experts) = (heads * HEAD_WIDTH, options.moa.experts);
         let several = (names.contains(&"variance") || names.contains(&"log_prior")) && !names.contains(&"shift");
         let shape = |name: &str| match name {
             "q" => vec![1, tokens, heads, HEAD_WIDTH],
@@ -208,6 +219,11 @@ mod tests {
             "log_prior" => vec![heads, components],
             "shift" => vec![keys, components, HEAD_WIDTH],
             "w_q" | "w_k" => vec![heads, HEAD_WIDTH],
+            "x" => vec![1, tokens, width],
+            "w_gate" => vec![width, experts],
+            "w_query" => vec![experts, width, HEAD_WIDTH],
+            "w_key" | "w_value" => vec![width, HEAD_WIDTH],
+            "w_out" => vec![experts, HEAD_WIDTH, width],
             "w_t" => vec![heads * HEAD_WIDTH, heads * HEAD_WIDTH],
             "projection" => vec![options.features.rows, HEAD_WIDTH],
             "directions" => vec![options.support.rounds, HEAD_WIDTH + 2],
@@ -232,7 +248,8 @@ mod tests {
             all.push(shifted);
         }
         let shared = |mechanism| AttentionOptions { key_value_heads: Some(2), ..plain(mechanism) };
-        let own_keys = Mechanism::ALL.iter().filter(|mechanism| mechanism.facts().cross);
+        let own_keys =
+            Mechanism::ALL.iter().filter(|mechanism| mechanism.facts().cross && **mechanism != Mechanism::Moa);
         all.extend(own_keys.map(shared));
         all.push(AttentionOptions { window: Some(5), ..plain(&Mechanism::Mgk) });
         for mechanism in [Mechanism::Sparse, Mechanism::Scatterbrain] {
@@ -269,7 +286,7 @@ mod tests {
             let views: Vec<_> = given.iter().map(|(_, shape, data)| View::new(data, shape)).collect();
             let mut out = vec![0.0; TOKENS * width];
             let saved = operator.forward(&views, &mut out);
-            let read = given.iter().filter(|(name, ..)| ["q", "k", "v"].contains(name)).map(|(.., data)| data.len());
+            let read = given.iter().filter(|(name, ..)| ["q", "k", "v", "x"].contains(name)).map(|(.., data)| data.len());
             let kept = read.sum::<usize>() + out.len() + saved.iter().map(Vec::len).sum::<usize>();
             let share = kept as f64 / counted(0).kept_floats as f64;
             // Sizes of blocks inside a kernel are its own affair.

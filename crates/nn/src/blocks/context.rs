@@ -1,12 +1,16 @@
 //! What a forward pass knows beside its inputs.
 
+use std::sync::Arc;
+
 use regard_kernels::random::substream;
+
+use super::RouterLog;
 
 /// Whether a forward pass trains, and which draws of dropout are its own.
 ///
-/// Every mask of dropout is a function of `(seed, step, micro_batch, layer, place)` and nothing else, so that a run
+/// Every mask of dropout is a function of `(seed, step, micro_batch, stack, layer, place)` and nothing else, so that a run
 /// resumed at a step draws what the whole run would have drawn there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Context {
     /// Dropout acts, and buffers that follow the data are updated.
     pub training: bool,
@@ -16,11 +20,42 @@ pub struct Context {
     pub step: u64,
     /// Batch within the step, where gradients are accumulated.
     pub micro_batch: u64,
+    /// What the mean loss of this batch is multiplied by before its gradient is taken: losses that layers add, as those of
+    /// routers, are multiplied by it too.
+    pub loss_scale: f64,
+    /// Where the routers of mixtures of heads write what they did, if anybody asks.
+    pub router: Option<Arc<RouterLog>>,
+    stack: Stack,
     layer: u64,
 }
 
+/// Which stack of blocks a layer is in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stack {
+    /// The only one, or the one that reads the source.
+    #[default]
+    Encoder,
+    /// The one that writes, where there are two.
+    Decoder,
+}
+
+impl Default for Context {
+    fn default() -> Self {
+        Self {
+            training: false,
+            seed: 0,
+            step: 0,
+            micro_batch: 0,
+            loss_scale: 1.0,
+            router: None,
+            stack: Stack::default(),
+            layer: 0,
+        }
+    }
+}
+
 /// Where in a layer dropout acts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
     /// Sum of token and position vectors.
     Embedding,
@@ -55,21 +90,63 @@ impl Context {
         Self { micro_batch, ..self }
     }
 
+    /// The same for a batch whose mean loss is multiplied by `loss_scale`.
+    #[must_use]
+    pub fn with_loss_scale(self, loss_scale: f64) -> Self {
+        Self { loss_scale, ..self }
+    }
+
+    /// The same, with routers writing into `log`.
+    #[must_use]
+    pub fn with_router_log(self, log: Arc<RouterLog>) -> Self {
+        Self { router: Some(log), ..self }
+    }
+
+    /// The same, with nobody to write to.
+    #[must_use]
+    pub(crate) fn without_router_log(self) -> Self {
+        Self { router: None, ..self }
+    }
+
     /// The same inside layer `layer`; 0 is the embedding.
     #[must_use]
-    pub(crate) fn at_layer(self, layer: usize) -> Self {
-        Self { layer: layer as u64, ..self }
+    pub(crate) fn at_layer(&self, layer: usize) -> Self {
+        Self { layer: layer as u64, ..self.clone() }
+    }
+
+    /// The same inside stack `stack`.
+    #[must_use]
+    pub fn in_stack(&self, stack: Stack) -> Self {
+        Self { stack, ..self.clone() }
+    }
+
+    /// Stack and layer.
+    pub(crate) fn position(&self) -> (Stack, usize) {
+        (self.stack, self.layer as usize)
     }
 
     /// Key of the draw at `place` of this layer.
     pub(crate) fn key(&self, place: Place) -> u64 {
         let path = [self.step, self.micro_batch, self.layer, place as u64];
-        path.into_iter().fold(self.seed ^ DROPOUT_STREAM, substream)
+        let key = path.into_iter().fold(self.seed ^ DROPOUT_STREAM, substream);
+        match self.stack {
+            Stack::Encoder => key,
+            Stack::Decoder => substream(key, DECODER),
+        }
+    }
+
+    /// Key of the draws of the router at `place` of this layer.
+    pub(crate) fn router_key(&self, place: Place) -> u64 {
+        substream(self.key(place), ROUTER)
     }
 }
 
 /// Keeps dropout apart from every other stream of the same seed ("dropout" in ASCII).
 const DROPOUT_STREAM: u64 = 0x0064_726f_706f_7574;
+
+/// Streams under the key of a place.
+const DECODER: u64 = 1;
+const ROUTER: u64 = 2;
 
 #[cfg(test)]
 mod tests {
@@ -82,9 +159,11 @@ mod tests {
             base.key(Place::Weights),
             base.key(Place::Attention),
             base.at_layer(2).key(Place::Weights),
-            base.with_micro_batch(1).key(Place::Weights),
+            base.clone().with_micro_batch(1).key(Place::Weights),
             Context::training(3, 6).at_layer(1).key(Place::Weights),
             Context::training(4, 5).at_layer(1).key(Place::Weights),
+            base.in_stack(Stack::Decoder).key(Place::Weights),
+            base.router_key(Place::Weights),
         ];
         for (i, key) in keys.iter().enumerate() {
             assert!(!keys[..i].contains(key), "key {i} repeats an earlier one");

@@ -9,10 +9,11 @@ mod init;
 mod norm;
 mod positions;
 mod recompute;
+mod router;
 
 pub use block::Block;
 pub(crate) use block::residual_gain;
-pub use context::{Context, Place};
+pub use context::{Context, Place, Stack};
 
 pub use decoder::{DecoderBlock, Memory};
 pub(crate) use dropout::drop_out;
@@ -21,3 +22,4 @@ pub use init::Init;
 pub use norm::{NORM_EPSILON, Norm};
 pub use positions::{Rotation, alibi_slopes, sinusoidal};
 pub(crate) use recompute::recomputed;
+pub use router::{RouterLog, RouterRecord};

@@ -29,7 +29,7 @@ pub(crate) fn recomputed(
     let parameters = flat(block, shared);
     let running = Part { block: block.valid(), shared: shared.map(Module::valid) };
     let frozen = Part { block: block.valid(), shared: shared.map(Module::valid) };
-    let operator = Arc::new(Recompute { running: running.clone(), frozen, mask: mask.clone(), context: *context });
+    let operator = Arc::new(Recompute { running: running.clone(), frozen, mask: mask.clone(), context: context.clone() });
     let out = ops::apply(operator, &[x.into(), parameters.into()]);
     block.adopt_buffers(&running.block);
     out
@@ -90,7 +90,9 @@ impl Operator for Recompute {
         let x = tensor(&inputs[0], inputs[0].data, &device).require_grad();
         let part =
             Part { block: self.frozen.block.clone().train(), shared: self.frozen.shared.clone().map(Module::train) };
-        let out = part.forward(x.clone(), &self.mask, &self.context);
+        // What routers did is on record since the first pass.
+        let context = self.context.clone().without_router_log();
+        let out = part.forward(x.clone(), &self.mask, &context);
         let grads = (out * tensor(&inputs[0], grad_out, &device)).sum().backward();
         let grad_x = || x.grad(&grads).expect("x is tracked").into_data().try_to_vec().expect("f32");
         vec![wanted[0].then(grad_x), wanted[1].then(|| flat_grads(&part, &grads))]

@@ -1,6 +1,6 @@
 //! The shape of a model: everything but its attention and its data.
 
-use regard_kernels::{Error, mechanism::Position};
+use regard_kernels::{Error, Mechanism, mechanism::Position};
 use serde::{Deserialize, Serialize};
 
 use super::Sizes;
@@ -92,9 +92,10 @@ pub enum Pooling {
 }
 
 impl ModelConfig {
-    /// Width `D` of one head under `attention`.
+    /// Width `D` of one head under `attention`: that of the options, or a share of the width for each head of a token.
     pub fn head_width(&self, attention: &AttentionConfig) -> usize {
-        self.head_width.unwrap_or(self.width / attention.heads.max(1))
+        let own = (attention.mechanism == Mechanism::Moa).then_some(attention.moa.head_width).flatten();
+        own.or(self.head_width).unwrap_or(self.width / attention.query_heads().max(1))
     }
 
     /// Checks the sizes, and that the attention fits them.
@@ -115,12 +116,13 @@ impl ModelConfig {
                 return Err(Error::option(format!("model.{name}"), rate, "at least 0 and below 1"));
             }
         }
-        if self.head_width.is_none() && !self.width.is_multiple_of(attention.heads) {
-            return Err(Error::option(
-                "model.width",
-                self.width,
-                format!("a multiple of heads ({}), or 'model.head_width' set", attention.heads),
-            ));
+        let (name, own, heads) = match attention.mechanism {
+            Mechanism::Moa => ("moa.active", attention.moa.head_width, attention.moa.active),
+            _ => ("heads", None, attention.heads),
+        };
+        if own.or(self.head_width).is_none() && !self.width.is_multiple_of(heads) {
+            let expected = format!("a multiple of {name} ({heads}), or 'model.head_width' set");
+            return Err(Error::option("model.width", self.width, expected));
         }
         let head_width = self.head_width(attention);
         if attention.position == Position::Rotary && !head_width.is_multiple_of(2) {
@@ -162,7 +164,7 @@ impl ModelConfig {
             context,
             width: self.width,
             layers: self.layers,
-            heads: attention.heads,
+            heads: attention.query_heads(),
             key_heads: attention.key_heads(),
             head_width: self.head_width(attention),
             feed_forward: self.feed_forward,

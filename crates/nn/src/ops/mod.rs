@@ -11,6 +11,7 @@ mod composed;
 pub mod elementwise;
 mod gaussian_mixture;
 mod linear;
+mod routing;
 mod scatterbrain;
 mod softmax;
 
@@ -19,6 +20,7 @@ pub use bridge::{MOST_OPERANDS, Operand, apply, runs_kernels, try_apply};
 pub use elementwise::{bias_gelu, bias_relu, cross_entropy, dropout, embedding, gelu, layer_norm, linear, relu};
 pub use gaussian_mixture::{LogPrior, MixtureKeys, gaussian_mixture, prior_after, shifted_keys};
 pub use linear::{LinearKeys, linear_attention};
+pub use routing::{expert_outputs, expert_queries, gates, noisy_logits, route, router_loss};
 pub use scatterbrain::{Draws, scatterbrain, unit_keys};
 pub use softmax::softmax;
 

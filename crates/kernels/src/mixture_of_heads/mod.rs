@@ -1,0 +1,321 @@
+//! Mixture of attention heads (MoA, arXiv 2210.05144): each token chooses `k` of `E` heads, which share keys and values.
+
+mod decode;
+
+use std::{borrow::Cow, sync::Arc};
+
+use crate::{
+    Decode, Dropout, Error, Layout, Mask, Operator, Padding, Reference, Saved, Softmax, View,
+    elementwise::Affine,
+    reference,
+    routing::{ExpertOutputs, ExpertQueries, GateKind, Gates, RouterLosses, Routing, router_losses},
+};
+use decode::HeadCache;
+
+/// Inputs `x [x_kv] w_gate w_query w_key w_value w_out`: `x [B,N,d]` for queries, `x_kv [B,S,d]` for keys and values where
+/// they are others, `w_gate [d,E]`, `w_query [E,d,D]`, `w_key w_value [d,D]`, `w_out [E,D,d]`; the output is `[B,N,d]`.
+///
+/// With `p = softmax(x w_gate)` and the `k` likeliest experts of each token (ties to the lowest index),
+/// `y = sum_i w_i softmax(x W_q^i K^T / sqrt(D)) V W_o^i`. Padded queries choose nobody and output 0.
+#[derive(Clone, Debug)]
+pub struct MixtureOfHeads {
+    /// Who sees whom.
+    pub mask: Mask,
+    /// Experts that a token uses, `k`.
+    pub active: usize,
+    /// What the output of a chosen expert is multiplied by.
+    pub gates: GateKind,
+    /// Whether keys and values come from a sequence of their own, `x_kv`.
+    pub cross: bool,
+    /// Dropout on the weights of attention.
+    pub dropout: Option<Dropout>,
+}
+
+impl Default for MixtureOfHeads {
+    fn default() -> Self {
+        Self { mask: Mask::none(), active: 1, gates: GateKind::default(), cross: false, dropout: None }
+    }
+}
+
+/// Sizes of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Batch rows `B`.
+    pub batch: usize,
+    /// Queries `N`.
+    pub queries: usize,
+    /// Keys `S`.
+    pub keys: usize,
+    /// Channels of a token `d`.
+    pub width: usize,
+    /// Experts `E`.
+    pub experts: usize,
+    /// Channels of a head `D`.
+    pub head_width: usize,
+}
+
+impl MixtureOfHeads {
+    /// Sizes of a call.
+    ///
+    /// # Errors
+    /// Shapes that do not fit together.
+    pub fn sizes(&self, shapes: &[&[usize]]) -> Result<Sizes, Error> {
+        let names = self.inputs();
+        if shapes.len() != names.len() {
+            let expected = format!("{}: {}", names.len(), names.join(", "));
+            return Err(Error::option("number of input tensors", shapes.len(), expected));
+        }
+        let &[batch, queries, width] = shapes[0] else { return Err(Error::rank("x", shapes[0], 3)) };
+        let keys = match self.cross {
+            true => {
+                let &[_, keys, _] = shapes[1] else { return Err(Error::rank("x_kv", shapes[1], 3)) };
+                Error::check_shape("x_kv", shapes[1], &[batch, keys, width])?;
+                keys
+            }
+            false => queries,
+        };
+        let [w_gate, w_query, w_key, w_value, w_out] = [5, 4, 3, 2, 1].map(|from_end| shapes[shapes.len() - from_end]);
+        let &[_, experts] = w_gate else { return Err(Error::rank("w_gate", w_gate, 2)) };
+        Error::check_shape("w_gate", w_gate, &[width, experts])?;
+        let &[_, _, head_width] = w_query else { return Err(Error::rank("w_query", w_query, 3)) };
+        Error::check_shape("w_query", w_query, &[experts, width, head_width])?;
+        Error::check_shape("w_key", w_key, &[width, head_width])?;
+        Error::check_shape("w_value", w_value, &[width, head_width])?;
+        Error::check_shape("w_out", w_out, &[experts, head_width, width])?;
+        for (name, shape) in names.iter().zip(shapes) {
+            if shape.contains(&0) {
+                return Err(Error::shape(*name, shape, "every size at least 1"));
+            }
+        }
+        if self.active == 0 || self.active > experts {
+            let expected = format!("at least 1 and at most {experts}, the number of experts");
+            return Err(Error::option("moa.active", self.active, expected));
+        }
+        let sizes = Sizes { batch, queries, keys, width, experts, head_width };
+        let [q, k] = [(self.active, queries), (1, keys)].map(|(heads, tokens)| [batch, tokens, heads, head_width]);
+        self.softmax().shape(&[&q, &k, &k])?;
+        Ok(sizes)
+    }
+
+    /// Which queries are real.
+    fn query_padding(&self) -> Option<Arc<Padding>> {
+        match (&self.mask.query_valid, self.cross) {
+            (Some(padding), _) => Some(padding.clone()),
+            (None, false) => self.mask.valid.clone(),
+            (None, true) => None,
+        }
+    }
+
+    /// The choice of experts for `logits [B,N,E]`.
+    pub(crate) fn routing<T: Copy + Into<f64> + Sync>(&self, logits: &[T], sizes: &Sizes) -> Arc<Routing> {
+        let shape = [sizes.batch, sizes.queries, sizes.experts];
+        Arc::new(Routing::new(logits, shape, self.active, None, self.query_padding()).expect("checked shapes"))
+    }
+
+    /// Attention of the chosen heads to the one head of keys and values.
+    pub(crate) fn softmax(&self) -> Softmax {
+        Softmax {
+            layout: Layout::TokenFirst,
+            mask: self.mask.clone(),
+            dropout: self.dropout,
+            ..Softmax::default()
+        }
+    }
+
+    /// The losses of the router for these inputs.
+    ///
+    /// # Panics
+    /// If the shapes do not fit together.
+    pub fn losses(&self, inputs: &[View<f32>]) -> RouterLosses {
+        let parts = Parts::new(self, inputs, None);
+        router_losses(&parts.routing, &parts.logits)
+    }
+
+    /// [`MixtureOfHeads::losses`] in float64.
+    ///
+    /// # Panics
+    /// If the shapes do not fit together.
+    pub fn reference_losses(&self, inputs: &[View<f64>]) -> RouterLosses {
+        let sizes = self.sizes(&inputs.iter().map(|input| input.shape).collect::<Vec<_>>()).expect("checked shapes");
+        let logits = reference::mixture_of_heads::product(inputs[0], inputs[inputs.len() - 5]);
+        reference::routing::losses(&self.routing(&logits, &sizes), &logits)
+    }
+}
+
+/// A call with its logits and its choice.
+struct Parts<'a> {
+    op: &'a MixtureOfHeads,
+    sizes: Sizes,
+    x: View<'a, f32>,
+    x_kv: View<'a, f32>,
+    w_gate: View<'a, f32>,
+    w_query: View<'a, f32>,
+    w_key: View<'a, f32>,
+    w_value: View<'a, f32>,
+    w_out: View<'a, f32>,
+    logits: Cow<'a, [f32]>,
+    routing: Arc<Routing>,
+}
+
+impl<'a> Parts<'a> {
+    /// `logits` where they are there already.
+    fn new(op: &'a MixtureOfHeads, inputs: &[View<'a, f32>], logits: Option<&'a [f32]>) -> Self {
+        let x = inputs[0];
+        let sizes = op.sizes(&inputs.iter().map(|input| input.shape).collect::<Vec<_>>()).expect("checked shapes");
+        let [w_gate, w_query, w_key, w_value, w_out] = [5, 4, 3, 2, 1].map(|from_end| inputs[inputs.len() - from_end]);
+        let logits = logits.map_or_else(|| Cow::Owned(product(x, w_gate)), Cow::Borrowed);
+        let routing = op.routing(&logits, &sizes);
+        let x_kv = if op.cross { inputs[1] } else { x };
+        Self { op, sizes, x, x_kv, w_gate, w_query, w_key, w_value, w_out, logits, routing }
+    }
+
+    fn logits_shape(&self) -> [usize; 3] {
+        [self.sizes.batch, self.sizes.queries, self.sizes.experts]
+    }
+
+    fn weights_shape(&self) -> [usize; 3] {
+        [self.sizes.batch, self.sizes.queries, self.op.active]
+    }
+
+    fn head_shape(&self) -> [usize; 4] {
+        [self.sizes.batch, self.sizes.queries, self.op.active, self.sizes.head_width]
+    }
+
+    fn key_shape(&self) -> [usize; 4] {
+        [self.sizes.batch, self.sizes.keys, 1, self.sizes.head_width]
+    }
+
+    fn gates(&self) -> Gates {
+        Gates { routing: self.routing.clone(), kind: self.op.gates }
+    }
+
+    /// Weights of the chosen experts, and the queries of their heads.
+    fn weights_and_queries(&self) -> (Vec<f32>, Vec<f32>) {
+        let weights = run(&self.gates(), &[View::new(&self.logits, &self.logits_shape())]);
+        let q = run(&ExpertQueries { routing: self.routing.clone() }, &[self.x, self.w_query]);
+        (weights, q)
+    }
+
+    fn keys_and_values(&self) -> [Vec<f32>; 2] {
+        [self.w_key, self.w_value].map(|w| product(self.x_kv, w))
+    }
+
+    /// Fills `out` with the weighted outputs of the chosen heads.
+    fn join(&self, heads: &[f32], weights: &[f32], out: &mut [f32]) {
+        let (head_shape, weights_shape) = (self.head_shape(), self.weights_shape());
+        let inputs = [View::new(heads, &head_shape), View::new(weights, &weights_shape), self.w_out];
+        ExpertOutputs { routing: self.routing.clone() }.forward(&inputs, out);
+    }
+}
+
+impl Operator for MixtureOfHeads {
+    fn inputs(&self) -> Vec<&'static str> {
+        match self.cross {
+            true => vec!["x", "x_kv", "w_gate", "w_query", "w_key", "w_value", "w_out"],
+            false => vec!["x", "w_gate", "w_query", "w_key", "w_value", "w_out"],
+        }
+    }
+
+    fn out_shape(&self, shapes: &[&[usize]]) -> Result<Vec<usize>, Error> {
+        let Sizes { batch, queries, width, .. } = self.sizes(shapes)?;
+        Ok(vec![batch, queries, width])
+    }
+
+    fn forward(&self, inputs: &[View<f32>], out: &mut [f32]) -> Saved {
+        let parts = Parts::new(self, inputs, None);
+        let (weights, q) = parts.weights_and_queries();
+        let [k, v] = parts.keys_and_values();
+        let (head_shape, key_shape) = (parts.head_shape(), parts.key_shape());
+        let mut heads = vec![0.0; q.len()];
+        let attended = [View::new(&q, &head_shape), View::new(&k, &key_shape), View::new(&v, &key_shape)];
+        let mut saved = self.softmax().forward(&attended, &mut heads);
+        parts.join(&heads, &weights, out);
+        saved.extend([weights, q, k, v, heads, parts.logits.into_owned()]);
+        saved
+    }
+
+    fn backward(
+        &self,
+        inputs: &[View<f32>],
+        _out: &[f32],
+        saved: &Saved,
+        grad_out: &[f32],
+        wanted: &[bool],
+    ) -> Vec<Option<Vec<f32>>> {
+        let (of_softmax, of_parts) = saved.split_at(saved.len() - 6);
+        let [weights, q, k, v, heads, logits] = of_parts else { unreachable!("six buffers") };
+        let parts = Parts::new(self, inputs, Some(logits));
+        let (head_shape, key_shape) = (parts.head_shape(), parts.key_shape());
+        let (weights_shape, logits_shape) = (parts.weights_shape(), parts.logits_shape());
+
+        let outputs = ExpertOutputs { routing: parts.routing.clone() };
+        let joined = [View::new(heads, &head_shape), View::new(weights, &weights_shape), parts.w_out];
+        let [of_heads, of_weights, w_out] = grads(outputs.backward(&joined, &[], &Saved::new(), grad_out, &[
+            true,
+            true,
+            wanted[wanted.len() - 1],
+        ]));
+        let attended = [View::new(q, &head_shape), View::new(k, &key_shape), View::new(v, &key_shape)];
+        let of_heads = of_heads.expect("wanted");
+        let of_attended =
+            self.softmax().backward(&attended, heads, &of_softmax.to_vec(), &of_heads, &[true; 3]);
+        let [of_q, of_k, of_v] = grads(of_attended).map(|grad| grad.expect("wanted"));
+        let logits = [View::new(&parts.logits[..], &logits_shape)];
+        let of_weights = of_weights.expect("wanted");
+        let [of_logits] = grads(parts.gates().backward(&logits, &[], &Saved::new(), &of_weights, &[true]));
+        let of_logits = of_logits.expect("wanted");
+
+        let from_end = |n: usize| wanted[wanted.len() - n];
+        let of_x = wanted[0];
+        let of_x_kv = if self.cross { wanted[1] } else { of_x };
+        let queries = ExpertQueries { routing: parts.routing.clone() };
+        let both = [of_x, from_end(4)];
+        let [x, w_query] = grads(queries.backward(&[parts.x, parts.w_query], &[], &Saved::new(), &of_q, &both));
+        let [more, w_gate] = product_gradients(parts.x, parts.w_gate, &of_logits, [of_x, from_end(5)]);
+        let x = sum(x, more);
+        let [x_kv, w_key] = product_gradients(parts.x_kv, parts.w_key, &of_k, [of_x_kv, from_end(3)]);
+        let [more, w_value] = product_gradients(parts.x_kv, parts.w_value, &of_v, [of_x_kv, from_end(2)]);
+        let x_kv = sum(x_kv, more);
+        let mut all = if self.cross { vec![x, x_kv] } else { vec![sum(x, x_kv)] };
+        all.extend([w_gate, w_query, w_key, w_value, w_out]);
+        all
+    }
+
+    fn reference(&self, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference {
+        reference::mixture_of_heads::mixture_of_heads(self, inputs, grad_out)
+    }
+
+    fn decoder(&self) -> Option<Box<dyn Decode>> {
+        let decodes = self.mask.causal && self.mask.valid.is_none() && self.mask.query_valid.is_none() && !self.cross;
+        decodes.then(|| Box::new(HeadCache::new(self)) as Box<dyn Decode>)
+    }
+}
+
+/// The output of an operator.
+fn run(operator: &dyn Operator, inputs: &[View<f32>]) -> Vec<f32> {
+    let shapes: Vec<_> = inputs.iter().map(|input| input.shape).collect();
+    let shape = operator.out_shape(&shapes).expect("checked shapes");
+    let mut out = vec![0.0; shape.iter().product()];
+    operator.forward(inputs, &mut out);
+    out
+}
+
+fn product(x: View<f32>, w: View<f32>) -> Vec<f32> {
+    run(&Affine { bias: false }, &[x, w])
+}
+
+fn product_gradients(x: View<f32>, w: View<f32>, grad_out: &[f32], wanted: [bool; 2]) -> [Option<Vec<f32>>; 2] {
+    grads(Affine { bias: false }.backward(&[x, w], &[], &Saved::new(), grad_out, &wanted))
+}
+
+fn grads<const N: usize>(grads: Vec<Option<Vec<f32>>>) -> [Option<Vec<f32>>; N] {
+    grads.try_into().expect("one gradient an input")
+}
+
+/// The sum of two gradients that are both there or both not.
+fn sum(a: Option<Vec<f32>>, b: Option<Vec<f32>>) -> Option<Vec<f32>> {
+    a.zip(b).map(|(mut a, b)| {
+        a.iter_mut().zip(b).for_each(|(a, b)| *a += b);
+        a
+    })
+}

@@ -1,0 +1,228 @@
+//! Matrix products on rows that lie anywhere: nothing is gathered before, nothing scattered after.
+//!
+//! A tile of six rows of the result stays in registers while the rows of the second matrix pass by, packed once for all rows
+//! of the result. Every element is summed in the order of the rows, whatever other rows the call has.
+
+use pulp::{Simd, WithSimd};
+
+use crate::{gemm::Write, parallel::Disjoint};
+
+/// Where the rows of a matrix start in its slice.
+#[derive(Clone, Copy, Debug)]
+pub enum Places<'a> {
+    /// One after the other at this distance.
+    Every(usize),
+    /// Anywhere.
+    At(&'a [usize]),
+}
+
+impl Places<'_> {
+    /// Start of row `i`.
+    #[inline(always)]
+    pub fn start(&self, i: usize) -> usize {
+        match self {
+            Self::Every(stride) => i * stride,
+            Self::At(starts) => starts[i],
+        }
+    }
+}
+
+/// A matrix whose rows lie anywhere in a slice, element `j` of row `i` at `rows.start(i) + j * step`.
+#[derive(Clone, Copy, Debug)]
+pub struct Spread<'a> {
+    /// Elements.
+    pub data: &'a [f32],
+    /// Where rows start.
+    pub rows: Places<'a>,
+    /// Distance of neighbours in a row.
+    pub step: usize,
+}
+
+impl<'a> Spread<'a> {
+    /// Rows with their elements side by side.
+    pub fn new(data: &'a [f32], rows: Places<'a>) -> Self {
+        Self { data, rows, step: 1 }
+    }
+}
+
+/// Rows of the result in registers.
+const TALL: usize = 6;
+/// Rows of the second matrix that are packed at a time: 128 of 64 floats are 32 KiB, most of a first-level cache.
+const DEEP: usize = 128;
+/// Floats of a packed row, at most.
+const WIDE: usize = 64;
+
+/// `dst_i (=|+=) factor_i sum_l a_il b_l` for `m` rows of `n` elements, `k` terms a sum; `b`'s elements lie side by side.
+///
+/// # Safety
+/// Nobody else, no other row of this call included, may hold the rows of `dst` while it runs.
+///
+/// # Panics
+/// If a row does not lie within its slice, or `b` has another step than 1.
+pub unsafe fn product_of_rows(
+    (m, n, k): (usize, usize, usize),
+    a: Spread,
+    b: Spread,
+    factors: Option<&[f32]>,
+    write: Write,
+    dst: &Disjoint<f32>,
+    places: Places,
+) {
+    assert_eq!(b.step, 1, "rows of the second matrix have their elements side by side");
+    pulp::Arch::new().dispatch(Product { size: (m, n, k), a, b, factors, write, dst, places });
+}
+
+struct Product<'a, 'd> {
+    size: (usize, usize, usize),
+    a: Spread<'a>,
+    b: Spread<'a>,
+    factors: Option<&'a [f32]>,
+    write: Write,
+    dst: &'a Disjoint<'d, f32>,
+    places: Places<'a>,
+}
+
+impl WithSimd for Product<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        // 24 of the 32 registers of AVX-512 and NEON hold sums, 12 of the 16 of AVX2.
+        if S::F32_LANES == 16 { self.run::<S, 4>(simd) } else { self.run::<S, 2>(simd) }
+    }
+}
+
+impl Product<'_, '_> {
+    #[inline(always)]
+    fn run<S: Simd, const V: usize>(self, simd: S) {
+        let (m, n, k) = self.size;
+        let width = V * S::F32_LANES;
+        let mut memory = [0.0f32; DEEP * WIDE];
+        for left in (0..n).step_by(width) {
+            let columns = left..(left + width).min(n);
+            if k == 0 && self.write == Write::Over {
+                (0..m).for_each(|i| self.row(i, &columns).fill(0.0));
+            }
+            for top in (0..k).step_by(DEEP) {
+                let deep = DEEP.min(k - top);
+                let panel = &mut memory[..deep * width];
+                for (l, packed) in panel.chunks_exact_mut(width).enumerate() {
+                    let start = self.b.rows.start(top + l) + left;
+                    let (given, rest) = packed.split_at_mut(columns.len());
+                    given.copy_from_slice(&self.b.data[start..start + columns.len()]);
+                    rest.fill(0.0);
+                }
+                let panel = S::as_simd_f32s(panel).0;
+                let over = self.write == Write::Over && top == 0;
+                let mut first = 0;
+                while first + TALL <= m {
+                    self.tile::<S, V, TALL>(simd, first, (top, deep), panel, &columns, over);
+                    first += TALL;
+                }
+                match m - first {
+                    1 => self.tile::<S, V, 1>(simd, first, (top, deep), panel, &columns, over),
+                    2 => self.tile::<S, V, 2>(simd, first, (top, deep), panel, &columns, over),
+                    3 => self.tile::<S, V, 3>(simd, first, (top, deep), panel, &columns, over),
+                    4 => self.tile::<S, V, 4>(simd, first, (top, deep), panel, &columns, over),
+                    5 => self.tile::<S, V, 5>(simd, first, (top, deep), panel, &columns, over),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Rows `first .. first + R` of the result, the part of their sums that one packed panel makes.
+    #[inline(always)]
+    fn tile<S: Simd, const V: usize, const R: usize>(
+        &self,
+        simd: S,
+        first: usize,
+        (top, deep): (usize, usize),
+        panel: &[S::f32s],
+        columns: &std::ops::Range<usize>,
+        over: bool,
+    ) {
+        let step = self.a.step;
+        let mut rows = [std::ptr::null::<f32>(); R];
+        for (r, row) in rows.iter_mut().enumerate() {
+            let start = self.a.rows.start(first + r) + top * step;
+            *row = self.a.data[start..start + (deep - 1) * step + 1].as_ptr();
+        }
+        let mut sums = [[simd.splat_f32s(0.0); V]; R];
+        for (l, b) in panel.as_chunks::<V>().0[..deep].iter().enumerate() {
+            for r in 0..R {
+                // SAFETY: `l < deep`, and each row was just found to hold an element at every step up to `deep`.
+                let x = simd.splat_f32s(unsafe { *rows[r].add(l * step) });
+                for v in 0..V {
+                    sums[r][v] = simd.mul_add_f32s(x, b[v], sums[r][v]);
+                }
+            }
+        }
+        for r in 0..R {
+            let factor = simd.splat_f32s(self.factors.map_or(1.0, |factors| factors[first + r]));
+            let row = self.row(first + r, columns);
+            for (v, part) in row.chunks_mut(S::F32_LANES).enumerate() {
+                let sum = match over {
+                    true => simd.mul_f32s(factor, sums[r][v]),
+                    false => simd.mul_add_f32s(factor, sums[r][v], simd.partial_load_f32s(part)),
+                };
+                simd.partial_store_f32s(part, sum);
+            }
+        }
+    }
+
+    #[inline(always)]
+    #[allow(clippy::mut_from_ref)]
+    fn row(&self, i: usize, columns: &std::ops::Range<usize>) -> &mut [f32] {
+        // SAFETY: the caller of `product_of_rows` promised these rows to it, and it holds one at a time.
+        unsafe { self.dst.range(self.places.start(i) + columns.start, columns.len()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every size around the tiles against the definition, rows in any order.
+    #[test]
+    fn agrees_with_the_definition_on_rows_anywhere() {
+        let number = |i: usize| ((i * 7919) % 211) as f32 / 105.5 - 1.0;
+        for (m, n, k) in [(1, 1, 1), (6, 64, 128), (13, 70, 130), (7, 130, 5), (2, 16, 300), (0, 4, 4), (3, 5, 0)] {
+            let (a_stride, b_stride, c_stride) = (2 * k + 3, n + 2, n + 1);
+            let a: Vec<f32> = (0..m * a_stride).map(number).collect();
+            let b: Vec<f32> = (0..k * b_stride).map(|i| number(i + 50)).collect();
+            // Backwards, so that no order of rows helps.
+            let backwards = |count: usize, stride| (0..count).rev().map(|i| i * stride).collect::<Vec<usize>>();
+            let (a_at, b_at, c_at) = (backwards(m, a_stride), backwards(k, b_stride), backwards(m, c_stride));
+            let factors: Vec<f32> = (0..m).map(|i| 0.5 + i as f32).collect();
+            let mut c = vec![f32::NAN; m * c_stride];
+            let a_rows = Spread { data: &a, rows: Places::At(&a_at), step: 2 };
+            let b_rows = Spread::new(&b, Places::At(&b_at));
+            for (write, factors) in [(Write::Over, None), (Write::Add, Some(&factors[..]))] {
+                let dst = Disjoint::new(&mut c);
+                // SAFETY: the rows are different ones of a buffer that nobody else holds.
+                unsafe { product_of_rows((m, n, k), a_rows, b_rows, factors, write, &dst, Places::At(&c_at)) };
+            }
+            for i in 0..m {
+                for j in 0..n {
+                    let sum: f64 =
+                        (0..k).map(|l| f64::from(a[a_at[i] + 2 * l]) * f64::from(b[b_at[l] + j])).sum();
+                    let want = sum * (1.0 + f64::from(factors[i]));
+                    let seen = f64::from(c[c_at[i] + j]);
+                    assert!((seen - want).abs() < 1e-4 * want.abs().max(1.0), "{m} {n} {k}: {seen}, not {want}");
+                }
+                assert!(c[c_at[i] + n].is_nan(), "nothing beside the row is touched");
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "range end index")]
+    fn rows_outside_are_refused() {
+        let (a, b, mut c) = ([1.0; 4], [1.0; 4], [0.0; 4]);
+        let dst = Disjoint::new(&mut c);
+        let (a, b) = (Spread::new(&a, Places::Every(3)), Spread::new(&b, Places::Every(2)));
+        // SAFETY: nobody else holds the rows.
+        unsafe { product_of_rows((2, 2, 2), a, b, None, Write::Over, &dst, Places::Every(2)) };
+    }
+}
