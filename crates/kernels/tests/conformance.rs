@@ -36,7 +36,8 @@ fn padding_never_leaks() {
             for (n, name) in setting.subject.names().into_iter().enumerate() {
                 let (seen, expected) = (&spoilt.grads[n], &clean.grads[n]);
                 report.same(setting.label(&format!("grad.{name}")), &seen.data, &expected.data);
-                if let ("k" | "v", Some(axis)) = (name, token_axis(name, seen.shape.len())) {
+                let of_keys = matches!(name, "k" | "v" | "x_kv") || name == "x" && !variant.second;
+                if let (true, Some(axis)) = (of_keys, token_axis(name, seen.shape.len())) {
                     let padded = seen.only(|ix| padded_key(ix[0], ix[axis]));
                     report.require(largest(&padded) == 0.0, setting.label(&format!("grad.{name} of padding is not 0")));
                 }
@@ -61,7 +62,7 @@ fn the_future_never_leaks() {
                 let clean = setting.kernel();
                 // A hash sorts all tokens, so that whom a query looks at among earlier keys depends on later ones too; what
                 // it gets from them does not.
-                let spoilt_names = if variant.hashes() { &["v"][..] } else { &["q", "k", "v"] };
+                let spoilt_names = if variant.hashes() { &["v"][..] } else { &["q", "k", "v", "x", "x_kv"] };
                 setting.spoil_only(spoilt_names, JUNK, later_query, later_key);
                 let spoilt = setting.kernel();
 
@@ -84,7 +85,7 @@ fn the_future_never_leaks() {
                 for (n, name) in setting.subject.names().into_iter().enumerate() {
                     let seen = &spoilt.grads[n];
                     if let Some(axis) = token_axis(name, seen.shape.len()) {
-                        let query_side = name == "q";
+                        let query_side = matches!(name, "q" | "x");
                         let later =
                             seen.only(|ix| if query_side { later_query(0, ix[axis]) } else { later_key(0, ix[axis]) });
                         report
@@ -134,7 +135,7 @@ fn the_order_of_keys_does_not_matter() {
             let key_order = Random::new(5).permutation(keys);
             // Where queries and keys are the same tokens, they move together.
             let query_order = if variant.cross() { (0..queries).collect() } else { key_order.clone() };
-            let order = |name: &str| if matches!(name, "q" | "out") { &query_order } else { &key_order };
+            let order = |name: &str| if matches!(name, "q" | "x" | "out") { &query_order } else { &key_order };
             let moved = |name: &str, tensor: &Array| match token_axis(name, tensor.shape.len()) {
                 Some(axis) => tensor.select(axis, order(name)),
                 None => tensor.clone(),
@@ -177,7 +178,7 @@ fn batch_rows_are_independent() {
                 let mut alone = Setting::new(variant, Sizes { batch: 1, ..sizes }, mask.clone(), Layout::TokenFirst);
                 let names = alone.subject.names();
                 for (n, name) in names.iter().enumerate() {
-                    let batched = matches!(*name, "q" | "k" | "v");
+                    let batched = matches!(*name, "q" | "k" | "v" | "x" | "x_kv");
                     alone.inputs[n] =
                         if batched { together.inputs[n].select(0, &[b]) } else { together.inputs[n].clone() };
                 }
@@ -193,7 +194,10 @@ fn batch_rows_are_independent() {
                     }
                 };
                 compare("out", &one.out, &all.out.select(0, &[b]));
-                for (n, name) in names.iter().enumerate().filter(|(_, name)| matches!(**name, "q" | "k" | "v")) {
+                for (n, name) in names.iter().enumerate() {
+                    if !matches!(*name, "q" | "k" | "v" | "x" | "x_kv") {
+                        continue;
+                    }
                     compare(&format!("grad.{name}"), &one.grads[n], &all.grads[n].select(0, &[b]));
                 }
             }
@@ -208,7 +212,7 @@ fn large_logits_stay_finite() {
             let mut setting = Setting::new(variant, sizes, Mask { causal, ..Mask::none() }, Layout::TokenFirst);
             // Elements around 14 give products q.k / sqrt(D) up to 200 in size at D = 8, and distances beyond.
             let names = setting.subject.names();
-            for (_, input) in names.iter().zip(&mut setting.inputs).filter(|(name, _)| matches!(**name, "q" | "k")) {
+            for (_, input) in names.iter().zip(&mut setting.inputs).filter(|(name, _)| matches!(**name, "q" | "k" | "x")) {
                 input.data.iter_mut().for_each(|x| *x *= 14.0);
             }
             let outcome = setting.kernel();
@@ -237,9 +241,14 @@ fn rows_that_see_nothing_give_0() {
             let out = outcome.out.only(|ix| !sees(ix));
             report.require(!out.is_empty(), setting.label("the last row is padding"));
             report.require(largest(&out) == 0.0, setting.label("out of a blind row is not 0"));
-            // Outputs of three axes have the heads' channels side by side; their queries are those of `q` all the same.
-            let head_first = setting.out_axis() == 2;
-            let grad = outcome.grads[0].only(|ix| !if head_first { sees(ix) } else { sees(&[ix[0], ix[2]]) });
+            // Outputs of three axes have the heads' channels side by side; their queries are those of the first input all
+            // the same.
+            let name = setting.subject.names()[0];
+            let axis = token_axis(name, outcome.grads[0].shape.len()).expect("queries have tokens");
+            let grad = outcome.grads[0].only(|ix| match setting.out_axis() {
+                2 => !sees(ix),
+                _ => !sees(&[ix[0], ix[axis]]),
+            });
             report.require(largest(&grad) == 0.0, setting.label("grad.q of a blind row is not 0"));
             report.require(largest(&outcome.out.data).is_finite(), setting.label("out is not finite"));
         }
@@ -303,7 +312,7 @@ fn unwanted_gradients_are_not_computed() {
 fn shared_key_heads_equal_copies() {
     walk(|variant, report| {
         for key_heads in [1, 2] {
-            if !variant.cross() {
+            if !variant.cross() || variant.routes() {
                 continue;
             }
             let sizes = Sizes { key_heads, ..Sizes::new(2, 4, 21, 37) };
@@ -367,7 +376,7 @@ fn decoding_token_by_token_equals_the_whole() {
                     .iter()
                     .zip(&setting.inputs)
                     .map(|(name, input)| match *name {
-                        "q" | "k" | "v" => input.select(token_axis(name, input.shape.len()).expect("tokens"), &[t]),
+                        "q" | "k" | "v" | "x" => input.select(token_axis(name, input.shape.len()).expect("tokens"), &[t]),
                         _ => input.clone(),
                     })
                     .collect();

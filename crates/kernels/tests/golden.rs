@@ -97,6 +97,11 @@ fn scatterbrain_twin() {
 }
 
 #[test]
+fn mixture_of_heads_twin() {
+    check(Form::Twin, &["moa"], 10);
+}
+
+#[test]
 fn softmax_kernel() {
     check(Form::Kernel, &["softmax"], 13);
 }
@@ -129,6 +134,11 @@ fn sparse_kernel() {
 #[test]
 fn scatterbrain_kernel() {
     check(Form::Kernel, &["scatterbrain"], 17);
+}
+
+#[test]
+fn mixture_of_heads_kernel() {
+    check(Form::Kernel, &["moa"], 10);
 }
 
 #[test]

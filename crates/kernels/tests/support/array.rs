@@ -100,7 +100,7 @@ impl Array {
 pub fn token_axis(name: &str, rank: usize) -> Option<usize> {
     match (name, rank) {
         ("q" | "v" | "out", 4) | ("k", 4 | 5) => Some(rank - 2),
-        ("out", 3) => Some(1),
+        ("out" | "x" | "x_kv", 3) => Some(1),
         ("bias" | "log_prior", 3) => Some(2),
         _ => None,
     }

@@ -18,6 +18,12 @@ pub fn array(tensors: &Tensors, name: &str) -> Array {
 /// The options of a case, named as in configurations.
 pub fn options(case: &Case, tensors: &Tensors) -> AttentionOptions {
     let given = &case.options;
+    if case.mechanism == "moa" {
+        let moa: Map<String, Value> =
+            ["experts", "active", "head_width", "gates"].iter().map(|key| (key.to_string(), given[key].clone())).collect();
+        let named = json!({ "mechanism": "moa", "causal": given["causal"], "moa": moa });
+        return serde_json::from_value(named).unwrap_or_else(|e| panic!("{}: {e}", case.file));
+    }
     // With LSH the queries are the keys.
     let (q, k) = (&tensors.tensor("q").shape, &tensors.get("k").unwrap_or(tensors.tensor("q")).shape);
     let copy = |names: &[&str]| -> Map<String, Value> {
@@ -79,6 +85,7 @@ fn call(case: &Case, tensors: &Tensors, layout: Layout) -> Call {
         mask,
         scale: case.options.get("scale").and_then(Value::as_f64),
         bias: tensors.get("bias").is_some(),
+        cross: tensors.get("x_kv").is_some(),
         ..Call::default()
     }
 }

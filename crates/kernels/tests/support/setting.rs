@@ -4,7 +4,10 @@ use super::{Array, Outcome, Sizes, Subject, Variant, array::token_axis, sees_any
 use regard_kernels::{
     Layout, Mask, View,
     mechanism::Inference,
-    reference::scatterbrain::{groups, support},
+    reference::{
+        mixture_of_heads::product,
+        scatterbrain::{groups, support},
+    },
 };
 use regard_testkit::{Random, Report, measure::largest};
 
@@ -30,14 +33,17 @@ impl Setting {
     }
 
     /// As [`Setting::new`]; drawn again until with hard inference no query nearly ties between two components, and no
-    /// token comes near another group of its hash, so that float32 and float64 decide alike.
+    /// token comes near another group of its hash or near another choice of experts, so that float32 and float64 decide
+    /// alike.
     pub fn decided(variant: &Variant, sizes: Sizes, mask: Mask, layout: Layout) -> Self {
         // Above the rounding of logits of size 16; among 100000 pairs a draw has an even chance to stay clear of it.
         const MARGIN: f64 = 5e-6;
         // Above the rounding of projections, which grow as the root of the width: 30 in size at 64.
         let hash_margin = 2.5e-6 * (sizes.width as f64).sqrt();
         let mut draws = (11..).map(|seed| Self::drawn(variant, sizes, mask.clone(), layout, seed));
-        let clear = |drawn: &Self| drawn.margin() > MARGIN && drawn.hash_margin() > hash_margin;
+        let clear = |drawn: &Self| {
+            drawn.margin() > MARGIN && drawn.hash_margin() > hash_margin && drawn.router_margin() > MARGIN
+        };
         draws.find(clear).expect("an endless supply")
     }
 
@@ -88,6 +94,19 @@ impl Setting {
     pub fn hash_margin(&self) -> f64 {
         let operator = self.variant.scatterbrain(&self.sizes, &self.mask);
         operator.map_or(f64::INFINITY, |operator| groups(&operator, &self.views()).margin)
+    }
+
+    /// Smallest distance between the logits of the last expert that a token chose and of the next one; infinite without
+    /// routing, or where all are chosen.
+    pub fn router_margin(&self) -> f64 {
+        let (Some(x), Some(w_gate)) = (self.input("x"), self.input("w_gate")) else { return f64::INFINITY };
+        let (experts, active) = (w_gate.shape[1], self.variant.options.moa.active);
+        let mut logits = product(x.view(), w_gate.view());
+        let rows = logits.chunks_exact_mut(experts).map(|row| {
+            row.sort_by(|a, b| b.total_cmp(a));
+            row.get(active).map_or(f64::INFINITY, |next| row[active - 1] - next)
+        });
+        rows.fold(f64::INFINITY, f64::min)
     }
 
     fn views(&self) -> Vec<View<'_, f64>> {
@@ -150,7 +169,7 @@ impl Setting {
 
     /// Changes the inputs at the tokens that `query` and `key` choose by batch row and token.
     pub fn spoil(&mut self, value: f64, query: impl Fn(usize, usize) -> bool, key: impl Fn(usize, usize) -> bool) {
-        self.spoil_only(&["q", "k", "v"], value, query, key);
+        self.spoil_only(&["q", "k", "v", "x", "x_kv"], value, query, key);
     }
 
     /// As [`Setting::spoil`], the inputs of these names alone.
@@ -161,12 +180,17 @@ impl Setting {
         query: impl Fn(usize, usize) -> bool,
         key: impl Fn(usize, usize) -> bool,
     ) {
+        let second = self.variant.second;
         let inputs = self.subject.names().into_iter().zip(&mut self.inputs);
         for (name, input) in inputs.filter(|(name, _)| names.contains(name)) {
             let axis = token_axis(name, input.shape.len());
             match (name, axis) {
                 ("q", Some(axis)) => *input = input.with(value, |ix| query(ix[0], ix[axis])),
-                ("k" | "v", Some(axis)) => *input = input.with(value, |ix| key(ix[0], ix[axis])),
+                ("k" | "v" | "x_kv", Some(axis)) => *input = input.with(value, |ix| key(ix[0], ix[axis])),
+                ("x", Some(axis)) => {
+                    let chosen = |b, t| query(b, t) || !second && key(b, t);
+                    *input = input.with(value, |ix| chosen(ix[0], ix[axis]));
+                }
                 _ => {}
             }
         }

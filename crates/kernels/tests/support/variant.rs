@@ -5,6 +5,7 @@ use regard_kernels::{
     AttentionOptions, Call, Dropout, Layout, Mask, Mechanism, Scatterbrain,
     features::{FeatureKind, FeatureOptions},
     mechanism::{AdditiveScores, Combination, Inference, KeyDesign, NamedVariances, Prior, Score, Sharing, Variances},
+    routing::{GateKind, MoaOptions},
     support::{SupportKind, SupportOptions},
 };
 use regard_testkit::Random;
@@ -36,6 +37,8 @@ pub struct Variant {
     pub bias: bool,
     pub alibi: bool,
     pub dropout: bool,
+    /// Keys come from a second sequence, where the mechanism projects them itself.
+    pub second: bool,
 }
 
 impl Variant {
@@ -52,8 +55,9 @@ impl Variant {
             hash_values: Some(4),
             ..SupportOptions::default()
         };
-        let options = AttentionOptions { mechanism, features, support, ..AttentionOptions::default() };
-        Self { name, options, bias: false, alibi: false, dropout: false }
+        let moa = MoaOptions { experts: 5, ..MoaOptions::default() };
+        let options = AttentionOptions { mechanism, features, support, moa, ..AttentionOptions::default() };
+        Self { name, options, bias: false, alibi: false, dropout: false, second: false }
     }
 
     pub fn set(mut self, change: impl FnOnce(&mut Self)) -> Self {
@@ -150,6 +154,25 @@ impl Variant {
                     v.options.support.bucket = 12;
                 }),
             ],
+            Mechanism::Moa => vec![
+                variant("moa"),
+                variant("moa, released").set(|v| v.options.moa.gates = GateKind::Released),
+                variant("moa, released, one").set(|v| {
+                    v.options.moa.gates = GateKind::Released;
+                    v.options.moa.active = 1;
+                }),
+                variant("moa, released, all").set(|v| {
+                    v.options.moa.gates = GateKind::Released;
+                    v.options.moa.active = 5;
+                }),
+                variant("moa, released, second sequence").set(|v| {
+                    v.options.moa.gates = GateKind::Released;
+                    v.second = true;
+                }),
+                variant("moa, second sequence").set(|v| v.second = true),
+                variant("moa, window").set(|v| v.options.window = Some(3)),
+                variant("moa, dropout").set(|v| v.dropout = true),
+            ],
             Mechanism::Fastformer => vec![
                 variant("fastformer"),
                 variant("fastformer, own value").set(|v| v.options.fastformer.sharing = Sharing::None),
@@ -168,7 +191,17 @@ impl Variant {
 
     /// Whether queries and keys may differ in number.
     pub fn cross(&self) -> bool {
-        self.mechanism().facts().cross && !self.shares_keys()
+        self.mechanism().facts().cross && !self.shares_keys() && (!self.routes() || self.second)
+    }
+
+    /// Whether tokens choose heads, which share the one head of keys.
+    pub fn routes(&self) -> bool {
+        self.mechanism() == Mechanism::Moa
+    }
+
+    /// Whether the gradient is the derivative of the output: with the gates of the paper a divisor counts as a constant.
+    pub fn derives(&self) -> bool {
+        !self.routes() || self.options.moa.gates == GateKind::Released
     }
 
     /// Whether the queries are the keys.
@@ -191,7 +224,7 @@ impl Variant {
 
     /// Whether the output is an average of values whose weights sum to 1.
     pub fn averages(&self) -> bool {
-        self.mechanism() != Mechanism::Fastformer && !self.dropout
+        self.mechanism() != Mechanism::Fastformer && !self.routes() && !self.dropout
     }
 
     /// The sizes nearest to `sizes` that the mechanism takes.
@@ -207,7 +240,7 @@ impl Variant {
     fn options_for(&self, sizes: &Sizes, mask: &Mask) -> AttentionOptions {
         let mut options = self.options.clone();
         options.heads = sizes.heads;
-        options.key_value_heads = Some(sizes.key_heads);
+        options.key_value_heads = (!self.routes()).then_some(sizes.key_heads);
         options.causal = mask.causal;
         if options.uses_support() && options.support.kind == SupportKind::Block {
             let [above, aside] = [sizes.queries, sizes.keys].map(|tokens| tokens.div_ceil(options.support.block));
@@ -235,6 +268,7 @@ impl Variant {
             slopes: self.alibi.then(|| (0..sizes.heads).map(slope).collect()),
             bias: self.bias,
             dropout: self.dropout.then_some(Dropout { rate: 0.3, key: 7 }),
+            cross: self.second,
         };
         let operator = options.operator(call).unwrap_or_else(|e| panic!("{}: {e}", self.name));
         Subject { operator, layout }
@@ -258,6 +292,8 @@ impl Variant {
         let carries_components =
             !self.options.shifted() && (self.options.mechanism.is_mixture() || self.mechanism() == Mechanism::Gaussian);
         let channels = heads * width;
+        let experts = self.options.moa.experts;
+        let share = 1.0 / (channels as f64).sqrt();
         let scored = match self.options.fastformer.scores {
             AdditiveScores::Paper => width,
             AdditiveScores::Released => channels,
@@ -283,6 +319,12 @@ impl Variant {
                 let values = self.options.support.hash_values(queries);
                 Array::normal(&[self.options.support.rounds, width, values / 2], 1.0, random)
             }
+            "x" => Array::normal(&[batch, queries, channels], 1.0, random),
+            "x_kv" => Array::normal(&[batch, keys, channels], 1.0, random),
+            "w_gate" => Array::normal(&[channels, experts], share, random),
+            "w_query" => Array::normal(&[experts, channels, width], share, random),
+            "w_key" | "w_value" => Array::normal(&[channels, width], share, random),
+            "w_out" => Array::normal(&[experts, width, channels], 1.0 / (width as f64).sqrt(), random),
             "w_q" | "w_k" => Array::normal(&[heads, scored], 1.0, random),
             "w_t" => Array::normal(&[channels, channels], 1.0 / (channels as f64).sqrt(), random),
             other => panic!("{} has an input '{other}' that the suite does not know", self.name),
