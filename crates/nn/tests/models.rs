@@ -11,9 +11,10 @@ use regard_kernels::{
     Mechanism, Padding,
     features::FeatureOptions,
     mechanism::{FastformerOptions, Inference, MixtureOptions, Position, Sharing},
+    support::SupportKind,
 };
 use regard_nn::{
-    attention::AttentionConfig,
+    attention::{AttentionConfig, Attentions},
     blocks::{Context, DecoderBlock, Init, Memory},
     models::{
         Activation, Classifier, LanguageModel, ModelConfig, NormPlace, ParameterError, ParameterMap, Pooling,
@@ -291,14 +292,18 @@ fn a_decoder_block_reads_the_memory_and_no_future() {
         Tensor::<1>::from_floats(values.as_slice(), &device).reshape([1, tokens, 16])
     };
     for &mechanism in Mechanism::ALL {
-        let block = DecoderBlock::new(&small(), &attention(mechanism), CONTEXT, &Init::new(2, &device));
+        let mut attentions = Attentions::from(&attention(mechanism));
+        // Under a local support the place of a query depends on how many there are.
+        attentions.cross.support.kind = SupportKind::Full;
+        let block = DecoderBlock::new(&small(), &attentions, CONTEXT, &Init::new(2, &device));
         if !mechanism.facts().cross {
-            assert!(block.unwrap_err().to_string().contains("second sequence"));
+            assert!(block.unwrap_err().to_string().contains("cross attention: mechanism is fastformer"));
             continue;
         }
         let block = block.unwrap();
         let forward = |x: Tensor<3>, states: Tensor<3>| {
-            values(block.forward(x, None, &Memory { states, padding: None }, &Context::evaluation()))
+            let memory = Memory { states, padding: None };
+            values(block.forward(x, None, &memory, None, &Context::evaluation()))
         };
         let (x, memory) = (random(1, 5), random(2, 7));
         let out = forward(x.clone(), memory.clone());

@@ -7,7 +7,9 @@ mod fastformer;
 mod gaussian_mixture;
 mod keys;
 mod linear;
+mod mixture_of_heads;
 mod multi_head;
+mod places;
 mod projection;
 mod scatterbrain;
 mod state;
@@ -28,7 +30,10 @@ pub use fastformer::Fastformer;
 pub use gaussian_mixture::GaussianMixture;
 pub use keys::KeyState;
 pub use linear::LinearAttention;
+pub use mixture_of_heads::MixtureOfHeads;
 pub use multi_head::MultiHead;
+pub use places::Attentions;
+pub(crate) use places::{DECODER, ENCODER, at as at_place};
 pub use regard_kernels::AttentionOptions as AttentionConfig;
 pub use scatterbrain::Scatterbrain;
 pub use state::DecodeState;
@@ -51,6 +56,8 @@ pub enum Attention {
     Linear(LinearAttention),
     /// Performer, sparse attention, and the two together.
     Scatterbrain(Scatterbrain),
+    /// Mixture of attention heads.
+    MixtureOfHeads(MixtureOfHeads),
     /// Additive attention.
     Fastformer(Fastformer),
 }
@@ -63,6 +70,7 @@ macro_rules! each {
             Attention::GaussianMixture($layer) => $call,
             Attention::Linear($layer) => $call,
             Attention::Scatterbrain($layer) => $call,
+            Attention::MixtureOfHeads($layer) => $call,
             Attention::Fastformer($layer) => $call,
         }
     };
@@ -85,6 +93,7 @@ impl Attention {
             Mechanism::Performer | Mechanism::Sparse | Mechanism::Scatterbrain => {
                 Self::Scatterbrain(Scatterbrain::new(heads, init)?)
             }
+            Mechanism::Moa => Self::MixtureOfHeads(MixtureOfHeads::new(heads, init)),
             Mechanism::Fastformer => Self::Fastformer(Fastformer::new(heads, init)),
         })
     }
@@ -140,6 +149,7 @@ impl Attention {
         let call = heads.call(self.mask(None), &Context::evaluation(), Place::Weights);
         let decoder = match self {
             Self::Scatterbrain(layer) => layer.decoder(call)?,
+            Self::MixtureOfHeads(layer) => layer.decoder(call)?,
             _ => heads.kernel().operator(call)?.decoder(),
         };
         decoder.map(DecodeState::new).ok_or_else(|| {

@@ -8,16 +8,17 @@ use regard_kernels::{Error, Mask, Padding};
 
 use super::{Context, FeedForward, Init, Norm, Place, block::residual_gain, drop_out};
 use crate::{
-    attention::{Attention, AttentionConfig, reads_second_sequence},
+    attention::{Attention, Attentions, DecodeState, KeyState, at_place, shared_by_layers},
     models::{ModelConfig, NormPlace},
 };
 
 /// Causal self-attention, attention to a second sequence, feed-forward, each with its residual sum
-/// (Vaswani et al. 2017, section 3.1).
+/// (Vaswani et al. 2017, section 3.1), normalised where a [`Block`](super::Block) is.
 #[derive(Module, Debug)]
 pub struct DecoderBlock {
     norm_1: Norm,
-    attention: Attention,
+    /// Absent where all blocks of a model share one.
+    attention: Option<Attention>,
     norm_cross: Norm,
     cross_attention: Attention,
     norm_2: Norm,
@@ -37,24 +38,52 @@ pub struct Memory {
     pub padding: Option<Arc<Padding>>,
 }
 
+/// What a block keeps between the tokens that it decodes.
+#[derive(Debug)]
+pub struct BlockState {
+    /// Of the tokens before.
+    own: DecodeState,
+    /// The memory's keys and values, projected once.
+    keys: KeyState,
+}
+
+impl BlockState {
+    /// Tokens taken so far.
+    pub fn position(&self) -> usize {
+        self.own.position()
+    }
+
+    /// Bytes that the state holds now.
+    pub fn bytes(&self) -> usize {
+        self.own.bytes() + self.keys.bytes()
+    }
+
+    /// Batch row `i` goes on from where row `rows[i]` is. `same_memory` says that every row still reads what it read.
+    pub(crate) fn reorder(&mut self, rows: &[usize], same_memory: bool) {
+        self.own.reorder(rows);
+        if !same_memory {
+            self.keys = self.keys.clone().select(rows);
+        }
+    }
+}
+
 impl DecoderBlock {
-    /// A block of a model of `config.layers` blocks; `context` is the length of its longest sequence. The self-attention
-    /// is causal whatever `attention.causal` says.
+    /// A block of a model of `config.layers` blocks; `context` is the length of its longest sequence.
     ///
     /// # Errors
-    /// A mechanism that cannot read a second sequence, or options that do not fit the sizes.
-    pub fn new(config: &ModelConfig, attention: &AttentionConfig, context: usize, init: &Init) -> Result<Self, Error> {
-        if !reads_second_sequence(attention) {
-            let expected = "a mechanism that can attend to a second sequence";
-            return Err(Error::option("mechanism", attention.label(), expected));
-        }
-        let own = AttentionConfig { causal: true, ..attention.clone() };
-        let cross = AttentionConfig { causal: false, window: None, ..attention.clone() };
+    /// Options that [`Attentions::check`] refuses, or that do not fit the sizes.
+    pub fn new(config: &ModelConfig, attentions: &Attentions, context: usize, init: &Init) -> Result<Self, Error> {
+        attentions.check()?;
+        let placed = attentions.clone().placed();
+        let [_, own, cross] = placed.named().map(|(place, options)| {
+            move |init: Init| Attention::new(config, options, context, &init).map_err(|error| at_place(place, error))
+        });
+        let has_own = !shared_by_layers(&placed.decoder);
         Ok(Self {
             norm_1: Norm::new(config.width, &init.part("norm_1")),
-            attention: Attention::new(config, &own, context, &init.part("attention"))?,
+            attention: has_own.then(|| own(init.part("attention"))).transpose()?,
             norm_cross: Norm::new(config.width, &init.part("norm_cross")),
-            cross_attention: Attention::new(config, &cross, context, &init.part("cross_attention"))?,
+            cross_attention: cross(init.part("cross_attention"))?,
             norm_2: Norm::new(config.width, &init.part("norm_2")),
             ff: FeedForward::new(config, residual_gain(config), &init.part("ff")),
             norm: config.norm,
@@ -62,27 +91,73 @@ impl DecoderBlock {
         })
     }
 
-    /// `x [B,N,d]` to the same shape; `padding` says which of its tokens are real.
+    /// `x [B,N,d]` to the same shape; `padding` says which of its tokens are real. `shared` is the self-attention of a
+    /// model whose blocks share one.
     pub fn forward(
         &self,
         x: Tensor<3>,
         padding: Option<Arc<Padding>>,
         memory: &Memory,
+        shared: Option<&Attention>,
         context: &Context,
     ) -> Tensor<3> {
-        let own = self.attention.mask(padding.clone());
+        let attention = self.attention_or(shared);
+        let own = attention.mask(padding.clone());
         let cross = Mask { query_valid: padding, ..Mask::none().with_valid(memory.padding.clone()) };
-        let x = self.residual(x, &self.norm_1, |x| {
-            let out = self.attention.forward(x.clone(), x, &own, context, Place::Weights);
+        let attend = |x: Tensor<3>| {
+            let out = attention.forward(x.clone(), x, &own, context, Place::Weights);
             drop_out(out, self.dropout, context, Place::Attention)
-        });
-        let x = self.residual(x, &self.norm_cross, |x| {
+        };
+        let read = |x: Tensor<3>| {
             let out = self.cross_attention.forward(x, memory.states.clone(), &cross, context, Place::CrossWeights);
             drop_out(out, self.dropout, context, Place::CrossAttention)
-        });
-        self.residual(x, &self.norm_2, |x| {
-            drop_out(self.ff.forward(x, context), self.dropout, context, Place::FeedForward)
-        })
+        };
+        let feed = |x| drop_out(self.ff.forward(x, context), self.dropout, context, Place::FeedForward);
+        self.residuals(x, attend, read, feed)
+    }
+
+    /// A fresh state for [`DecoderBlock::decode`] over memory states `[B,S,d]`.
+    ///
+    /// # Errors
+    /// Self-attention that cannot decode token by token.
+    pub fn decoder(&self, memory: Tensor<3>, shared: Option<&Attention>) -> Result<BlockState, Error> {
+        Ok(BlockState { own: self.own_decoder(shared)?, keys: self.cross_attention.project_keys(memory) })
+    }
+
+    pub(crate) fn own_decoder(&self, shared: Option<&Attention>) -> Result<DecodeState, Error> {
+        self.attention_or(shared).decoder().map_err(|error| at_place(crate::attention::DECODER, error))
+    }
+
+    /// The next token `x [B,1,d]` of every row; `padding` is the memory's.
+    pub fn decode(
+        &self,
+        x: Tensor<3>,
+        padding: Option<Arc<Padding>>,
+        shared: Option<&Attention>,
+        state: &mut BlockState,
+    ) -> Tensor<3> {
+        let BlockState { own, keys } = state;
+        let context = Context::evaluation();
+        let cross = Mask::none().with_valid(padding);
+        let attend = |x| self.attention_or(shared).decode(x, own);
+        let read = |x| self.cross_attention.attend(x, keys.clone(), &cross, &context, Place::CrossWeights);
+        self.residuals(x, attend, read, |x| self.ff.forward(x, &context))
+    }
+
+    fn attention_or<'a>(&'a self, shared: Option<&'a Attention>) -> &'a Attention {
+        self.attention.as_ref().or(shared).expect("a model without shared attention gives every block its own")
+    }
+
+    fn residuals(
+        &self,
+        x: Tensor<3>,
+        attend: impl FnOnce(Tensor<3>) -> Tensor<3>,
+        read: impl FnOnce(Tensor<3>) -> Tensor<3>,
+        feed: impl FnOnce(Tensor<3>) -> Tensor<3>,
+    ) -> Tensor<3> {
+        let x = self.residual(x, &self.norm_1, attend);
+        let x = self.residual(x, &self.norm_cross, read);
+        self.residual(x, &self.norm_2, feed)
     }
 
     fn residual(&self, x: Tensor<3>, norm: &Norm, part: impl FnOnce(Tensor<3>) -> Tensor<3>) -> Tensor<3> {

@@ -15,7 +15,7 @@ pub use block::Block;
 pub(crate) use block::residual_gain;
 pub use context::{Context, Place, Stack};
 
-pub use decoder::{DecoderBlock, Memory};
+pub use decoder::{BlockState, DecoderBlock, Memory};
 pub(crate) use dropout::drop_out;
 pub use feed_forward::FeedForward;
 pub use init::Init;

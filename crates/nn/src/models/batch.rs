@@ -72,3 +72,17 @@ impl TokenBatch {
         }
     }
 }
+
+/// Token numbers with a meaning of their own, the same in every vocabulary of translators and masked models.
+pub mod special {
+    /// Fills a row up.
+    pub const PADDING: i32 = 0;
+    /// Before the first token of a target.
+    pub const BEGIN: i32 = 1;
+    /// After the last token of a source and of a target.
+    pub const END: i32 = 2;
+    /// Text that the vocabulary cannot spell.
+    pub const UNKNOWN: i32 = 3;
+    /// Stands where a masked model is to guess.
+    pub const MASK: i32 = 4;
+}

@@ -6,7 +6,7 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 use regard_kernels::Error;
 
-use super::{Body, ModelConfig, Sizes, TokenBatch};
+use super::{Body, ModelConfig, Sizes, TokenBatch, head::logits};
 use crate::{
     attention::{AttentionConfig, DecodeState},
     blocks::{Context, Init},
@@ -129,10 +129,6 @@ impl LanguageModel {
     }
 
     fn head(&self, x: Tensor<3>) -> Tensor<3> {
-        let weight = match &self.head {
-            Some(head) => head.val(),
-            None => self.body.token_embedding().transpose(),
-        };
-        ops::linear(x, weight, None)
+        logits(x, &self.head, self.body.token_embedding())
     }
 }

@@ -1,18 +1,28 @@
 //! Whole models: token numbers in, logits out.
 
 mod batch;
+mod beam;
 mod body;
 mod classifier;
 mod config;
+mod decoder;
+mod encoder;
+mod head;
 mod language_model;
+mod masked;
 mod parameters;
+mod positions;
+mod translator;
 
-pub use batch::TokenBatch;
+pub use batch::{TokenBatch, special};
+pub use beam::{BeamOptions, beam_search};
 pub use body::{Body, Sizes};
 pub use classifier::Classifier;
 pub use config::{Activation, ModelConfig, NormPlace, Pooling};
 pub use language_model::{LanguageModel, LanguageState};
+pub use masked::MaskedModel;
 pub use parameters::{
     NamedParameter, ParameterError, ParameterMap, ParameterPath, is_buffer, load_parameters, named_parameters,
     parameter_count,
 };
+pub use translator::{TranslationState, Translator};

@@ -1,0 +1,99 @@
+//! A model that guesses what was masked.
+
+use std::sync::Arc;
+
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor};
+use regard_kernels::Error;
+
+use super::{
+    Body, ModelConfig, Sizes, TokenBatch,
+    head::{counted, logits},
+};
+use crate::{
+    attention::AttentionConfig,
+    blocks::{Context, Init},
+    ops,
+};
+
+/// Embeddings, blocks that look both ways, and a head over the vocabulary without bias (Devlin et al. 2019, section 3.1).
+#[derive(Module, Debug)]
+pub struct MaskedModel {
+    body: Body,
+    /// `[d,vocabulary]`; the token embedding where absent.
+    head: Option<Param<Tensor<2>>>,
+}
+
+impl MaskedModel {
+    /// A model of sequences of at most `context` tokens below `vocabulary`. Its attention is not causal whatever
+    /// `attention.causal` says. The same seed gives the same parameters on any device; a device with autodiff gives a
+    /// model that trains.
+    ///
+    /// # Errors
+    /// Sizes or options that do not fit each other.
+    pub fn new(
+        config: &ModelConfig,
+        attention: &AttentionConfig,
+        vocabulary: usize,
+        context: usize,
+        seed: u64,
+        device: &Device,
+    ) -> Result<Self, Error> {
+        let attention = AttentionConfig { causal: false, ..attention.clone() };
+        let sizes = config.sizes(&attention, vocabulary, vocabulary, context)?;
+        let init = Init::new(seed, device);
+        let head = || init.projection("head", [config.width, vocabulary], 1.0);
+        Ok(Self { body: Body::new(config, &attention, sizes, &init)?, head: (!config.tied_head).then(head) })
+    }
+
+    /// Logits `[B,N,vocabulary]` of every token, masked or not.
+    ///
+    /// # Panics
+    /// Tokens that [`TokenBatch::check`] refuses.
+    pub fn forward(&self, tokens: &TokenBatch, context: &Context) -> Tensor<3> {
+        self.logits(self.body.forward(tokens, context))
+    }
+
+    /// As [`MaskedModel::forward`], of the positions whose target is not negative alone: their logits
+    /// `[counted,vocabulary]`, row by row, and targets. Where there are none, one row whose target does not count. The
+    /// head sees those positions only, about one in seven.
+    ///
+    /// # Panics
+    /// As [`MaskedModel::forward`], or if there is not one target for each position.
+    pub fn forward_counted(&self, tokens: &TokenBatch, targets: &[i32], context: &Context) -> (Tensor<2>, Arc<[i32]>) {
+        let (states, targets) = counted(self.body.forward(tokens, context), targets);
+        (self.logits(states), targets)
+    }
+
+    /// Mean cross entropy, `[1]`, in nats a token, of `targets [B,N]` over those that are not negative: the masked ones.
+    /// `smoothing` is the share of the target's probability spread over all tokens.
+    ///
+    /// # Panics
+    /// As [`MaskedModel::forward_counted`].
+    pub fn loss(&self, tokens: &TokenBatch, targets: Arc<[i32]>, smoothing: f32, context: &Context) -> Tensor<1> {
+        let (logits, targets) = self.forward_counted(tokens, &targets, context);
+        ops::cross_entropy(logits, targets, smoothing)
+    }
+
+    /// Queries, keys and values `[B,N,heads,D]` of every block, in evaluation; `None` unless attention is softmax.
+    ///
+    /// # Panics
+    /// Tokens that [`TokenBatch::check`] refuses.
+    pub fn projections(&self, tokens: &TokenBatch) -> Option<Vec<[Tensor<4>; 3]>> {
+        self.body.projections(tokens)
+    }
+
+    /// Sizes.
+    pub fn sizes(&self) -> Sizes {
+        self.body.sizes()
+    }
+
+    /// Options of the attention.
+    pub fn attention(&self) -> &AttentionConfig {
+        self.body.options()
+    }
+
+    fn logits<const D: usize>(&self, states: Tensor<D>) -> Tensor<D> {
+        logits(states, &self.head, self.body.token_embedding())
+    }
+}
