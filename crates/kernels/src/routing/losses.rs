@@ -103,14 +103,14 @@ impl Sums {
             let sums = unsafe { written.range(block * width, width) };
             let mut p = vec![0.0; experts];
             for t in (block * BLOCK..routing.tokens().min((block + 1) * BLOCK)).filter(|t| routing.is_real(*t)) {
-                let log_sum = f64::from(softmax(&logits[t * experts..(t + 1) * experts], &mut p));
-                let mut mean_logit = 0.0;
+                let (top, log_sum) = softmax(&logits[t * experts..(t + 1) * experts], &mut p);
+                let mut mean = 0.0;
                 for ((sum, p), logit) in sums.iter_mut().zip(&p).zip(&logits[t * experts..]) {
                     *sum += f64::from(*p);
-                    mean_logit += if *p > 0.0 { f64::from(*p) * f64::from(*logit) } else { 0.0 };
+                    mean += if *p > 0.0 { f64::from(*p) * f64::from(logit - top) } else { 0.0 };
                 }
-                sums[experts] += log_sum * log_sum;
-                sums[experts + 1] += log_sum - mean_logit;
+                sums[experts] += (f64::from(top) + f64::from(log_sum)).powi(2);
+                sums[experts + 1] += f64::from(log_sum) - mean;
             }
         });
         let mut total = vec![0.0; width];
@@ -201,10 +201,10 @@ impl RouterLoss {
             for t in (block * BLOCK..routing.tokens().min((block + 1) * BLOCK)).filter(|t| routing.is_real(*t)) {
                 // SAFETY: this token belongs to this task alone.
                 let grad = unsafe { written.range(t * experts, experts) };
-                let log_sum = softmax(&logits[t * experts..(t + 1) * experts], &mut p);
+                let (top, log_sum) = softmax(&logits[t * experts..(t + 1) * experts], &mut p);
                 let mean: f32 = p.iter().zip(&slope).map(|(p, s)| p * s).sum();
                 for ((grad, p), slope) in grad.iter_mut().zip(&p).zip(&slope) {
-                    *grad += p * (slope - mean + z * log_sum);
+                    *grad += p * (slope - mean + z * (top + log_sum));
                 }
             }
         });

@@ -31,8 +31,9 @@ pub use queries::ExpertQueries;
 
 use crate::simd;
 
-/// Fills `p` with the softmax of `logits` and returns the logarithm of the sum of their exponentials.
-fn softmax(logits: &[f32], p: &mut [f32]) -> f32 {
+/// Fills `p` with the softmax of `logits`; returns the largest of them and the logarithm of the sum of the exponentials of
+/// their distances to it, which add up to the logarithm of the sum of their exponentials.
+fn softmax(logits: &[f32], p: &mut [f32]) -> (f32, f32) {
     simd::vectorize(
         #[inline(always)]
         || {
@@ -43,7 +44,7 @@ fn softmax(logits: &[f32], p: &mut [f32]) -> f32 {
             let total = simd::sum(p.len(), |i| p[i]);
             let inverse = 1.0 / total;
             p.iter_mut().for_each(|p| *p *= inverse);
-            top + total.ln()
+            (top, total.ln())
         },
     )
 }
