@@ -1,13 +1,10 @@
 //! The training loop from end to end on small models and data.
 
+mod common;
+
 use std::{
-    collections::BTreeMap,
     fs,
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
 };
 
 use burn::tensor::Device;
@@ -20,10 +17,11 @@ use regard_nn::models::ModelConfig;
 use regard_tasks::{
     data::{CharLmConfig, ClassificationData, ListOpsConfig, Sequences, TaskConfig, TaskData, TaskName},
     train::{
-        Checkpoint, Environment, Evaluation, Existing, Model, Outcome, Progress, Record, RunDirectory, ScheduleConfig,
-        ScheduleKind, Split, StepReport, TrainConfig, TrainError, Trainer,
+        Checkpoint, Existing, Model, Outcome, ScheduleConfig, ScheduleKind, Split, TrainConfig, TrainError, Trainer,
     },
 };
+
+use common::{StopAfter, assert_same, figures, open};
 
 fn listops() -> TaskData {
     let listops =
@@ -100,52 +98,6 @@ fn config(steps: usize) -> TrainConfig {
         schedule: ScheduleConfig { kind: ScheduleKind::Constant, warmup: 2, final_fraction: 0.0 },
         ..TrainConfig::default()
     }
-}
-
-fn open(path: &Path, existing: Existing) -> Result<RunDirectory, TrainError> {
-    RunDirectory::open(path, existing, 2, "", &Environment::capture(None))
-}
-
-/// Raises the stop flag after a step.
-struct StopAfter(usize, Arc<AtomicBool>);
-
-impl Progress for StopAfter {
-    fn step(&self, report: &StepReport) {
-        if report.step == self.0 {
-            self.1.store(true, Ordering::Relaxed);
-        }
-    }
-
-    fn evaluated(&self, _: &Evaluation) {}
-
-    fn message(&self, _: &str) {}
-}
-
-fn bits(checkpoint: &Checkpoint) -> BTreeMap<String, Vec<u32>> {
-    let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-    let mut all: BTreeMap<_, _> = checkpoint.model.iter().map(|(name, t)| (name.clone(), bits(&t.data))).collect();
-    for (name, moments) in &checkpoint.moments {
-        all.insert(format!("first {name}"), bits(&moments.first));
-        all.insert(format!("second {name}"), bits(&moments.second));
-    }
-    all
-}
-
-#[track_caller]
-fn assert_same(one: &Checkpoint, other: &Checkpoint) {
-    let (one, other) = (bits(one), bits(other));
-    assert_eq!(one.keys().collect::<Vec<_>>(), other.keys().collect::<Vec<_>>());
-    let different: Vec<_> = one.keys().filter(|name| one[*name] != other[*name]).collect();
-    assert!(different.is_empty(), "these differ: {different:?}");
-}
-
-/// What a metrics file says apart from times and memory.
-fn figures(path: &Path) -> Vec<String> {
-    let figure = |record: &Record| match record {
-        Record::Step(r) => format!("{} {:x} {:x}", r.step, r.loss.to_bits(), r.gradient_norm.to_bits()),
-        Record::Evaluation(e) => format!("{} {:?} {:x} {:?}", e.step, e.split, e.loss.to_bits(), e.accuracy),
-    };
-    Record::read(&path.join("metrics.jsonl")).unwrap().iter().map(figure).collect()
 }
 
 #[test]

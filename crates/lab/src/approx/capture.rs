@@ -27,6 +27,11 @@ pub fn capture(model: &Model, data: &TaskData, wanted: &Captured) -> Result<Vec<
     let (options, layers) = match model {
         Model::Classifier(model) => (model.attention(), model.sizes().layers),
         Model::Language(model) => (model.attention(), model.sizes().layers),
+        Model::Masked(model) => (model.attention(), model.sizes().layers),
+        Model::Translator(_) => {
+            let problem = "the model is a translator, which has three attentions; expected a model with one";
+            return Err(SourceError::Model(problem.into()));
+        }
     };
     if options.position == Position::Alibi || options.window.is_some() {
         let seen = if options.window.is_some() { "a window" } else { "ALiBi positions" };
@@ -48,6 +53,8 @@ pub fn capture(model: &Model, data: &TaskData, wanted: &Captured) -> Result<Vec<
         let projections = match model {
             Model::Classifier(model) => model.projections(tokens),
             Model::Language(model) => model.projections(tokens),
+            Model::Masked(model) => model.projections(tokens),
+            Model::Translator(_) => None,
         };
         let Some(projections) = projections else {
             let (seen, expected) = (options.label(), "softmax: other attention has no such matrix to approximate");

@@ -18,18 +18,10 @@ use tokenizers::{
     processors::PostProcessorWrapper,
 };
 
+pub use regard_nn::models::special::{BEGIN, END, MASK, PADDING, UNKNOWN};
+
 use super::DataError;
 
-/// Id of padding.
-pub const PADDING: i32 = 0;
-/// Id before the first token.
-pub const BEGIN: i32 = 1;
-/// Id after the last token.
-pub const END: i32 = 2;
-/// Id of what has no other; byte-level encoding never needs it.
-pub const UNKNOWN: i32 = 3;
-/// Id in the place of a token that is to be guessed.
-pub const MASK: i32 = 4;
 /// How the special ids are written, in their order.
 const SPECIAL: [&str; 5] = ["<pad>", "<s>", "</s>", "<unk>", "<mask>"];
 

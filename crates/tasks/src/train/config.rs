@@ -32,6 +32,16 @@ pub struct TrainConfig {
     pub patience: usize,
     /// Checkpoints kept beside the best one, newest first.
     pub keep: usize,
+    /// Share of a target's probability spread over all classes or tokens, in [0, 1): label smoothing (Szegedy et al. 2016).
+    /// Evaluations have none.
+    pub smoothing: f64,
+    /// Checkpoints whose mean is the model that the run ends with, as in Vaswani et al. 2017, section 6.1: the last, and those
+    /// of `checkpoint_every` before it, which are kept for it. 0 or 1: the model with the best validation metric.
+    pub average: usize,
+    /// Translations that a beam search keeps, 1 for the most probable token each time. Used where BLEU is measured.
+    pub beam: usize,
+    /// Exponent of the length penalty of that search; higher values favour long translations, 0 none.
+    pub length_penalty: f64,
     /// Directory of a run whose best checkpoint gives the parameters to start from, those of the same name and shape: to
     /// put another attention into a trained model.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,6 +62,10 @@ impl Default for TrainConfig {
             checkpoint_every: 200,
             patience: 0,
             keep: 2,
+            smoothing: 0.0,
+            average: 0,
+            beam: 4,
+            length_penalty: 0.6,
             start: None,
         }
     }
@@ -114,8 +128,13 @@ impl TrainConfig {
     /// # Errors
     /// The first number that cannot be, with its key below `train`.
     pub fn check(&self) -> Result<(), TrainError> {
-        let at_least_one =
-            [("steps", self.steps), ("batch", self.batch), ("accumulate", self.accumulate), ("keep", self.keep)];
+        let at_least_one = [
+            ("steps", self.steps),
+            ("batch", self.batch),
+            ("accumulate", self.accumulate),
+            ("keep", self.keep),
+            ("beam", self.beam),
+        ];
         for (key, value) in at_least_one {
             if value == 0 {
                 return Err(TrainError::config(key, 0, "at least 1"));
@@ -124,8 +143,40 @@ impl TrainConfig {
         if !(self.clip >= 0.0 && self.clip.is_finite()) {
             return Err(TrainError::config("clip", self.clip, "a positive number, or 0 for no limit"));
         }
+        if !(0.0..1.0).contains(&self.smoothing) {
+            return Err(TrainError::config("smoothing", self.smoothing, "from 0 to below 1"));
+        }
+        if !(self.length_penalty >= 0.0 && self.length_penalty.is_finite()) {
+            return Err(TrainError::config("length_penalty", self.length_penalty, "a number from 0"));
+        }
+        if self.average > 1 {
+            let every = self.checkpoint_every;
+            if every == 0 {
+                let expected = format!("1 or more, whose checkpoints train.average ({}) averages", self.average);
+                return Err(TrainError::config("checkpoint_every", 0, expected));
+            }
+            // The last checkpoint, and multiples of `every` before it.
+            let most = self.steps.div_ceil(every);
+            if self.average > most {
+                let expected = format!("at most {most}, the checkpoints of {} steps, one every {every}", self.steps);
+                return Err(TrainError::config("average", self.average, expected));
+            }
+        }
         self.optimizer.check()?;
         self.schedule.check(self.steps)
+    }
+
+    /// Steps of the checkpoints that the model of a run which ends at `last` is averaged from, ascending; none if it is not
+    /// averaged.
+    pub(super) fn averaged(&self, last: usize) -> Vec<usize> {
+        if self.average < 2 {
+            return Vec::new();
+        }
+        let every = self.checkpoint_every.max(1);
+        let before = (1..last.div_ceil(every)).rev().map(|i| i * every).take(self.average - 1);
+        let mut steps: Vec<usize> = [last].into_iter().chain(before).collect();
+        steps.reverse();
+        steps
     }
 }
 
@@ -188,9 +239,28 @@ mod tests {
                 "train.schedule.warmup is 6; expected at most train.steps (5)",
             ),
             (r#"{"schedule": {"final_fraction": 1.5}}"#, "train.schedule.final_fraction is 1.5"),
+            (r#"{"smoothing": 1.0}"#, "train.smoothing is 1; expected from 0 to below 1"),
+            (r#"{"beam": 0}"#, "train.beam is 0"),
+            (r#"{"length_penalty": -0.5}"#, "train.length_penalty is -0.5"),
+            (r#"{"average": 3, "checkpoint_every": 0}"#, "train.checkpoint_every is 0; expected 1 or more"),
+            (
+                r#"{"steps": 45, "average": 6, "checkpoint_every": 10}"#,
+                "train.average is 6; expected at most 5, the checkpoints of 45 steps",
+            ),
         ] {
             assert!(problem(json).starts_with(message), "{}", problem(json));
         }
+    }
+
+    #[test]
+    fn the_last_checkpoint_and_regular_ones_before_it_are_averaged() {
+        let config = TrainConfig { steps: 45, average: 3, checkpoint_every: 10, ..TrainConfig::default() };
+        config.check().unwrap();
+        assert_eq!(config.averaged(45), [30, 40, 45]);
+        assert_eq!(config.averaged(40), [20, 30, 40]);
+        assert_eq!(config.averaged(12), [10, 12]);
+        assert_eq!(config.averaged(3), [3]);
+        assert_eq!(TrainConfig { average: 1, ..config }.averaged(45), [0; 0]);
     }
 
     #[test]

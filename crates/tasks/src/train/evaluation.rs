@@ -27,13 +27,13 @@ pub fn evaluate(
     let (mut loss, mut correct, mut items, mut sequences, mut seconds) = (0.0, 0, 0, 0, 0.0);
     for batch in split_batches(data, split, rows, most)? {
         let start = Instant::now();
-        let logits = model.logits(&batch, &Context::evaluation());
+        let (logits, targets) = model.predictions(&batch, &Context::evaluation());
         let outputs = logits.dims()[1];
         let logits: Vec<f32> = logits.into_data_as::<f32>().try_into_vec().expect("f32, as asked");
         seconds += start.elapsed().as_secs_f64();
-        loss += total_loss(&logits, &batch.targets, outputs);
+        loss += total_loss(&logits, &targets, outputs);
         if matches!(data, TaskData::Classification(_) | TaskData::Copy(_)) {
-            correct += count_correct(&logits, &batch.targets, outputs);
+            correct += count_correct(&logits, &targets, outputs);
         }
         items += batch.items();
         sequences += batch.tokens.batch;
@@ -44,7 +44,7 @@ pub fn evaluate(
         TaskData::Language(_) | TaskData::Translation(_) | TaskData::Masked(_) => (None, Some(perplexity(loss))),
         TaskData::Copy(_) => (Some(accuracy(correct, items)), Some(perplexity(loss))),
     };
-    Ok(Evaluation { step, split, loss, accuracy, perplexity, items, sequences, seconds })
+    Ok(Evaluation { step, split, loss, accuracy, perplexity, bleu: None, averaged: None, items, sequences, seconds })
 }
 
 /// Sum of the cross entropies of rows whose target is not negative, in nats.

@@ -1,13 +1,16 @@
 //! Gradients on the host, and the update of a module by them.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use burn::{
     module::{Module, ModuleMapper, ModuleVisitor, Param},
     tensor::{self, Tensor},
 };
 use regard_kernels::simd::{sum, vectorize};
-use regard_nn::{blocks::Context, models::ParameterPath};
+use regard_nn::{
+    blocks::{Context, RouterLog, RouterRecord},
+    models::ParameterPath,
+};
 
 use super::{AdamW, Batch, Model};
 
@@ -18,24 +21,37 @@ const NORM_CHUNK: usize = 1 << 12;
 #[derive(Debug, Default)]
 pub(super) struct Gradients(BTreeMap<String, Vec<f32>>);
 
+/// What an update knows after its forward and backward passes.
+#[derive(Debug)]
+pub(super) struct Pass {
+    /// Mean loss over all items.
+    pub loss: f64,
+    /// Its gradients.
+    pub gradients: Gradients,
+    /// What the routers of mixtures of heads did, where that was asked for.
+    pub routers: Vec<RouterRecord>,
+}
+
 impl Gradients {
-    /// Mean loss over all items of all batches of update `step`, and its gradients: the same however items are split
-    /// into batches.
-    pub fn of(model: &Model, batches: &[Batch], seed: u64, step: u64) -> (f64, Self) {
+    /// Mean loss over all items of all batches of update `step`, its targets smoothed, and its gradients: the same however
+    /// items are split into batches. With `log`, the routers report.
+    pub fn of(model: &Model, batches: &[Batch], smoothing: f32, seed: u64, step: u64, log: bool) -> Pass {
         let items: usize = batches.iter().map(Batch::items).sum();
         let (mut total, mut gradients) = (0.0, Self::default());
+        let routers = Arc::new(RouterLog::new());
         for (part, batch) in batches.iter().enumerate() {
-            let context = Context::training(seed, step).with_micro_batch(part as u64);
-            let loss = model.loss(batch, &context);
             // A batch that makes the whole update needs no scaling.
-            let loss = match batches.len() {
-                1 => loss,
-                _ => loss.mul_scalar(batch.items() as f64 / items as f64),
-            };
+            let scale = if batches.len() == 1 { 1.0 } else { batch.items() as f64 / items as f64 };
+            let mut context = Context::training(seed, step).with_micro_batch(part as u64).with_loss_scale(scale);
+            if log {
+                context = context.with_router_log(routers.clone());
+            }
+            let loss = model.loss(batch, smoothing, &context);
+            let loss = if batches.len() == 1 { loss } else { loss.mul_scalar(scale) };
             total += f64::from(loss.clone().inner().into_scalar::<f32>());
             gradients.add(model, loss.backward());
         }
-        (total, gradients)
+        Pass { loss: total, gradients, routers: routers.take() }
     }
 
     /// Adds those of one backward pass.
@@ -136,8 +152,12 @@ mod tests {
     #[test]
     fn splitting_an_update_into_unequal_batches_changes_nothing() {
         let model = model();
-        let (loss, whole) = Gradients::of(&model, &[batch(0..7)], 1, 0);
-        let (split_loss, split) = Gradients::of(&model, &[batch(0..1), batch(1..3), batch(3..7)], 1, 0);
+        let of = |batches: &[Batch]| {
+            let Pass { loss, gradients, .. } = Gradients::of(&model, batches, 0.1, 1, 0, false);
+            (loss, gradients)
+        };
+        let (loss, whole) = of(&[batch(0..7)]);
+        let (split_loss, split) = of(&[batch(0..1), batch(1..3), batch(3..7)]);
         assert!((loss - split_loss).abs() < 1e-6, "{loss} {split_loss}");
         assert!((whole.norm() - split.norm()).abs() < 1e-5 * whole.norm());
         assert_eq!(whole.0.keys().collect::<Vec<_>>(), split.0.keys().collect::<Vec<_>>());
@@ -198,7 +218,8 @@ mod tests {
             });
             let mut losses = Vec::new();
             for t in 1..=size("steps") + 1 {
-                let (loss, gradients) = Gradients::of(&model, std::slice::from_ref(&batch), 0, t as u64);
+                let batches = std::slice::from_ref(&batch);
+                let Pass { loss, gradients, .. } = Gradients::of(&model, batches, 0.0, 0, t as u64, false);
                 losses.push(loss);
                 model = gradients.apply(model, &mut adam, t, rate, 1.0);
             }

@@ -4,6 +4,7 @@
 //! parameters, the moments of its optimizer and a few numbers, and one resumed from a [`Checkpoint`] continues bit for
 //! bit, on any number of threads.
 
+mod average;
 mod batches;
 mod checkpoint;
 mod config;
@@ -16,10 +17,12 @@ pub mod memory;
 mod model;
 mod optimizer;
 mod report;
+mod routers;
 mod run_directory;
 mod schedule;
 mod tensorboard;
 mod trainer;
+mod translate;
 
 pub use batches::Batch;
 pub use checkpoint::{
@@ -32,5 +35,7 @@ pub use evaluation::evaluate;
 pub use model::Model;
 pub use optimizer::{AdamW, Moments};
 pub use report::{Evaluation, Progress, Record, Silent, Split, StepReport};
-pub use run_directory::{Existing, RunDirectory};
+pub use routers::RouterReport;
+pub use run_directory::{Existing, RunDirectory, TOKENIZER};
 pub use trainer::{Outcome, Trainer};
+pub use translate::{measure_bleu, translations};

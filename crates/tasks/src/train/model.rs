@@ -1,6 +1,6 @@
 //! The models that tasks train, and what trains them.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use burn::{
     module::Module,
@@ -8,9 +8,11 @@ use burn::{
 };
 use regard_kernels::Error;
 use regard_nn::{
-    attention::AttentionConfig,
+    attention::Attentions,
     blocks::Context,
-    models::{Classifier, LanguageModel, ModelConfig, is_buffer, load_parameters, named_parameters},
+    models::{
+        Classifier, LanguageModel, MaskedModel, ModelConfig, Translator, is_buffer, load_parameters, named_parameters,
+    },
     ops,
 };
 
@@ -25,10 +27,15 @@ pub enum Model {
     Classifier(Classifier),
     /// The next token of every token.
     Language(LanguageModel),
+    /// The sentence that says the same in another language.
+    Translator(Translator),
+    /// The tokens that are hidden.
+    Masked(MaskedModel),
 }
 
 impl Model {
-    /// The model that `config` and `attention` describe, of the vocabulary, classes and lengths of `data`.
+    /// The model that `config` and `attentions` describe, of the vocabulary, classes and lengths of `data`. A model with one
+    /// stack of blocks has the attention of the encoder.
     ///
     /// On a device with autodiff it trains. The same seed gives the same parameters.
     ///
@@ -36,12 +43,14 @@ impl Model {
     /// Sizes or options that do not fit each other.
     pub fn build(
         config: &ModelConfig,
-        attention: &AttentionConfig,
+        attentions: impl Into<Attentions>,
         data: &TaskData,
         seed: u64,
         device: &Device,
     ) -> Result<Self, Error> {
         let (vocabulary, length) = (data.vocabulary(), data.max_length());
+        let attentions = attentions.into();
+        let attention = &attentions.encoder;
         Ok(match data {
             TaskData::Classification(data) => {
                 Self::Classifier(Classifier::new(config, attention, vocabulary, data.classes, length, seed, device)?)
@@ -49,23 +58,36 @@ impl Model {
             TaskData::Language(_) | TaskData::Copy(_) => {
                 Self::Language(LanguageModel::new(config, attention, vocabulary, length, seed, device)?)
             }
-            TaskData::Translation(_) | TaskData::Masked(_) => {
-                return Err(Error::option("task.name", "one of pieces of words", "a classifier or a language model"));
+            TaskData::Translation(_) => {
+                Self::Translator(Translator::new(config, &attentions, vocabulary, length, seed, device)?)
             }
+            TaskData::Masked(_) => Self::Masked(MaskedModel::new(config, attention, vocabulary, length, seed, device)?),
         })
     }
 
-    /// Logits of every item of a batch, `[items, outputs]`.
-    pub fn logits(&self, batch: &Batch, context: &Context) -> Tensor<2> {
+    /// Logits `[rows, outputs]` and the target of each row, negative where it does not count. Models of pieces of words have
+    /// rows for the targets that count alone, since their outputs are many.
+    ///
+    /// # Panics
+    /// A batch of another task.
+    pub fn predictions(&self, batch: &Batch, context: &Context) -> (Tensor<2>, Arc<[i32]>) {
+        let Batch { tokens, targets, source } = batch;
         match self {
-            Self::Classifier(model) => model.forward(&batch.tokens, context),
-            Self::Language(model) => model.forward(&batch.tokens, context).flatten(0, 1),
+            Self::Classifier(model) => (model.forward(tokens, context), targets.clone()),
+            Self::Language(model) => (model.forward(tokens, context).flatten(0, 1), targets.clone()),
+            Self::Translator(model) => {
+                let source = source.as_ref().expect("a batch of pairs");
+                model.forward_counted(source, tokens, targets, context)
+            }
+            Self::Masked(model) => model.forward_counted(tokens, targets, context),
         }
     }
 
-    /// Mean cross entropy of a batch over its items, `[1]`, in nats.
-    pub fn loss(&self, batch: &Batch, context: &Context) -> Tensor<1> {
-        ops::cross_entropy(self.logits(batch, context), batch.targets.clone(), 0.0)
+    /// Mean cross entropy of a batch over its items, `[1]`, in nats; `smoothing` is the share of a target's probability
+    /// spread over all outputs.
+    pub fn loss(&self, batch: &Batch, smoothing: f32, context: &Context) -> Tensor<1> {
+        let (logits, targets) = self.predictions(batch, context);
+        ops::cross_entropy(logits, targets, smoothing)
     }
 
     /// Parameters and buffers by name.

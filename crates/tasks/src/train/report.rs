@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::TrainError;
+use super::{RouterReport, TrainError};
 
 /// One update.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,6 +23,9 @@ pub struct StepReport {
     pub tokens_per_second: f64,
     /// Most memory so far: see [`peak_bytes`](super::memory::peak_bytes).
     pub peak_bytes: Option<u64>,
+    /// What each router did, in some of the updates of a model with mixtures of heads.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub routers: Vec<RouterReport>,
 }
 
 /// A part of the data to evaluate on.
@@ -58,6 +61,13 @@ pub struct Evaluation {
     pub accuracy: Option<f64>,
     /// `exp(loss)`; absent for classification.
     pub perplexity: Option<f64>,
+    /// BLEU of translations by beam search ([`BLEU_SIGNATURE`](crate::metrics::BLEU_SIGNATURE)), 0 to 100; measured on the test
+    /// split of translation alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bleu: Option<f64>,
+    /// Checkpoints that the model is the mean of; absent where it is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub averaged: Option<usize>,
     /// Labels or tokens predicted.
     pub items: usize,
     /// Sequences.

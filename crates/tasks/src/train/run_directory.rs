@@ -6,6 +6,7 @@
 //! metrics.jsonl      one line an update and an evaluation
 //! events.out.*       the same for TensorBoard
 //! checkpoints/       see `checkpoint`
+//! tokenizer.json     what turns text into ids, where tokens are pieces of words
 //! ```
 
 use std::{
@@ -19,6 +20,10 @@ use super::{
     files::{make_directory, replace},
     tensorboard::EventWriter,
 };
+use crate::data::TextTokenizer;
+
+/// The file of a run directory that [`TextTokenizer::load`] reads.
+pub const TOKENIZER: &str = "tokenizer.json";
 
 const CONFIG: &str = "config.toml";
 const ENVIRONMENT: &str = "env.json";
@@ -126,6 +131,8 @@ impl RunDirectory {
             ("speed/tokens_per_second", report.tokens_per_second),
         ];
         values.extend(report.peak_bytes.map(|bytes| ("memory/peak_bytes", bytes as f64)));
+        let routers: Vec<_> = report.routers.iter().flat_map(|router| router.scalars()).collect();
+        values.extend(routers.iter().map(|(tag, value)| (tag.as_str(), *value)));
         self.events.scalars(report.step, &values)
     }
 
@@ -135,14 +142,33 @@ impl RunDirectory {
     /// A full disk.
     pub fn evaluated(&mut self, evaluation: &Evaluation) -> Result<(), TrainError> {
         self.line(&Record::Evaluation(evaluation.clone()))?;
-        let tag = |name: &str| format!("{}/{name}", evaluation.split.name());
+        let averaged = if evaluation.averaged.is_some() { "averaged/" } else { "" };
+        let tag = |name: &str| format!("{averaged}{}/{name}", evaluation.split.name());
         let values = [
             (tag("loss"), Some(evaluation.loss)),
             (tag("accuracy"), evaluation.accuracy),
             (tag("perplexity"), evaluation.perplexity),
+            (tag("bleu"), evaluation.bleu),
         ];
         let values: Vec<_> = values.iter().filter_map(|(tag, value)| Some((tag.as_str(), (*value)?))).collect();
         self.events.scalars(evaluation.step, &values)
+    }
+
+    /// Keeps the tokenizer of the run. A run that goes on (`resumed`) must have the same.
+    ///
+    /// # Errors
+    /// Another tokenizer than that of the run; a directory that cannot be written.
+    pub(super) fn keep_tokenizer(&self, tokenizer: &TextTokenizer, resumed: bool) -> Result<(), TrainError> {
+        let path = self.path.join(TOKENIZER);
+        match fs::read_to_string(&path) {
+            Ok(kept) if kept == tokenizer.json() => Ok(()),
+            Ok(_) if resumed => Err(TrainError::checkpoint(
+                path,
+                "not the vocabulary of these data: files of the task have changed since the run began; put them back or start \
+                 over with --overwrite",
+            )),
+            _ => replace(&path, tokenizer.json().as_bytes()),
+        }
     }
 
     fn line(&mut self, record: &Record) -> Result<(), TrainError> {
@@ -150,6 +176,11 @@ impl RunDirectory {
         line.push('\n');
         // One write a line: a kill leaves at most one unfinished line, which readers pass over.
         self.metrics.write_all(line.as_bytes()).map_err(TrainError::writing(&self.path.join(METRICS)))
+    }
+
+    /// Keeps, beside the newest checkpoints, the newest `count` of steps that are multiples of `every`.
+    pub(super) fn keep_regular(&mut self, count: usize, every: usize) {
+        self.checkpoints = self.checkpoints.clone().keeping_regular(count, every);
     }
 
     /// Writes a checkpoint, after the metrics up to it have reached the disk.
@@ -167,7 +198,8 @@ fn remove_run(path: &Path) -> Result<(), TrainError> {
     for entry in fs::read_dir(path).map_err(TrainError::reading(path))? {
         let entry = entry.map_err(TrainError::reading(path))?;
         let name = entry.file_name();
-        let ours = [CONFIG, ENVIRONMENT, METRICS, CHECKPOINTS].into_iter().chain(REPORTS).any(|own| name == own);
+        let ours =
+            [CONFIG, ENVIRONMENT, METRICS, CHECKPOINTS, TOKENIZER].into_iter().chain(REPORTS).any(|own| name == own);
         if ours || name.to_str().is_some_and(|name| name.starts_with(EVENTS)) {
             let target = entry.path();
             let removed = if target.is_dir() { fs::remove_dir_all(&target) } else { fs::remove_file(&target) };
@@ -205,6 +237,7 @@ mod tests {
             milliseconds: 1.5,
             tokens_per_second: 10.0,
             peak_bytes: Some(7),
+            routers: Vec::new(),
         }
     }
 
@@ -215,6 +248,8 @@ mod tests {
             loss: 1.0 / 3.0,
             accuracy: Some(0.25),
             perplexity: None,
+            bleu: None,
+            averaged: None,
             items: 4,
             sequences: 4,
             seconds: 0.5,

@@ -1,6 +1,8 @@
 //! The loop.
 
 use std::{
+    collections::BTreeMap,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -11,12 +13,13 @@ use std::{
 use burn::module::Module;
 
 use super::{
-    AdamW, Best, Checkpoint, Evaluation, HostTensors, Model, Progress, RunDirectory, RunState, Silent, Split,
-    StepReport, TrainConfig, TrainError,
+    AdamW, Best, Checkpoint, Evaluation, HostTensors, Model, Progress, RouterReport, RunDirectory, RunState, Silent,
+    Split, StepReport, TrainConfig, TrainError,
+    average::Mean,
     batches::{Batch, Batches},
     evaluate,
-    gradients::Gradients,
-    memory,
+    gradients::{Gradients, Pass},
+    measure_bleu, memory, routers,
 };
 use crate::data::TaskData;
 
@@ -52,6 +55,10 @@ pub struct Trainer<'a> {
     directory: Option<RunDirectory>,
     /// The best parameters, where no directory keeps them.
     best: Option<HostTensors>,
+    /// Models by step that are to be averaged, where no directory keeps them.
+    recent: BTreeMap<usize, HostTensors>,
+    /// Their mean, once the run has ended.
+    averaged: Option<HostTensors>,
     progress: &'a dyn Progress,
     stop: Arc<AtomicBool>,
 }
@@ -76,6 +83,8 @@ impl<'a> Trainer<'a> {
             state: RunState { seed, batch: config.batch, accumulate: config.accumulate, ..RunState::default() },
             directory: None,
             best: None,
+            recent: BTreeMap::new(),
+            averaged: None,
             progress: &Silent,
             stop: Arc::default(),
         })
@@ -96,12 +105,18 @@ impl<'a> Trainer<'a> {
     /// With a directory for checkpoints and metrics; if it was opened to resume a run, from where that run stands.
     ///
     /// # Errors
-    /// A checkpoint of another model, seed, batch or accumulation.
+    /// A checkpoint of another model, seed, batch or accumulation; another vocabulary; a directory that cannot be written.
     pub fn with_directory(mut self, mut directory: RunDirectory) -> Result<Self, TrainError> {
+        if self.config.average > 1 {
+            directory.keep_regular(self.config.average, self.config.checkpoint_every);
+        }
         if let Some(checkpoint) = directory.take_checkpoint() {
             let path = directory.checkpoints().last().unwrap_or_else(|| directory.path().into());
             self.restore(checkpoint).map_err(|problem| TrainError::checkpoint(path, problem))?;
             self.progress.message(&format!("continuing after step {}", self.state.step));
+        }
+        if let Some(tokenizer) = self.data.tokenizer() {
+            directory.keep_tokenizer(tokenizer, self.state.step > 0)?;
         }
         self.directory = Some(directory);
         Ok(self)
@@ -165,6 +180,7 @@ impl<'a> Trainer<'a> {
             if self.out_of_patience() {
                 let (step, patience) = (self.state.step, config.patience);
                 self.progress.message(&format!("stopping at step {step}: no better metric in {patience} evaluations"));
+                self.finish()?;
                 return Ok(Outcome::Stopped { step });
             }
             let report = self.update()?;
@@ -189,6 +205,7 @@ impl<'a> Trainer<'a> {
                 return Ok(Outcome::Interrupted { step });
             }
         }
+        self.finish()?;
         Ok(Outcome::Finished { step: self.state.step })
     }
 
@@ -199,7 +216,10 @@ impl<'a> Trainer<'a> {
         let batches: Vec<Batch> =
             (0..config.accumulate).map(|part| self.batches.batch((step * config.accumulate + part) as u64)).collect();
         let tokens: usize = batches.iter().map(|batch| batch.tokens.real_tokens()).sum();
-        let (loss, gradients) = Gradients::of(self.model(), &batches, self.state.seed, step as u64);
+        let log = (step + 1).is_multiple_of(routers::EVERY);
+        let smoothing = config.smoothing as f32;
+        let Pass { loss, gradients, routers } =
+            Gradients::of(self.model(), &batches, smoothing, self.state.seed, step as u64, log);
         self.check_finite("training loss", loss, step + 1)?;
         let norm = gradients.norm();
         self.check_finite("gradient norm", norm, step + 1)?;
@@ -218,6 +238,7 @@ impl<'a> Trainer<'a> {
             milliseconds: seconds * 1e3,
             tokens_per_second: tokens as f64 / seconds,
             peak_bytes: memory::peak_bytes(),
+            routers: RouterReport::of(&routers),
         })
     }
 
@@ -232,26 +253,38 @@ impl<'a> Trainer<'a> {
         Ok(evaluation)
     }
 
-    /// Measures the best model on the whole of a split, and reports the result.
+    /// Measures the [best model](Self::best_model) on the whole of a split, a translator on the test split in BLEU too, and
+    /// reports the result.
     ///
     /// # Errors
     /// A checkpoint that cannot be read, a directory that cannot be written.
     pub fn evaluate_best(&mut self, split: Split) -> Result<Evaluation, TrainError> {
         let model = self.best_model()?.valid();
-        let step = self.state.best.map_or(self.state.step, |best| best.step);
-        let evaluation = evaluate(&model, self.data, split, self.config.batch, 0, step)?;
+        let averaged = self.has_average().then(|| self.config.averaged(self.state.step).len());
+        let step = match (averaged, self.state.best) {
+            (None, Some(best)) => best.step,
+            _ => self.state.step,
+        };
+        let mut evaluation = evaluate(&model, self.data, split, self.config.batch, 0, step)?;
+        evaluation.averaged = averaged;
+        if split == Split::Test {
+            let bleu = measure_bleu(&model, self.data, split, self.config, self.config.batch)?;
+            evaluation.bleu = bleu.map(|bleu| bleu.score);
+        }
         self.report(&evaluation)?;
         Ok(evaluation)
     }
 
-    /// The model with the best validation metric; the present one if there was no evaluation yet.
+    /// The model to use: the mean of the last checkpoints where the run has ended with it (`train.average`), else that with
+    /// the best validation metric, else the present one.
     ///
     /// # Errors
     /// A checkpoint that cannot be read.
     pub fn best_model(&self) -> Result<Model, TrainError> {
         let model = self.model().clone();
         let Some(directory) = &self.directory else {
-            let best = self.best.clone().map(|best| model.clone().with_host(best).expect("its own parameters"));
+            let best = self.averaged.as_ref().or(self.best.as_ref()).cloned();
+            let best = best.map(|best| model.clone().with_host(best).expect("its own parameters"));
             return Ok(best.unwrap_or(model));
         };
         let Some(path) = directory.checkpoints().best() else { return Ok(model) };
@@ -287,8 +320,56 @@ impl<'a> Trainer<'a> {
         self.config.patience > 0 && self.state.evaluations_since_best >= self.config.patience
     }
 
+    /// Averages the last checkpoints where the configuration asks for it, measures their mean and keeps it.
+    fn finish(&mut self) -> Result<(), TrainError> {
+        let steps = self.config.averaged(self.state.step);
+        if steps.len() < 2 || self.has_average() {
+            return Ok(());
+        }
+        let mut mean = Mean::default();
+        for &step in &steps {
+            let place = self.directory.as_ref().map_or(Path::new("memory"), |directory| directory.path());
+            let kept = match &self.directory {
+                None => self.recent.get(&step).cloned(),
+                Some(directory) => {
+                    directory.checkpoints().of_step(step).map(|path| Checkpoint::load_model(&path)).transpose()?
+                }
+            };
+            let missing = || format!("no checkpoint of step {step}, which train.average needs; train without it");
+            let added = kept.ok_or_else(missing).and_then(|model| mean.add(model));
+            added.map_err(|problem| TrainError::checkpoint(place, problem))?;
+        }
+        let mean = mean.finish();
+        let model = self.model().clone().with_host(mean.clone()).expect("parameters of its own checkpoints").valid();
+        let (rows, most) = (self.config.batch, self.config.evaluate_batches);
+        let mut evaluation = evaluate(&model, self.data, Split::Valid, rows, most, self.state.step)?;
+        evaluation.averaged = Some(steps.len());
+        match &self.directory {
+            None => self.averaged = Some(mean),
+            Some(directory) => {
+                let checkpoint = Checkpoint { model: mean, moments: BTreeMap::new(), state: self.state.clone() };
+                directory.checkpoints().save_average(&checkpoint)?;
+            }
+        }
+        self.report(&evaluation)
+    }
+
+    /// Whether the run has ended with the mean of its last checkpoints.
+    fn has_average(&self) -> bool {
+        match &self.directory {
+            None => self.averaged.is_some(),
+            Some(directory) => self.config.average > 1 && directory.checkpoints().average().is_some(),
+        }
+    }
+
     fn save(&mut self) -> Result<(), TrainError> {
         if self.directory.is_none() {
+            if self.config.average > 1 {
+                self.recent.insert(self.state.step, self.model().to_host());
+                let (now, every) = (self.state.step, self.config.checkpoint_every.max(1));
+                let first = self.config.averaged(now).first().copied().unwrap_or(now);
+                self.recent.retain(|&step, _| step == now || step >= first && step.is_multiple_of(every));
+            }
             return Ok(());
         }
         let checkpoint = self.checkpoint();

@@ -5,6 +5,7 @@
 //!   step-200/   model.safetensors  optimizer.safetensors  state.json
 //!   last        the name of the newest, as text
 //!   best        the name of that with the best validation metric
+//!   average/    the mean of the last ones, where a run ends with it
 //! ```
 //!
 //! A checkpoint is written under another name, synced, then renamed: a directory called `step-N` is complete.
@@ -33,6 +34,7 @@ use super::{
 const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const STATE: &str = "state.json";
+const AVERAGE: &str = "average";
 const FIRST: &str = "exp_avg.";
 const SECOND: &str = "exp_avg_sq.";
 
@@ -52,12 +54,20 @@ pub struct Checkpoint {
 pub struct Checkpoints {
     directory: PathBuf,
     keep: usize,
+    /// Of the checkpoints at multiples of the second number, as many of the newest are kept as the first says.
+    regular: (usize, usize),
 }
 
 impl Checkpoints {
     /// Those in `directory`, which need not exist yet, of which the newest `keep` and the best are kept.
     pub fn new(directory: impl Into<PathBuf>, keep: usize) -> Self {
-        Self { directory: directory.into(), keep: keep.max(1) }
+        Self { directory: directory.into(), keep: keep.max(1), regular: (0, 1) }
+    }
+
+    /// The same, of which the newest `count` of steps that are multiples of `every` are kept too.
+    #[must_use]
+    pub(super) fn keeping_regular(self, count: usize, every: usize) -> Self {
+        Self { regular: (count, every.max(1)), ..self }
     }
 
     /// The newest complete checkpoint.
@@ -65,9 +75,30 @@ impl Checkpoints {
         self.pointed("last").or_else(|| Some(self.step_directory(*self.steps().last()?)))
     }
 
-    /// The checkpoint with the best validation metric.
+    /// The checkpoint to use a run by: the mean of its last ones where it ended with that, else that with the best validation
+    /// metric.
     pub fn best(&self) -> Option<PathBuf> {
-        self.pointed("best")
+        self.average().or_else(|| self.pointed("best"))
+    }
+
+    /// The mean of the last checkpoints of a run that ended with it.
+    pub fn average(&self) -> Option<PathBuf> {
+        Some(self.directory.join(AVERAGE)).filter(|path| path.is_dir())
+    }
+
+    /// The checkpoint of a step, if it is there.
+    pub(super) fn of_step(&self, step: usize) -> Option<PathBuf> {
+        Some(self.step_directory(step)).filter(|path| path.is_dir())
+    }
+
+    /// Writes the mean of the last checkpoints.
+    ///
+    /// # Errors
+    /// As [`Checkpoints::save`].
+    pub(super) fn save_average(&self, checkpoint: &Checkpoint) -> Result<PathBuf, TrainError> {
+        let target = self.directory.join(AVERAGE);
+        self.write(checkpoint, &target)?;
+        Ok(target)
     }
 
     /// Steps of the complete checkpoints, ascending.
@@ -84,14 +115,10 @@ impl Checkpoints {
     /// A directory that cannot be written or a full disk; all earlier checkpoints are still there then.
     pub fn save(&self, checkpoint: &Checkpoint) -> Result<PathBuf, TrainError> {
         let step = checkpoint.state.step;
-        make_directory(&self.directory)?;
-        let temporary = self.directory.join(format!(".step-{step}.tmp"));
         let target = self.step_directory(step);
-        let result = write_files(&temporary, checkpoint).and_then(|()| self.publish(&temporary, &target));
-        if result.is_err() {
-            let _ = fs::remove_dir_all(&temporary);
-        }
-        result?;
+        self.write(checkpoint, &target)?;
+        // A run that goes on has not ended with its mean.
+        let _ = fs::remove_dir_all(self.directory.join(AVERAGE));
         let name = format!("step-{step}");
         replace(&self.directory.join("last"), name.as_bytes())?;
         if checkpoint.state.best.is_some_and(|best| best.step == step) {
@@ -99,6 +126,17 @@ impl Checkpoints {
         }
         self.prune(step);
         Ok(target)
+    }
+
+    /// Writes a checkpoint to `target`, whole or not at all.
+    fn write(&self, checkpoint: &Checkpoint, target: &Path) -> Result<(), TrainError> {
+        make_directory(&self.directory)?;
+        let temporary = self.directory.join(format!(".step-{}.tmp", checkpoint.state.step));
+        let result = write_files(&temporary, checkpoint).and_then(|()| self.publish(&temporary, target));
+        if result.is_err() {
+            let _ = fs::remove_dir_all(&temporary);
+        }
+        result
     }
 
     /// Gives a complete directory its name; one of the same step, which a resumed run writes again, makes way.
@@ -113,15 +151,17 @@ impl Checkpoints {
         sync_directory(&self.directory)
     }
 
-    /// Removes checkpoints that are neither the best nor among the newest up to `step`, those of steps beyond it, which
-    /// another future wrote, and the leftovers of a killed run. Failures cost disk space only.
+    /// Removes checkpoints that are neither the best, nor among the newest up to `step`, nor regular ones to be kept, those of
+    /// steps beyond it, which another future wrote, and the leftovers of a killed run. Failures cost disk space only.
     fn prune(&self, step: usize) {
-        let best = self.best();
+        let best = self.pointed("best");
         let steps = self.steps();
         let current = steps.partition_point(|s| *s <= step);
         let (past, future) = steps.split_at(current);
         let old = &past[..past.len().saturating_sub(self.keep)];
-        for step in old.iter().chain(future) {
+        let (count, every) = self.regular;
+        let regular: Vec<&usize> = past.iter().rev().filter(|step| **step % every == 0).take(count).collect();
+        for step in old.iter().filter(|step| !regular.contains(step)).chain(future) {
             let directory = self.step_directory(*step);
             if best.as_ref() != Some(&directory) {
                 let _ = fs::remove_dir_all(directory);

@@ -42,6 +42,27 @@ fn what_is_saved_comes_back_and_old_ones_go() {
 }
 
 #[test]
+fn regular_ones_are_kept_for_the_mean_which_lasts_until_the_run_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let checkpoints = Checkpoints::new(directory.path(), 1).keeping_regular(2, 10);
+    for step in [10, 20, 25, 30, 33, 34] {
+        checkpoints.save(&checkpoint(step)).unwrap();
+    }
+    assert_eq!(names(directory.path()), ["best", "last", "step-20", "step-30", "step-34"]);
+    assert!(checkpoints.best().unwrap().ends_with("step-20"));
+    let mut mean = checkpoint(34);
+    mean.model.get_mut("layer.weight").unwrap().data[0] = 9.0;
+    mean.moments.clear();
+    let path = checkpoints.save_average(&mean).unwrap();
+    assert_eq!((checkpoints.best(), checkpoints.average()), (Some(path.clone()), Some(path.clone())));
+    assert!(checkpoints.last().unwrap().ends_with("step-34"));
+    assert_eq!(Checkpoint::load(&path).unwrap(), mean);
+    checkpoints.save(&checkpoint(40)).unwrap();
+    assert_eq!(names(directory.path()), ["best", "last", "step-20", "step-30", "step-40"]);
+    assert!(checkpoints.best().unwrap().ends_with("step-20"));
+}
+
+#[test]
 fn writing_a_step_again_replaces_it_and_drops_its_future() {
     let directory = tempfile::tempdir().unwrap();
     let checkpoints = Checkpoints::new(directory.path(), 3);
