@@ -144,6 +144,14 @@ impl DecoderBlock {
         self.residuals(x, attend, read, |x| self.ff.forward(x, &context))
     }
 
+    /// Takes over the buffers of `other`, a copy of this block that saw one more batch.
+    pub(crate) fn adopt_buffers(&self, other: &Self) {
+        if let (Some(own), Some(other)) = (&self.attention, &other.attention) {
+            own.adopt_buffers(other);
+        }
+        self.cross_attention.adopt_buffers(&other.cross_attention);
+    }
+
     fn attention_or<'a>(&'a self, shared: Option<&'a Attention>) -> &'a Attention {
         self.attention.as_ref().or(shared).expect("a model without shared attention gives every block its own")
     }

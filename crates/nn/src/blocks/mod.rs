@@ -21,5 +21,5 @@ pub use feed_forward::FeedForward;
 pub use init::Init;
 pub use norm::{NORM_EPSILON, Norm};
 pub use positions::{Rotation, alibi_slopes, sinusoidal};
-pub(crate) use recompute::recomputed;
+pub(crate) use recompute::{recomputed, recomputed_decoder};
 pub use router::{RouterLog, RouterRecord};

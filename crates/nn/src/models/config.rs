@@ -4,7 +4,7 @@ use regard_kernels::{Error, Mechanism, mechanism::Position};
 use serde::{Deserialize, Serialize};
 
 use super::Sizes;
-use crate::attention::AttentionConfig;
+use crate::attention::{AttentionConfig, Attentions, at_place};
 
 /// `model.*`: the transformer around the attention.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -140,6 +140,17 @@ impl ModelConfig {
             ));
         }
         crate::attention::check(attention, self.width, head_width)
+    }
+
+    /// Checks the sizes, and that each attention of an encoder-decoder fits them and its place.
+    ///
+    /// # Errors
+    /// As [`ModelConfig::check`], with the place.
+    pub fn check_places(&self, attentions: &Attentions) -> Result<(), Error> {
+        attentions.check()?;
+        let attentions = attentions.clone().placed();
+        let named = attentions.named().into_iter();
+        named.map(|(place, options)| self.check(options).map_err(|error| at_place(place, error))).collect()
     }
 
     /// Sizes of a whole model, checked.

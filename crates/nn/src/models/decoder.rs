@@ -9,7 +9,7 @@ use regard_kernels::{Error, Padding};
 use super::{ModelConfig, NormPlace, TokenBatch, positions::Positions};
 use crate::{
     attention::{Attention, Attentions, DECODER, at_place, shared_by_layers},
-    blocks::{BlockState, Context, DecoderBlock, Init, Memory, Norm, Place, Stack, drop_out},
+    blocks::{BlockState, Context, DecoderBlock, Init, Memory, Norm, Place, Stack, drop_out, recomputed_decoder},
 };
 
 /// Positions, blocks and the last norm: token numbers and a memory to states `[B,N,d]`.
@@ -22,6 +22,8 @@ pub(super) struct Decoder {
     norm_f: Option<Norm>,
     #[module(skip)]
     dropout: f32,
+    #[module(skip)]
+    checkpointing: bool,
 }
 
 impl Decoder {
@@ -39,6 +41,7 @@ impl Decoder {
             layers: (0..config.layers).map(layer).collect::<Result<_, _>>()?,
             norm_f: (config.norm == NormPlace::Pre).then(|| Norm::new(config.width, &init.part("norm_f"))),
             dropout: config.rate(),
+            checkpointing: config.checkpointing,
         };
         // What cannot decode can be trained but never translates: better said before the training.
         decoder.layers.iter().try_for_each(|block| block.own_decoder(decoder.attention.as_ref()).map(drop))?;
@@ -52,7 +55,11 @@ impl Decoder {
         let mut x = drop_out(x, self.dropout, &context.at_layer(0), Place::Embedding);
         for (i, block) in self.layers.iter().enumerate() {
             let context = context.at_layer(i + 1);
-            x = block.forward(x, tokens.padding.clone(), memory, self.attention.as_ref(), &context);
+            let (shared, padding) = (self.attention.as_ref(), tokens.padding.clone());
+            x = match self.checkpointing && context.training {
+                true => recomputed_decoder(block, shared, x, padding, memory, &context),
+                false => block.forward(x, padding, memory, shared, &context),
+            };
         }
         self.last_norm(x)
     }

@@ -102,11 +102,8 @@ impl Translator {
         seed: u64,
         device: &Device,
     ) -> Result<Self, Error> {
-        attentions.check()?;
+        config.check_places(attentions)?;
         let attentions = attentions.clone().placed();
-        for (place, options) in attentions.named() {
-            config.check(options).map_err(|error| at_place(place, error))?;
-        }
         let encoder = &attentions.encoder;
         let sizes = config.sizes(encoder, vocabulary, vocabulary, context)?;
         let init = Init::new(seed, device);
