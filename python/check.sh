@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Builds the package, installs it into a virtual environment outside the source tree and runs its tests.
+# Quick when nothing changed; needs a Rust toolchain, Python 3.11 or newer and, the first time, PyPI.
+#
+# REGARD_PYTHON_VENV names the environment (default: beside the build products); one with PyTorch in it runs the tests of
+# `regard.torch` too. Arguments go to pytest.
+set -euo pipefail
+
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$here/target}"
+venv="${REGARD_PYTHON_VENV:-$CARGO_TARGET_DIR/python-venv}"
+python="$venv/bin/python"
+# Where the build backend is looked for.
+export PATH="$venv/bin:$PATH"
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
+
+mkdir -p "$CARGO_TARGET_DIR"
+[[ -x "$python" ]] || "${PYTHON:-python3}" -m venv "$venv"
+# What pyproject.toml asks for: the build backend, and the libraries of the tests.
+needed=$("$python" - "$here/pyproject.toml" <<'PY'
+import sys, tomllib
+project = tomllib.load(open(sys.argv[1], "rb"))
+print("\n".join(project["build-system"]["requires"] + project["project"]["optional-dependencies"]["test"]))
+PY
+)
+stamp="$venv/needed.txt"
+if [[ ! -f "$stamp" || "$(cat "$stamp")" != "$needed" ]]; then
+    "$python" -m pip install --quiet $needed
+    printf '%s' "$needed" >"$stamp"
+fi
+"$python" -m pip install --quiet --no-build-isolation --no-deps --force-reinstall "$here"
+# From elsewhere, so that the package under test is the one installed and not the sources beside this file.
+cd "$CARGO_TARGET_DIR"
+exec "$python" -m pytest -q -p no:cacheprovider --rootdir "$here" -c "$here/pyproject.toml" "$here/tests" "$@"

@@ -1,0 +1,45 @@
+//! The Python package `regard`: tensors in and out without a copy, and the kernels between them.
+//!
+//! `tensor` reads what comes in, `array` and `export` share what goes out, `options` and `fit` find out what is asked for,
+//! `operator` and `decoder` do it on the threads of `threads`. All that is convenience lives in Python, beside this folder.
+
+mod array;
+mod decoder;
+mod dlpack;
+mod export;
+mod fit;
+mod operator;
+mod options;
+mod tensor;
+mod threads;
+
+use pyo3::{exceptions::PyValueError, prelude::*};
+
+/// A call that no kernel accepts, as an exception.
+fn error(error: regard_kernels::Error) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+/// Whether an object shares its memory, by the buffer protocol or by DLPack.
+#[pyfunction]
+#[pyo3(signature = (object, /))]
+fn is_tensor(object: &Bound<'_, PyAny>) -> bool {
+    tensor::is_tensor(object)
+}
+
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<array::Array>()?;
+    module.add_class::<operator::Operator>()?;
+    module.add_class::<operator::Saved>()?;
+    module.add_class::<decoder::Decoder>()?;
+    module.add_function(wrap_pyfunction!(is_tensor, module)?)?;
+    module.add_function(wrap_pyfunction!(operator::mechanisms, module)?)?;
+    module.add_function(wrap_pyfunction!(options::option_names, module)?)?;
+    module.add_function(wrap_pyfunction!(options::option_roots, module)?)?;
+    module.add_function(wrap_pyfunction!(threads::set_threads, module)?)?;
+    module.add_function(wrap_pyfunction!(threads::get_threads, module)?)?;
+    module.add_function(wrap_pyfunction!(threads::_after_fork, module)?)?;
+    Ok(())
+}

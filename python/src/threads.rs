@@ -1,0 +1,87 @@
+//! The threads that kernels run on.
+//!
+//! A pool of our own and never the global one of rayon: its size can change at any time, and a forked child, in which no
+//! thread but the forking one lives on, can start afresh.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use pyo3::{
+    exceptions::{PyRuntimeError, PyValueError},
+    prelude::*,
+};
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+struct Threads {
+    /// As asked for; 0 for as many as the processor runs at once, or `RAYON_NUM_THREADS`.
+    count: usize,
+    /// Made at the first call.
+    pool: Option<Arc<ThreadPool>>,
+}
+
+/// Locked for moments and only by threads attached to the interpreter, so that none holds it while another forks.
+static THREADS: Mutex<Threads> = Mutex::new(Threads { count: 0, pool: None });
+
+/// More than any machine runs at once, and few enough to be started.
+const MOST: usize = 4096;
+
+fn lock() -> MutexGuard<'static, Threads> {
+    THREADS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn pool(threads: &mut Threads) -> PyResult<Arc<ThreadPool>> {
+    if let Some(pool) = &threads.pool {
+        return Ok(pool.clone());
+    }
+    let builder = ThreadPoolBuilder::new().num_threads(threads.count).thread_name(|n| format!("regard-{n}"));
+    let pool =
+        builder.build().map_err(|error| PyRuntimeError::new_err(format!("no threads to compute on: {error}")))?;
+    Ok(threads.pool.insert(Arc::new(pool)).clone())
+}
+
+/// Runs `task` on the pool while other Python threads go on.
+///
+/// # Errors
+/// `RuntimeError` where a kernel panics, which only a defect of this library can bring about.
+pub fn compute<T: Send>(py: Python<'_>, task: impl FnOnce() -> T + Send) -> PyResult<T> {
+    let pool = pool(&mut lock())?;
+    py.detach(|| catch_unwind(AssertUnwindSafe(|| pool.install(task)))).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        PyRuntimeError::new_err(format!("a kernel failed, which is a defect of regard: {text}"))
+    })
+}
+
+/// Sets the number of threads that kernels run on from now on. Results do not depend on it, to the bit.
+///
+/// Parameters
+/// ----------
+/// count : int
+///     At least 1; 0 for as many as the processor runs at once (or as ``RAYON_NUM_THREADS`` says), which is the default.
+#[pyfunction]
+#[pyo3(signature = (count, /))]
+pub fn set_threads(count: i64) -> PyResult<()> {
+    let count = usize::try_from(count).ok().filter(|count| *count <= MOST);
+    let count = count
+        .ok_or_else(|| PyValueError::new_err(format!("number of threads out of range, expected 0 (all) to {MOST}")))?;
+    let mut threads = lock();
+    if threads.count != count {
+        *threads = Threads { count, pool: None };
+    }
+    Ok(())
+}
+
+/// Number of threads that kernels run on.
+#[pyfunction]
+pub fn get_threads() -> PyResult<usize> {
+    Ok(pool(&mut lock())?.current_num_threads())
+}
+
+/// Forgets the threads of the parent process; called in a forked child.
+#[pyfunction]
+pub fn _after_fork() {
+    // Not dropped: that would wait for threads that are not there.
+    std::mem::forget(lock().pool.take());
+}

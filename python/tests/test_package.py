@@ -1,0 +1,64 @@
+"""The package as others see it: documents that run, stubs that are true."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import regard
+from regard import _native
+
+HERE = Path(__file__).resolve().parent
+BLOCKS = re.findall(r"```python\n(.*?)```", (HERE.parent / "README.md").read_text(), re.DOTALL)
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=[block.split("\n")[0] for block in BLOCKS])
+def test_the_readme_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if "torch" in block and not HAS_TORCH:
+        pytest.skip("no PyTorch here")
+    exec(compile(block, "README.md", "exec"), {})
+    if "print" in block:
+        assert "(1, 8, 1024, 64)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("module", [regard, regard.module])
+def test_examples_in_docstrings(module: object) -> None:
+    result = doctest.testmod(module)  # type: ignore[arg-type]
+    assert result.attempted > 0 and result.failed == 0
+
+
+def test_stubs_name_what_there_is() -> None:
+    tree = ast.parse((Path(regard.__file__).parent / "_native.pyi").read_text())
+    stubs = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    stubs.pop("Facts")
+    public = {name for name in dir(_native) if not name.startswith("__")}
+    assert set(stubs) == public
+    for name, node in stubs.items():
+        if isinstance(node, ast.ClassDef):
+            members = {member.name for member in node.body if isinstance(member, ast.FunctionDef)}
+            seen = {member for member in vars(getattr(_native, name)) if not member.startswith("_")}
+            assert {member for member in members if not member.startswith("_")} == seen, name
+    assert (Path(regard.__file__).parent / "py.typed").exists()
+    facts = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Facts")
+    keys = [node.target.id for node in facts.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
+    assert all(list(entry) == keys for entry in regard.mechanisms())
+
+
+def test_everything_public_is_documented() -> None:
+    for name in regard.__all__:
+        if name != "__version__":
+            assert getattr(regard, name).__doc__, name
+
+
+def test_the_package_needs_no_other() -> None:
+    program = "import sys, regard; assert not {'numpy', 'torch'} & set(sys.modules); print(regard.__version__)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == regard.__version__
