@@ -6,6 +6,7 @@ use regard_kernels::features::FeatureKind;
 use regard_kernels::mechanism::{
     AdditiveScores, Combination, Fraction, Inference, KeyDesign, Position, Prior, Sharing,
 };
+use regard_kernels::routing::MoaOptions;
 use regard_kernels::support::SupportKind;
 use regard_lab::cost::{Count, ModelCost, ModelSizes, Run};
 use regard_nn::attention::AttentionConfig;
@@ -23,7 +24,10 @@ fn variants() -> Vec<AttentionConfig> {
         shifted.keys.components = 3;
         all.push(shifted);
     }
-    for mechanism in Mechanism::ALL.iter().filter(|mechanism| **mechanism != Mechanism::Fastformer) {
+    let moa = MoaOptions { experts: 5, active: 3, head_width: Some(6), ..MoaOptions::default() };
+    all.push(AttentionConfig { moa, ..plain(Mechanism::Moa) });
+    let grouped = |mechanism: &&Mechanism| !matches!(mechanism, Mechanism::Moa | Mechanism::Fastformer);
+    for mechanism in Mechanism::ALL.iter().filter(grouped) {
         all.push(AttentionConfig { key_value_heads: Some(2), position: Position::None, ..plain(*mechanism) });
     }
     for (inference, prior) in

@@ -104,12 +104,17 @@ fn kernel(name: String, options: AttentionOptions) -> Check {
 fn distance(operator: &dyn Operator, options: &AttentionOptions) -> f64 {
     const TOKENS: usize = 37;
     const WIDTH: usize = 16;
-    let (heads, components) = (options.heads, options.components());
+    let (heads, components, experts) = (options.heads, options.components(), options.moa.experts);
     let mixture = matches!(options.mechanism, Mechanism::Gaussian | Mechanism::Mgk | Mechanism::Mlk);
     let shape = |name: &str| match name {
         "k" if mixture => vec![1, heads, components, TOKENS, WIDTH],
         "variance" => vec![components],
         "log_prior" => vec![heads, components],
+        "x" => vec![1, TOKENS, heads * WIDTH],
+        "w_gate" => vec![heads * WIDTH, experts],
+        "w_query" => vec![experts, heads * WIDTH, WIDTH],
+        "w_key" | "w_value" => vec![heads * WIDTH, WIDTH],
+        "w_out" => vec![experts, WIDTH, heads * WIDTH],
         "w_q" | "w_k" => vec![heads, WIDTH],
         "w_t" => vec![heads * WIDTH, heads * WIDTH],
         "projection" => vec![options.features.rows, WIDTH],

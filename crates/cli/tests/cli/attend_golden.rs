@@ -19,8 +19,8 @@ use crate::{
     tensors::{File, Stored},
 };
 
-const MECHANISMS: [&str; 9] =
-    ["softmax", "gaussian", "mgk", "linear", "mlk", "performer", "sparse", "scatterbrain", "fastformer"];
+const MECHANISMS: [&str; 10] =
+    ["softmax", "gaussian", "mgk", "linear", "mlk", "performer", "sparse", "scatterbrain", "moa", "fastformer"];
 /// Those with scores to be normalised, whose logarithm of the sum is an output.
 const WITH_LSE: [&str; 6] = ["softmax", "gaussian", "mgk", "performer", "sparse", "scatterbrain"];
 /// Float64 implementations of one formula agree to this.
@@ -48,6 +48,13 @@ fn arguments(case: &Case) -> Vec<String> {
             // The variances are in the file then; hard inference has no prior.
             (_, None) | ("variances", Some("list")) | ("prior", Some("none")) => {}
             (_, Some(value)) => arguments.extend(["--set".into(), format!("{key}={value}")]),
+        }
+    }
+    for option in ["active", "gates"] {
+        // The sizes of the experts are in the file.
+        if let Some(value) = case.options.get(option) {
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            arguments.extend(["--set".into(), format!("moa.{option}={value}")]);
         }
     }
     for option in ["radius", "globals", "block", "cluster", "rounds", "bucket", "hash_values", "cyclic"] {
@@ -78,7 +85,7 @@ fn attend(arguments: &[String], input: &Path, folder: &Path, name: &str, further
 /// Calls `work` with every case of our mechanisms, on all processors.
 fn each_case(work: impl Fn(&Case, &Mutex<Report>) + Sync) {
     let cases: Vec<_> = cases().into_iter().filter(|case| MECHANISMS.contains(&&*case.mechanism)).collect();
-    assert_eq!(cases.len(), 103, "cases of {MECHANISMS:?}");
+    assert_eq!(cases.len(), 113, "cases of {MECHANISMS:?}");
     let (next, report) = (AtomicUsize::new(0), Mutex::new(Report::new()));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, NonZero::get) {
@@ -98,9 +105,8 @@ fn compare(case: &Case, output: &File, report: &Mutex<Report>, form: &str, bound
     let mut report = report.lock().expect("no test panicked");
     let mut expected: Vec<String> = vec!["out".into()];
     expected.extend(case.differentiated().iter().map(|name| format!("grad.{name}")));
-    if golden.get("prior_after").is_some() {
-        expected.push("prior_after".into());
-    }
+    let more = ["prior_after", "balance_loss", "z_loss"].into_iter().filter(|name| golden.get(name).is_some());
+    expected.extend(more.map(String::from));
     for name in expected {
         let label = format!("{} {form} {name}", case.name());
         let Some(seen) = output.0.get(&name) else {
@@ -111,9 +117,9 @@ fn compare(case: &Case, output: &File, report: &Mutex<Report>, form: &str, bound
         report.require(seen.shape == wanted.shape, format_args!("{label}: shape {:?}", seen.shape));
         report.compare(label, &output.real(&name), wanted.f64(), bound(&name));
     }
-    let q = &golden.tensor("q").shape;
+    let q = golden.get("q").map(|q| q.shape[..3].to_vec());
     let lse = output.0.get("lse").map(|lse| lse.shape.clone());
-    let expected = WITH_LSE.contains(&&*case.mechanism).then(|| q[..3].to_vec());
+    let expected = q.filter(|_| WITH_LSE.contains(&&*case.mechanism));
     report.require(lse == expected, format_args!("{} {form} lse: shape {lse:?}, not {expected:?}", case.name()));
 }
 
@@ -152,6 +158,7 @@ fn float32_files_give_the_same_numbers_in_float32() {
             "block_sparse",
             "scatterbrain_smyrf_causal_padding",
             "lsh_2_padding",
+            "moa_k2_cross_padding",
         ];
         if !names.contains(&case.name()) {
             return;
@@ -387,6 +394,7 @@ fn any_number_of_threads_gives_the_same_bits() {
         "performer_causal_hyperbolic_padding",
         "scatterbrain_large",
         "lsh_4_causal",
+        "moa_k3_causal_padding",
     ] {
         let case = cases().into_iter().find(|case| case.name() == name).unwrap();
         let input = golden::folder().join(&case.file);

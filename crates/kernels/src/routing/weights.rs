@@ -12,7 +12,7 @@ use crate::{
 /// Assignments of a task that treats them one by one.
 const ROWS: usize = 258;
 /// Tokens of a task that sums over the experts of each.
-const TOKENS: usize = 1024;
+const TOKENS: usize = 512;
 /// Columns of such a task and of one that sums over tokens.
 const COLUMNS: usize = 64;
 /// Assignments whose terms are added to a weight's gradient at a time.
@@ -21,10 +21,18 @@ const TERMS: usize = 256;
 /// An expert, and the assignments of one task.
 pub(super) type Chunk<'a> = (usize, &'a [u32]);
 
-/// The groups of all experts in chunks: together every assignment once.
+/// The groups of all experts in chunks, some tokens after the other, so that their rows stay in a cache: together every
+/// assignment once.
 pub(super) fn chunks(routing: &Routing) -> Vec<Chunk<'_>> {
-    let of = |expert| routing.group(expert).chunks(ROWS).map(move |pairs| (expert, pairs));
-    (0..routing.experts()).flat_map(of).collect()
+    let mut chunks = Vec::new();
+    for start in (0..routing.tokens()).step_by(TOKENS) {
+        let tokens = start..(start + TOKENS).min(routing.tokens());
+        for expert in 0..routing.experts() {
+            let group = routing.group_within(expert, &tokens);
+            chunks.extend(group.chunks(ROWS).map(|pairs| (expert, pairs)));
+        }
+    }
+    chunks
 }
 
 /// Where the rows of `width` of these assignments start.

@@ -10,15 +10,20 @@ const AHEAD: usize = 8;
 /// In the token-first layout the rows of one head lie a page or half of one apart, which no hardware foresees.
 #[inline(always)]
 pub fn prefetch<T>(data: &[T], rows: &Rows, i: usize) {
-    #[cfg(target_arch = "x86_64")]
     if i + AHEAD < rows.count {
+        fetch(&data[rows.start(i + AHEAD)..][..rows.width]);
+    }
+}
+
+/// Asks the processor for these elements, where it has such an instruction.
+#[inline(always)]
+pub(super) fn fetch<T>(elements: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in elements.chunks(64 / size_of::<T>()) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let row = &data[rows.start(i + AHEAD)..][..rows.width];
-        for line in row.chunks(64 / size_of::<T>()) {
-            // SAFETY: a hint, without effect on any value; the address lies within the slice.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
-        }
+        // SAFETY: a hint, without effect on any value; the address lies within the slice.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (data, rows, i);
+    let _ = elements;
 }

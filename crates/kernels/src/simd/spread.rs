@@ -5,6 +5,7 @@
 
 use pulp::{Simd, WithSimd};
 
+use super::prefetch::fetch;
 use crate::{gemm::Write, parallel::Disjoint};
 
 /// Where the rows of a matrix start in its slice.
@@ -108,9 +109,16 @@ impl Product<'_, '_> {
                 let panel = &mut memory[..deep * width];
                 for (l, packed) in panel.chunks_exact_mut(width).enumerate() {
                     let start = self.b.rows.start(top + l) + left;
-                    let (given, rest) = packed.split_at_mut(columns.len());
-                    given.copy_from_slice(&self.b.data[start..start + columns.len()]);
-                    rest.fill(0.0);
+                    let row = &self.b.data[start..start + columns.len()];
+                    match <&[f32; WIDE]>::try_from(row) {
+                        // A copy of a known size needs no call.
+                        Ok(row) if width == WIDE => packed.copy_from_slice(row),
+                        _ => {
+                            let (given, rest) = packed.split_at_mut(row.len());
+                            given.copy_from_slice(row);
+                            rest.fill(0.0);
+                        }
+                    }
                 }
                 let panel = S::as_simd_f32s(panel).0;
                 let over = self.write == Write::Over && top == 0;
@@ -148,6 +156,7 @@ impl Product<'_, '_> {
             let start = self.a.rows.start(first + r) + top * step;
             *row = self.a.data[start..start + (deep - 1) * step + 1].as_ptr();
         }
+        self.fetch(first + R, R, (top, deep), columns);
         let mut sums = [[simd.splat_f32s(0.0); V]; R];
         for (l, b) in panel.as_chunks::<V>().0[..deep].iter().enumerate() {
             for r in 0..R {
@@ -161,13 +170,32 @@ impl Product<'_, '_> {
         for r in 0..R {
             let factor = simd.splat_f32s(self.factors.map_or(1.0, |factors| factors[first + r]));
             let row = self.row(first + r, columns);
-            for (v, part) in row.chunks_mut(S::F32_LANES).enumerate() {
-                let sum = match over {
-                    true => simd.mul_f32s(factor, sums[r][v]),
-                    false => simd.mul_add_f32s(factor, sums[r][v], simd.partial_load_f32s(part)),
-                };
-                simd.partial_store_f32s(part, sum);
+            let finish = |sum, old| match over {
+                true => simd.mul_f32s(factor, sum),
+                false => simd.mul_add_f32s(factor, sum, old),
+            };
+            if row.len() == V * S::F32_LANES {
+                let row = S::as_mut_simd_f32s(row).0;
+                for v in 0..V {
+                    row[v] = finish(sums[r][v], row[v]);
+                }
+            } else {
+                for (part, sum) in row.chunks_mut(S::F32_LANES).zip(sums[r]) {
+                    simd.partial_store_f32s(part, finish(sum, simd.partial_load_f32s(part)));
+                }
             }
+        }
+    }
+
+    /// Asks for the parts of the rows that the next tile reads and writes: they lie where no hardware foresees.
+    #[inline(always)]
+    fn fetch(&self, first: usize, count: usize, (top, deep): (usize, usize), columns: &std::ops::Range<usize>) {
+        for i in first..(first + count).min(self.size.0) {
+            if self.a.step == 1 {
+                let start = self.a.rows.start(i) + top;
+                fetch(&self.a.data[start..start + deep]);
+            }
+            fetch(self.row(i, columns));
         }
     }
 

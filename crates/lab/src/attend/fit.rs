@@ -24,9 +24,13 @@ const DIRECTIONS_STREAM: u64 = 3;
 const ROTATIONS_STREAM: u64 = 4;
 
 /// The options, with what the tensors say where nobody chose: heads, components, the design of keys, shared values, rows,
-/// rounds, blocks.
+/// rounds, blocks, experts.
 pub(super) fn fit_options(inputs: &Inputs, request: &Request) -> Result<AttentionOptions, AttendError> {
     let mut options = request.options.clone();
+    if options.mechanism == Mechanism::Moa {
+        fit_experts(&mut options, inputs, request)?;
+        return Ok(options);
+    }
     fit_heads(&mut options, inputs, request)?;
     if options.mechanism.is_mixture() {
         fit_components(&mut options, inputs, request)?;
@@ -80,6 +84,28 @@ fn fit_heads(options: &mut AttentionOptions, inputs: &Inputs, request: &Request)
     }
     options.heads = heads;
     options.key_value_heads = Some(key_heads).filter(|key_heads| *key_heads != heads);
+    Ok(())
+}
+
+/// The number of experts and the width of a head.
+fn fit_experts(options: &mut AttentionOptions, inputs: &Inputs, request: &Request) -> Result<(), AttendError> {
+    let need = |name: &str, rank: usize| {
+        let tensor = inputs.need(name, "moa needs it")?;
+        if tensor.shape.len() != rank {
+            return Err(AttendError::from(Error::rank(name, &tensor.shape, rank)));
+        }
+        if tensor.shape.contains(&0) {
+            return Err(Error::shape(name, &tensor.shape, "every size at least 1").into());
+        }
+        Ok(tensor)
+    };
+    need("x", 3)?;
+    let (experts, head_width) = (need("w_gate", 2)?.shape[1], need("w_query", 3)?.shape[2]);
+    let moa = &mut options.moa;
+    agree("moa.experts", (request.chosen)("moa.experts"), &mut moa.experts, Some(experts))?;
+    let mut width = moa.head_width.unwrap_or(head_width);
+    agree("moa.head_width", true, &mut width, Some(head_width))?;
+    moa.head_width = Some(width);
     Ok(())
 }
 
@@ -187,6 +213,10 @@ pub(super) fn complete(
     options: &AttentionOptions,
     request: &Request,
 ) -> Result<(), AttendError> {
+    if options.mechanism == Mechanism::Moa {
+        // Everything is in the file: nothing has a default.
+        return Ok(());
+    }
     let mixture = matches!(options.mechanism, Mechanism::Gaussian | Mechanism::Mgk);
     let components = options.components();
     let (width, heads) = (inputs.real["q"].shape[3], inputs.real["q"].shape[1]);

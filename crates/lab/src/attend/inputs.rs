@@ -10,7 +10,7 @@ use super::AttendError;
 /// Names of padding.
 const PADDING: [&str; 2] = ["valid", "query_valid"];
 /// Names of real inputs of any mechanism; a file may hold others, which are passed over.
-const REAL: [&str; 15] = [
+const REAL: [&str; 22] = [
     "q",
     "k",
     "v",
@@ -26,6 +26,13 @@ const REAL: [&str; 15] = [
     "w_q",
     "w_k",
     "w_t",
+    "x",
+    "x_kv",
+    "w_gate",
+    "w_query",
+    "w_key",
+    "w_value",
+    "w_out",
 ];
 /// The blocks of a block-sparse support, 0 or 1 in numbers of any kind.
 const LAYOUT: &str = "layout";
@@ -57,7 +64,7 @@ impl Inputs {
         let (mut real, mut padding, mut dtype) = (BTreeMap::new(), BTreeMap::new(), None);
         for (name, view) in tensors.iter() {
             // Results in the file, as golden data have them, are not inputs.
-            if name.starts_with("grad.") {
+            if name.starts_with("grad") && name.contains('.') {
                 continue;
             }
             if PADDING.contains(&name) {
@@ -67,7 +74,7 @@ impl Inputs {
                     read_blocks(&view).map(|data| (name.to_owned(), Tensor { shape: view.shape().to_vec(), data })),
                 );
             } else if matches!(view.dtype(), Dtype::F32 | Dtype::F64) {
-                if name == "q" || dtype.is_none() {
+                if matches!(name, "q" | "x") || dtype.is_none() {
                     dtype = Some(view.dtype());
                 }
                 real.insert(name.to_owned(), Tensor { shape: view.shape().to_vec(), data: read_real(&view) });

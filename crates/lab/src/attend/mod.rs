@@ -15,7 +15,7 @@ use plan::Plan;
 /// What to apply, and how.
 #[derive(Clone)]
 pub struct Request<'a> {
-    /// Mechanism, mask and options. Sizes (heads, components, rows, rounds) are read off the tensors.
+    /// Mechanism, mask and options. Sizes (heads, components, rows, rounds, experts) are read off the tensors.
     pub options: AttentionOptions,
     /// Options, by key, that somebody chose: what the tensors say yields to them, or is an error.
     pub chosen: &'a dyn Fn(&str) -> bool,
@@ -39,8 +39,8 @@ pub enum AttendError {
 }
 
 /// Applies the mechanism to the tensors of `file`; returns the bytes of a file with `out`, `lse` where it exists,
-/// `prior_after` in soft-EM, and `grad.NAME` for each input that is not drawn where the file has `grad_out`. Numbers are
-/// in the format of `q` (or of `k` where there is no `q`).
+/// `prior_after` in soft-EM, `balance_loss` and `z_loss` where there is a router, and `grad.NAME` for each input that is not drawn where the file has `grad_out`. Numbers are
+/// in the format of `q` or `x` (or of the first tensor where there is neither).
 ///
 /// # Errors
 /// A file that is not whole, numbers that are not finite, tensors that are missing or do not fit.

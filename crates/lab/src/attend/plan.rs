@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use regard_kernels::{
-    AttentionOptions, Call, Error, GaussianMixture, Mask, Mechanism, Operator, View, mechanism::Inference,
-    reference::gaussian_mixture::responsibilities,
+    AttentionOptions, Call, Error, GaussianMixture, Mask, Mechanism, MixtureOfHeads, Operator, View,
+    mechanism::Inference, reference::gaussian_mixture::responsibilities, routing::RouterLosses,
 };
 
 use super::{
@@ -22,6 +22,8 @@ pub(super) struct Plan {
     given: BTreeMap<&'static str, Vec<usize>>,
     /// The same mechanism as a mixture, where the prior is to be updated.
     update: Option<GaussianMixture>,
+    /// The same mechanism as a mixture of heads, whose router has losses.
+    routed: Option<MixtureOfHeads>,
 }
 
 impl Plan {
@@ -36,7 +38,8 @@ impl Plan {
             query_valid: padding("query_valid"),
         };
         let bias = inputs.real.contains_key("bias");
-        let call = Call { mask: mask.clone(), scale: request.scale, bias, ..Call::default() };
+        let cross = inputs.real.contains_key("x_kv");
+        let call = Call { mask: mask.clone(), scale: request.scale, bias, cross, ..Call::default() };
         let operator = options.operator(call)?;
         let names = operator.inputs();
         let mut given: BTreeMap<&'static str, Vec<usize>> = BTreeMap::new();
@@ -56,6 +59,12 @@ impl Plan {
         }
         let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
         let out_shape = operator.out_shape(&shapes)?;
+        let routed = (mechanism == Mechanism::Moa).then(|| MixtureOfHeads {
+            mask: mask.clone(),
+            active: options.moa.active,
+            cross,
+            ..MixtureOfHeads::default()
+        });
         let update =
             (mechanism == Mechanism::Mgk && options.mixture.inference == Inference::SoftEm).then(|| GaussianMixture {
                 mask,
@@ -63,7 +72,7 @@ impl Plan {
                 shifted: options.shifted(),
                 ..GaussianMixture::default()
             });
-        Ok(Self { operator, names, out_shape, given, update })
+        Ok(Self { operator, names, out_shape, given, update, routed })
     }
 
     pub fn run(&self, inputs: &Inputs, request: &Request) -> Result<BTreeMap<String, Tensor>, AttendError> {
@@ -81,6 +90,12 @@ impl Plan {
                 .try_for_each(|(name, tensor)| check_narrow(name, tensor))?;
         }
         let mut results = BTreeMap::new();
+        if let Some(routed) = &self.routed {
+            let RouterLosses { balance, z, .. } = self.losses(routed, &tensors, request);
+            for (name, loss) in [("balance_loss", balance), ("z_loss", z)] {
+                results.insert(name.to_owned(), Tensor { shape: vec![1], data: vec![loss] });
+            }
+        }
         let (out, lse, grads, prior) = if request.reference {
             self.run_reference(&tensors, grad_out)
         } else {
@@ -103,6 +118,15 @@ impl Plan {
         Ok(results)
     }
 
+    fn losses(&self, routed: &MixtureOfHeads, tensors: &[&Tensor], request: &Request) -> RouterLosses {
+        if request.reference {
+            return routed.reference_losses(&tensors.iter().map(|tensor| tensor.view()).collect::<Vec<_>>());
+        }
+        let data: Vec<Vec<f32>> = tensors.iter().map(|tensor| narrow(&tensor.data)).collect();
+        let views: Vec<_> = data.iter().zip(tensors).map(|(data, tensor)| View::new(data, &tensor.shape)).collect();
+        routed.losses(&views)
+    }
+
     #[allow(clippy::type_complexity)]
     fn run_reference(
         &self,
@@ -122,7 +146,6 @@ impl Plan {
         tensors: &[&Tensor],
         grad_out: Option<&Tensor>,
     ) -> (Vec<f64>, Option<Vec<f64>>, Vec<Option<Vec<f64>>>, Option<Vec<f64>>) {
-        let narrow = |data: &[f64]| data.iter().map(|x| *x as f32).collect::<Vec<f32>>();
         let widen = |data: Vec<f32>| data.into_iter().map(f64::from).collect::<Vec<f64>>();
         let data: Vec<Vec<f32>> = tensors.iter().map(|tensor| narrow(&tensor.data)).collect();
         let views: Vec<_> = data.iter().zip(tensors).map(|(data, tensor)| View::new(data, &tensor.shape)).collect();
@@ -139,4 +162,8 @@ impl Plan {
         let prior = self.update.as_ref().map(|op| widen(op.responsibilities(&views)));
         (widen(out), lse, grads.into_iter().map(|grad| grad.map(widen)).collect(), prior)
     }
+}
+
+fn narrow(data: &[f64]) -> Vec<f32> {
+    data.iter().map(|x| *x as f32).collect()
 }

@@ -30,7 +30,9 @@ pub(super) struct Tensors {
 }
 
 /// Names in the order of their streams.
-const NAMES: [&str; 8] = ["q", "k", "v", "grad_out", "shift", "w_q", "w_k", "w_t"];
+const NAMES: [&str; 14] = [
+    "q", "k", "v", "grad_out", "shift", "w_q", "w_k", "w_t", "x", "w_gate", "w_query", "w_key", "w_value", "w_out",
+];
 
 impl Tensors {
     pub fn new(seed: u64) -> Self {
@@ -45,6 +47,7 @@ impl Tensors {
         let Sizes { batch, length, head_width } = sizes;
         let (heads, key_heads, components) = (options.heads, options.key_heads(), options.components());
         let width = heads * head_width;
+        let (experts, share) = (options.moa.experts, (width as f32).sqrt().recip());
         let support = &options.support;
         let seen = match options.fastformer.scores {
             AdditiveScores::Paper => head_width,
@@ -61,6 +64,11 @@ impl Tensors {
             }
             "k" | "v" => Ok(self.uniform(name, vec![batch, length, key_heads, head_width], 1.0)),
             "shift" => Ok(self.uniform(name, vec![key_heads, components, head_width], 0.1)),
+            "x" => Ok(self.uniform(name, vec![batch, length, width], 1.0)),
+            "w_gate" => Ok(self.uniform(name, vec![width, experts], share)),
+            "w_query" => Ok(self.uniform(name, vec![experts, width, head_width], share)),
+            "w_key" | "w_value" => Ok(self.uniform(name, vec![width, head_width], share)),
+            "w_out" => Ok(self.uniform(name, vec![experts, head_width, width], share)),
             "w_q" | "w_k" => Ok(self.uniform(name, vec![heads, seen], 1.0)),
             "w_t" => Ok(self.uniform(name, vec![width, width], (width as f32).sqrt().recip())),
             "log_prior" => {

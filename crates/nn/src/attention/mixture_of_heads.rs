@@ -170,3 +170,6 @@ fn query_padding(mask: &Mask, place: Place) -> Option<Arc<Padding>> {
         (given, _) => given.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,7 @@ use regard_kernels::{
         AdditiveScores, Combination, FastformerOptions, Fraction, Inference, KeyDesign, KeyOptions, MixtureOptions,
         NamedVariances, Prior, ScatterbrainOptions, Score, Variances,
     },
+    routing::{GateKind, MoaOptions},
     support::SupportOptions,
 };
 use regard_testkit::{Random, Report};
@@ -61,7 +62,9 @@ fn variants() -> Vec<(String, AttentionConfig)> {
         let base = options(mechanism);
         add("plain", base.clone());
         if mechanism != Mechanism::Fastformer {
-            add("grouped", AttentionConfig { key_value_heads: Some(2), ..base.clone() });
+            if mechanism != Mechanism::Moa {
+                add("grouped", AttentionConfig { key_value_heads: Some(2), ..base.clone() });
+            }
             add("multi-query", AttentionConfig { key_value_heads: Some(1), ..base.clone() });
             add("rotary", AttentionConfig { position: Position::Rotary, ..base.clone() });
         }
@@ -119,6 +122,16 @@ fn variants() -> Vec<(String, AttentionConfig)> {
                     let support = support(SupportKind::Local);
                     add("elu", AttentionConfig { features, support, ..base });
                 }
+            }
+            Mechanism::Moa => {
+                let gates = GateKind::Released;
+                add("released", AttentionConfig { moa: MoaOptions { gates, ..Default::default() }, ..base.clone() });
+                let all = MoaOptions { experts: 4, active: 4, cv: 0.5, ..Default::default() };
+                add("all", AttentionConfig { moa: all, ..base.clone() });
+                let drawn = MoaOptions { noise: 0.3, sampled: 1, ..Default::default() };
+                add("noisy, drawn", AttentionConfig { moa: drawn, ..base.clone() });
+                let one = MoaOptions { active: 1, head_width: Some(6), ..Default::default() };
+                add("one", AttentionConfig { moa: one, ..base });
             }
             Mechanism::Fastformer => {
                 for sharing in [Sharing::None, Sharing::HeadWise, Sharing::LayerWise] {
@@ -293,6 +306,13 @@ fn parameter_counts_are_the_closed_forms() {
         let shifted = KeyOptions { components: 2, design: KeyDesign::Shifted };
         let shifted = AttentionConfig { keys: shifted, ..options };
         assert_eq!(count(&half, &shifted), 2 * d * d + h + d, "one projection less, H/2 shifts of 2 D more");
+    }
+    // (2 E + 2) D d + d E for a mixture of E heads, however many a token uses.
+    for (active, head_width) in [(2, None), (3, Some(5))] {
+        let moa = MoaOptions { experts: 7, active, head_width, ..Default::default() };
+        let width = head_width.unwrap_or(d / active);
+        let count = count(&model, &AttentionConfig { moa, ..options(Mechanism::Moa) });
+        assert_eq!(count, (2 * 7 + 2) * width * d + d * 7);
     }
     // 3 (HD)^2 + 2 HD, released scores 3 (HD)^2 + 2 H HD.
     let fastformer = |sharing, scores| {
@@ -478,6 +498,16 @@ fn options_that_do_not_fit_are_refused() {
         "model.width is 24, expected a multiple of heads (5)",
     );
     refused(&model(), &AttentionConfig { heads: 0, ..softmax.clone() }, "heads");
+    let moa = |moa| AttentionConfig { moa, ..options(Mechanism::Moa) };
+    let crowded = MoaOptions { active: 9, ..Default::default() };
+    refused(&model(), &moa(crowded), "moa.active is 9, expected at least 1 and at most moa.experts (8)");
+    let uneven = MoaOptions { active: 5, ..Default::default() };
+    refused(&model(), &moa(uneven.clone()), "model.width is 24, expected a multiple of moa.active (5)");
+    refused(&model(), &AttentionConfig { key_value_heads: Some(2), ..moa(MoaOptions::default()) }, "share one head");
+    let alibi = AttentionConfig { position: Position::Alibi, ..moa(MoaOptions::default()) };
+    refused(&model(), &alibi, "'alibi' with moa");
+    let wide = MoaOptions { head_width: Some(4), ..uneven };
+    assert!(Attention::new(&model(), &moa(wide), LENGTH, &Init::new(1, &Device::flex())).is_ok());
     let odd = ModelConfig { head_width: Some(5), ..model() };
     refused(&odd, &AttentionConfig { position: Position::Rotary, ..softmax }, "even");
     refused(&odd, &options(Mechanism::Fastformer), "head_width");
