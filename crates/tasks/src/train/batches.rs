@@ -29,6 +29,11 @@ impl Batch {
         self.targets.iter().filter(|target| **target >= 0).count()
     }
 
+    /// Real tokens that go through the model.
+    pub fn real_tokens(&self) -> usize {
+        self.tokens.real_tokens() + self.source.as_ref().map_or(0, TokenBatch::real_tokens)
+    }
+
     fn classification(batch: ClassificationBatch) -> Self {
         let tokens = padded(batch.tokens, &batch.lengths, batch.padded_length);
         Self { tokens, targets: batch.labels.into(), source: None }
@@ -57,7 +62,7 @@ pub(super) fn source(batch: &TranslationBatch) -> TokenBatch {
 }
 
 /// Rows of the given lengths, padded to `length`.
-fn padded(ids: Vec<i32>, lengths: &[usize], length: usize) -> TokenBatch {
+pub(super) fn padded(ids: Vec<i32>, lengths: &[usize], length: usize) -> TokenBatch {
     let padding = lengths.iter().any(|own| *own < length);
     let padding = padding.then(|| Arc::new(Padding::from_lengths(lengths, length)));
     TokenBatch { ids: ids.into(), batch: lengths.len(), length, padding }
@@ -100,7 +105,10 @@ impl<'a> Batches<'a> {
 }
 
 /// `most` batches of a split, or all of them if `most` is 0: spread evenly, since they come sorted by length.
-pub(super) fn split_batches<'a>(
+///
+/// # Errors
+/// Batches of no rows.
+pub fn split_batches<'a>(
     data: &'a TaskData,
     split: Split,
     rows: usize,

@@ -24,7 +24,7 @@ mod tensorboard;
 mod trainer;
 mod translate;
 
-pub use batches::Batch;
+pub use batches::{Batch, split_batches};
 pub use checkpoint::{
     Best, Checkpoint, Checkpoints, HostTensor, HostTensors, RunState, decode_tensors, encode_tensors,
 };
@@ -38,4 +38,4 @@ pub use report::{Evaluation, Progress, Record, Silent, Split, StepReport};
 pub use routers::RouterReport;
 pub use run_directory::{Existing, RunDirectory, TOKENIZER};
 pub use trainer::{Outcome, Trainer};
-pub use translate::{measure_bleu, translations};
+pub use translate::{Translation, measure_bleu, translate, translations};

@@ -215,7 +215,7 @@ impl<'a> Trainer<'a> {
         let (config, step) = (self.config, self.state.step);
         let batches: Vec<Batch> =
             (0..config.accumulate).map(|part| self.batches.batch((step * config.accumulate + part) as u64)).collect();
-        let tokens: usize = batches.iter().map(|batch| batch.tokens.real_tokens()).sum();
+        let tokens: usize = batches.iter().map(Batch::real_tokens).sum();
         let log = (step + 1).is_multiple_of(routers::EVERY);
         let smoothing = config.smoothing as f32;
         let Pass { loss, gradients, routers } =

@@ -4,10 +4,13 @@ use regard_nn::models::{BeamOptions, Translator, beam_search};
 
 use super::{
     Model, Split, TrainConfig, TrainError,
-    batches::{pairs, source},
+    batches::{padded, pairs, source},
 };
 use crate::{
-    data::{TaskData, TranslationData},
+    data::{
+        TaskData, TextTokenizer, TranslationData,
+        tokenizer::{END, PADDING},
+    },
     metrics::Bleu,
 };
 
@@ -49,4 +52,47 @@ pub fn measure_bleu(
     let options = BeamOptions { beam: config.beam, length_penalty: config.length_penalty, longest: data.max_length };
     let texts = translations(model, data, split, rows, &options)?;
     Ok(Some(Bleu::corpus(&texts, pairs(data, split).references())?))
+}
+
+/// A line in the other language.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Translation {
+    /// The text.
+    pub text: String,
+    /// Whether the source was too long for the model and lost its end.
+    pub cut: bool,
+}
+
+/// Translates `texts`, all in one batch; one without a word becomes the empty text. The model should be without autodiff.
+///
+/// # Errors
+/// Options that cannot be, a mechanism that does not decode token by token.
+pub fn translate(
+    model: &Translator,
+    tokenizer: &TextTokenizer,
+    texts: &[impl AsRef<str> + Sync],
+    options: &BeamOptions,
+) -> Result<Vec<Translation>, TrainError> {
+    // The end takes a place.
+    let most = model.sizes().context - 1;
+    let mut rows = tokenizer.encode_all(texts);
+    let mut all: Vec<Translation> =
+        rows.iter().map(|ids| Translation { text: String::new(), cut: ids.len() > most }).collect();
+    let filled: Vec<usize> = (0..rows.len()).filter(|&i| !rows[i].is_empty()).collect();
+    if filled.is_empty() {
+        return Ok(all);
+    }
+    let lengths: Vec<usize> = filled.iter().map(|&i| rows[i].len().min(most) + 1).collect();
+    let longest = lengths.iter().copied().max().unwrap_or(1);
+    let mut ids = vec![PADDING; filled.len() * longest];
+    for ((row, &i), &length) in ids.chunks_exact_mut(longest).zip(&filled).zip(&lengths) {
+        rows[i].truncate(length - 1);
+        row[..length - 1].copy_from_slice(&rows[i]);
+        row[length - 1] = END;
+    }
+    let found = beam_search(model, &padded(ids, &lengths, longest), options)?;
+    for (&i, ids) in filled.iter().zip(found) {
+        all[i].text = tokenizer.decode(&ids);
+    }
+    Ok(all)
 }
