@@ -103,12 +103,26 @@ pub trait Decode: Debug + Send {
 }
 
 /// `items`, a whole number of `batch` rows, becomes those rows in the order of `rows`; see [`Decode::reorder`].
-pub(crate) fn reorder_rows<T: Clone>(items: &mut Vec<T>, batch: usize, rows: &[usize]) {
+///
+/// Each row is moved at its last use: hypotheses that go on without a sibling cost no copy of what they hold.
+pub(crate) fn reorder_rows<T: Clone + Default>(items: &mut Vec<T>, batch: usize, rows: &[usize]) {
     if items.is_empty() || rows.iter().copied().eq(0..batch) {
         return;
     }
     let width = items.len() / batch;
-    *items = rows.iter().flat_map(|&row| items[row * width..(row + 1) * width].iter().cloned()).collect();
+    let mut last_uses = vec![0; batch];
+    for (at, &row) in rows.iter().enumerate() {
+        last_uses[row] = at;
+    }
+    let mut reordered = Vec::with_capacity(rows.len() * width);
+    for (at, &row) in rows.iter().enumerate() {
+        let row_items = &mut items[row * width..(row + 1) * width];
+        match last_uses[row] == at {
+            true => reordered.extend(row_items.iter_mut().map(std::mem::take)),
+            false => reordered.extend_from_slice(row_items),
+        }
+    }
+    *items = reordered;
 }
 
 #[cfg(test)]

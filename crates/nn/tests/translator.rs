@@ -18,7 +18,7 @@ use regard_kernels::{
 use regard_nn::{
     attention::{AttentionConfig, Attentions},
     blocks::Context,
-    models::{Activation, ModelConfig, NormPlace, TokenBatch, Translator, named_parameters},
+    models::{Activation, ModelConfig, NormPlace, TokenBatch, Translator, named_parameters, parameter_count},
 };
 use regard_testkit::Report;
 
@@ -93,7 +93,8 @@ fn steps_of_the_decoder_are_the_rows_of_the_forward_pass() {
     let device = Device::flex();
     let mut report = Report::new();
     // Targets without padding: a decoder knows no padding of its own tokens.
-    let (source, target) = (source(), TokenBatch { padding: None, ..batch(&[6, 6, 6], 6, 0) });
+    // As long as the source: the padding of one must not be taken for that of the other.
+    let (source, target) = (source(), TokenBatch { padding: None, ..batch(&[7, 7, 7], 7, 0) });
     for (name, attentions) in variants() {
         for (norm, tied_head) in [(NormPlace::Pre, false), (NormPlace::Post, true)] {
             let model = translator(&ModelConfig { norm, tied_head, ..small() }, &attentions, &device);
@@ -334,6 +335,27 @@ fn names_say_stack_layer_and_attention() {
 }
 
 #[test]
+fn parameter_counts_are_the_closed_forms() {
+    let count = |attentions: &Attentions, tied_head| {
+        parameter_count(&translator(&ModelConfig { tied_head, ..small() }, attentions, &Device::flex()))
+    };
+    let (d, hidden, layers) = (16, 24, 2);
+    let (norm, feed_forward) = (2 * d, 2 * d * hidden + hidden + d);
+    let whole = |attention: usize| {
+        let encoder = attention + 2 * norm + feed_forward;
+        let decoder = 2 * attention + 3 * norm + feed_forward;
+        VOCABULARY * d + 2 * CONTEXT * d + layers * (encoder + decoder) + 2 * norm
+    };
+    let softmax = Attentions::from(&attention(Mechanism::Softmax));
+    assert_eq!(count(&softmax, true), whole(4 * (d * d + d)));
+    assert_eq!(count(&softmax, false), whole(4 * (d * d + d)) + VOCABULARY * d);
+    // (2 E + 2) D d + d E for eight experts, two of them active.
+    let (experts, own) = (8, d / 2);
+    let experts = (2 * experts + 2) * own * d + d * experts;
+    assert_eq!(count(&Attentions::from(&attention(Mechanism::Moa)), true), whole(experts));
+}
+
+#[test]
 fn what_cannot_be_where_it_is_asked_for_is_refused_by_place() {
     let refused = |config: &ModelConfig, change: &dyn Fn(&mut Attentions), part: &str| {
         let mut attentions = Attentions::from(&attention(Mechanism::Softmax));
@@ -347,14 +369,18 @@ fn what_cannot_be_where_it_is_asked_for_is_refused_by_place() {
         &|a| a.cross = mechanism(Mechanism::Fastformer),
         "cross attention: mechanism is fastformer, expected a mechanism that reads a second sequence: one of softmax, ",
     );
-    for kind in
-        [SupportKind::Local, SupportKind::Longformer, SupportKind::Bigbird, SupportKind::Smyrf, SupportKind::Lsh]
-    {
-        let local = |attentions: &mut Attentions| {
+    for (kind, part) in [
+        (SupportKind::Local, "cross attention: support.kind is 'local', expected 'full' or 'empty'"),
+        (SupportKind::Longformer, "cross attention: support.kind is 'longformer'"),
+        (SupportKind::Bigbird, "cross attention: support.kind is 'bigbird'"),
+        (SupportKind::Smyrf, "cross attention: support.kind is 'smyrf'"),
+        (SupportKind::Lsh, "cross attention: mechanism is scatterbrain-lsh"),
+    ] {
+        let supported = |attentions: &mut Attentions| {
             attentions.cross = mechanism(Mechanism::Scatterbrain);
             attentions.cross.support.kind = kind;
         };
-        refused(&small(), &local, "cross attention: support.kind is '");
+        refused(&small(), &supported, part);
     }
     let smyrf = |attentions: &mut Attentions| {
         attentions.decoder = mechanism(Mechanism::Sparse);

@@ -2,7 +2,7 @@
 
 use regard_kernels::{Error, Mechanism, mechanism::Position, support::SupportKind};
 
-use super::AttentionConfig;
+use super::{AttentionConfig, reads_second_sequence};
 
 /// Options of the attentions of an encoder-decoder (Vaswani et al. 2017, section 3.2.3).
 ///
@@ -55,7 +55,7 @@ impl Attentions {
             options.check().map_err(|error| at(place, error))?;
         }
         let cross = &placed.cross;
-        if !cross.mechanism.facts().cross {
+        if !reads_second_sequence(cross) {
             let readers = Mechanism::ALL.iter().filter(|mechanism| mechanism.facts().cross);
             let readers: Vec<_> = readers.map(|mechanism| mechanism.name()).collect();
             let expected = format!("a mechanism that reads a second sequence: one of {}", readers.join(", "));

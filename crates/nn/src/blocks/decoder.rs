@@ -103,7 +103,10 @@ impl DecoderBlock {
     ) -> Tensor<3> {
         let attention = self.attention_or(shared);
         let own = attention.mask(padding.clone());
-        let cross = Mask { query_valid: padding, ..Mask::none().with_valid(memory.padding.clone()) };
+        let [batch, tokens, _] = x.dims();
+        // Said outright: where both sequences are of one length, a mask without it takes the keys' padding for the queries'.
+        let query_valid = padding.unwrap_or_else(|| Arc::new(Padding::from_lengths(&vec![tokens; batch], tokens)));
+        let cross = Mask { query_valid: Some(query_valid), ..Mask::none().with_valid(memory.padding.clone()) };
         let attend = |x: Tensor<3>| {
             let out = attention.forward(x.clone(), x, &own, context, Place::Weights);
             drop_out(out, self.dropout, context, Place::Attention)
