@@ -64,7 +64,7 @@ def attention(
     TypeError
         Tensors that do not share their memory or are not float32.
     """
-    tensors = _tensors(options)
+    tensors = take_tensors(options)
     tensors.update(q=q, k=k, v=v, valid=valid, query_valid=query_valid)
     operator = Operator(mechanism, causal=causal, window=window, scale=scale, layout=layout, seed=seed, **options)
     return _apply(operator, tensors, reference)
@@ -73,7 +73,7 @@ def attention(
 _ROOTS = frozenset(_native.option_roots())
 
 
-def _tensors(options: dict[str, Any]) -> dict[str, Tensor]:
+def take_tensors(options: dict[str, Any]) -> dict[str, Tensor]:
     """Takes the tensors out of options."""
     names = [
         name

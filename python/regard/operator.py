@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -86,17 +87,17 @@ class Operator:
         seed: int = 0,
         **options: Any,
     ) -> None:
-        self._native = _native.Operator(
-            mechanism,
-            {"causal": causal, "window": window, **options},
-            layout=layout,
-            scale=scale,
-            slopes=slopes,
-            dropout=dropout,
-            dropout_key=dropout_key,
-            seed=seed,
-        )
-        self._layout = layout
+        self._name = mechanism
+        self._arguments = {
+            "layout": layout,
+            "scale": scale,
+            "slopes": slopes,
+            "dropout": dropout,
+            "dropout_key": dropout_key,
+            "seed": seed,
+        }
+        self._options = {"causal": causal, "window": window, **options}
+        self._native = _native.Operator(mechanism, self._options, **self._arguments)
 
     @property
     def mechanism(self) -> str:
@@ -106,7 +107,7 @@ class Operator:
     @property
     def layout(self) -> str:
         """Order of the axes."""
-        return self._layout
+        return self._arguments["layout"]
 
     @property
     def options(self) -> dict[str, Any]:
@@ -192,6 +193,10 @@ class Operator:
             given.update(zip(names, tensors))
         like = next((given[name] for name in ("q", "x") if name in given), None)
         return given, like
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An operator is what it was made of: so it can be copied and pickled.
+        return functools.partial(Operator, self._name, **self._arguments, **self._options), ()
 
     def __repr__(self) -> str:
         return f"regard.Operator({self.mechanism!r}, layout={self.layout!r})"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import copy
 import doctest
 import importlib.util
+import pickle
 import re
 import subprocess
 import sys
@@ -55,6 +57,12 @@ def test_everything_public_is_documented() -> None:
     for name in regard.__all__:
         if name != "__version__":
             assert getattr(regard, name).__doc__, name
+
+
+def test_operators_can_be_copied_and_pickled() -> None:
+    operator = regard.Operator("smgk", causal=True, window=3, seed=5, layout="token_first", keys={"components": 3})
+    for other in (copy.deepcopy(operator), pickle.loads(pickle.dumps(operator))):
+        assert other.options == operator.options and other.layout == "token_first" and repr(other) == repr(operator)
 
 
 def test_the_package_needs_no_other() -> None:

@@ -1,0 +1,128 @@
+"""Operators as functions that autograd differentiates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..functions import take_tensors
+from ..operator import Operator
+
+PADDING = ("valid", "query_valid")
+Named = dict[str, torch.Tensor]
+
+
+def _shared(padding: Named, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...]) -> Named:
+    """Tensors by name, as DLPack takes them: without their history."""
+    return {**padding, **{name: tensor.detach() for name, tensor in zip(names, tensors)}}
+
+
+def _in_order(names: tuple[str, ...], gradients: dict[str, Any]) -> tuple[torch.Tensor | None, ...]:
+    """What a backward pass returns: nothing for operator, padding and names, then a gradient for each tensor."""
+    return (None, None, None, *(torch.from_dlpack(gradients[name]) if name in gradients else None for name in names))
+
+
+class _Kernel(torch.autograd.Function):
+    """The float32 kernels."""
+
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
+    def forward(
+        ctx: Any, operator: Operator, padding: Named, names: tuple[str, ...], *tensors: torch.Tensor
+    ) -> torch.Tensor:
+        array, saved = operator._native.forward(_shared(padding, names, tensors))
+        out = torch.from_dlpack(array)
+        ctx.names, ctx.saved = names, saved
+        # What the kernel goes back through lies in `saved`; this lets autograd notice changes in place.
+        ctx.save_for_backward(*tensors, out)
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    @torch.amp.custom_bwd(device_type="cpu")
+    def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        _ = ctx.saved_tensors
+        known = ctx.saved.differentiable
+        needed = zip(ctx.names, ctx.needs_input_grad[3:])
+        wanted = [name for name, needs in needed if needs and name in known]
+        return _in_order(ctx.names, ctx.saved.backward(grad_out.detach(), wanted))
+
+
+class _Twin(torch.autograd.Function):
+    """The float64 twins."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, operator: Operator, padding: Named, names: tuple[str, ...], *tensors: torch.Tensor
+    ) -> torch.Tensor:
+        out, _, _ = operator._native.reference(_shared(padding, names, tensors))
+        ctx.operator, ctx.padding, ctx.names = operator, padding, names
+        ctx.save_for_backward(*tensors)
+        return torch.from_dlpack(out)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        tensors = _shared(ctx.padding, ctx.names, ctx.saved_tensors)
+        _, _, gradients = ctx.operator._native.reference(tensors, grad_out.detach())
+        return _in_order(ctx.names, gradients)
+
+
+def apply(operator: Operator, **tensors: torch.Tensor | None) -> torch.Tensor:
+    """The output of an operator for tensors by name, differentiable in all that are not drawn.
+
+    ``valid [B,S]`` and ``query_valid [B,N]`` are padding, true for real tokens. Tensors are float32; where all of them are
+    float64, the slow float64 twin runs, as ``torch.autograd.gradcheck`` asks for.
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not fit together, a tensor that is missing, unknown, or on another device.
+    TypeError
+        Numbers other than float32.
+    """
+    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    padding = {name: given.pop(name) for name in PADDING if name in given}
+    wide = bool(given) and all(getattr(tensor, "dtype", None) == torch.float64 for tensor in given.values())
+    function = _Twin if wide else _Kernel
+    return function.apply(operator, padding, tuple(given), *given.values())
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor | None = None,
+    v: torch.Tensor | None = None,
+    mechanism: str = "softmax",
+    *,
+    valid: torch.Tensor | None = None,
+    query_valid: torch.Tensor | None = None,
+    **options: Any,
+) -> torch.Tensor:
+    """:func:`regard.attention` for autograd: ``q [B,H,N,D]``, ``k [B,Hk,S,D]``, ``v [B,Hk,S,Dv]`` to out ``[B,H,N,Dv]``.
+
+    Options and further tensors are those of :func:`regard.attention`, ``reference`` aside: float64 tensors run the twin.
+    """
+    tensors = take_tensors(options)
+    operator = Operator(mechanism, **options)
+    return apply(operator, q=q, k=k, v=v, valid=valid, query_valid=query_valid, **tensors)
+
+
+def router_losses(
+    x: torch.Tensor, w_gate: torch.Tensor, active: int, valid: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Balance loss and z-loss of the router of ``moa`` (arXiv 2210.05144, section 3.3), to be added to the loss of a model.
+
+    ``x [B,N,d]``, ``w_gate [d,E]``, ``valid [B,N]`` to two numbers. The balance loss is ``E sum_i f_i P_i`` with ``f`` the share
+    of experts among all choices and ``P`` the share of probability: 1 where balanced, ``E / active`` where collapsed. The z-loss
+    is the mean of the squared log-sum-exp of the logits. Usual weights are 0.01 and 0.001.
+    """
+    logits = x @ w_gate
+    logits = logits.flatten(0, -2) if valid is None else logits[valid.bool()]
+    experts = logits.shape[-1]
+    probabilities = logits.softmax(-1)
+    # Ties go to the lowest index, as in the kernels.
+    chosen = probabilities.sort(dim=-1, descending=True, stable=True).indices[:, :active]
+    shares = torch.bincount(chosen.flatten(), minlength=experts).to(logits.dtype) / chosen.numel()
+    balance = experts * (shares * probabilities.mean(0)).sum()
+    return balance, logits.logsumexp(-1).square().mean()
