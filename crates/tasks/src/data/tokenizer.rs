@@ -236,6 +236,9 @@ mod tests {
             let ids: Vec<i32> = (0..8).map(|_| stream.random_range(-5..400)).collect();
             let _ = tokenizer.decode(&ids);
         }
+        for long in ["run der ".repeat(100_000), "x".repeat(300_000), "!?".repeat(100_000), "\u{301}".repeat(100_000)] {
+            assert!(tokenizer.decode(&tokenizer.encode(&long)) == long.trim_end());
+        }
     }
 
     #[test]
