@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the package, installs it into a virtual environment outside the source tree and runs its tests.
+# Checks the Rust of the package, installs it into a virtual environment outside the source tree and runs its tests.
 # Quick when nothing changed; needs a Rust toolchain, Python 3.11 or newer and, the first time, PyPI.
 #
 # REGARD_PYTHON_VENV names the environment (default: beside the build products); one with PyTorch in it runs the tests of
@@ -28,6 +28,10 @@ if [[ ! -f "$stamp" || "$(cat "$stamp")" != "$needed" ]]; then
     "$python" -m pip install --quiet $needed
     printf '%s' "$needed" >"$stamp"
 fi
+cargo fmt --manifest-path "$here/Cargo.toml" --check
+# In a folder of its own: what a build backend sets makes cargo build everything anew.
+PYO3_PYTHON="$python" CARGO_TARGET_DIR="$CARGO_TARGET_DIR/python-lints" \
+    cargo clippy --quiet --locked --release --manifest-path "$here/Cargo.toml" -- -D warnings
 "$python" -m pip install --quiet --no-build-isolation --no-deps --force-reinstall "$here"
 # From elsewhere, so that the package under test is the one installed and not the sources beside this file.
 cd "$CARGO_TARGET_DIR"

@@ -34,8 +34,8 @@ def attention(
     q : ``[B,H,N,D]``
         Queries; with ``layout="token_first"`` ``[B,N,H,D]``.
     k : ``[B,Hk,S,D]``
-        Keys; ``[B,S,Hk,D]``. Mixtures have ``M`` keys a position, ``[B,Hk,M,S,D]``; ``[B,S,M,Hk,D]``. None for LSH, whose
-        keys are the queries.
+        Keys; ``[B,S,Hk,D]``. Mixtures have ``M`` keys a position, ``[B,Hk,M,S,D]``; ``[B,S,M,Hk,D]``. None for LSH,
+        whose keys are the queries.
     v : ``[B,Hk,S,Dv]``
         Values; ``[B,S,Hk,Dv]``. None for ``fastformer`` where values are queries.
     mechanism : str
@@ -49,8 +49,8 @@ def attention(
     reference : bool
         Runs the float64 twin: float64 in and out, slow.
     **options
-        Options of :class:`regard.Operator` (``keys__components=3``, ``support={"kind": "bigbird"}``, ``dropout=0.1``), and
-        further tensors (``bias``, ``log_prior``, ``variance``, ``shift``, ``projection``, ``w_q`` ...).
+        Options of :class:`regard.Operator` (``keys__components=3``, ``support={"kind": "bigbird"}``, ``dropout=0.1``),
+        and further tensors (``bias``, ``log_prior``, ``variance``, ``shift``, ``projection``, ``w_q`` ...).
 
     Returns
     -------
@@ -91,8 +91,8 @@ def _apply(operator: Operator, tensors: dict[str, Tensor | None], reference: boo
 def softmax(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None, **options: Any) -> Any:
     """Exact scaled dot-product attention: ``softmax_j(scale q_i.k_j + bias_ij) v_j`` in memory linear in ``N``.
 
-    ``q [B,H,N,D]``, ``k [B,Hk,S,D]``, ``v [B,Hk,S,Dv]``, ``bias [H,N,S]`` to out ``[B,H,N,Dv]``. Options: ``window``, ``scale``,
-    ``slopes`` (ALiBi), ``dropout``.
+    ``q [B,H,N,D]``, ``k [B,Hk,S,D]``, ``v [B,Hk,S,Dv]``, ``bias [H,N,S]`` to out ``[B,H,N,Dv]``. Options: ``window``,
+    ``scale``, ``slopes`` (ALiBi), ``dropout``.
     """
     if bias is not None:
         options["bias"] = bias
@@ -102,7 +102,8 @@ def softmax(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None, **op
 def gaussian(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
     """A Gaussian kernel around each key: scores ``-|q_i - k_j|^2 / (2 s)`` (arXiv 2110.08678, section 2).
 
-    ``q [B,H,N,D]``, ``k [B,Hk,S,D]``, ``v [B,Hk,S,Dv]`` to out ``[B,H,N,Dv]``. ``variance [1]`` is ``sqrt(D)`` by default.
+    ``q [B,H,N,D]``, ``k [B,Hk,S,D]``, ``v [B,Hk,S,Dv]`` to out ``[B,H,N,Dv]``. ``variance [1]`` is ``sqrt(D)`` by
+    default.
     """
     return attention(q, k, v, "gaussian", **options)
 
@@ -110,9 +111,10 @@ def gaussian(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
 def gaussian_mixture(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
     """Mixture of Gaussian keys (Transformer-MGK, arXiv 2110.08678): ``M`` keys a position with a prior.
 
-    ``q [B,H,N,D]``, ``k [B,Hk,M,S,D]``, ``v [B,Hk,S,Dv]`` to out ``[B,H,N,Dv]``; or ``k [B,Hk,S,D]`` and ``shift [Hk,M,D]``.
-    ``log_prior [H,M]`` or ``[H,M,S]`` is uniform by default, ``variance [M]`` as ``mixture.variances`` says. Options:
-    ``mixture.inference`` (``soft``, ``hard``, ``soft-em``), ``mixture.score``, ``window``, ``dropout``.
+    ``q [B,H,N,D]``, ``k [B,Hk,M,S,D]``, ``v [B,Hk,S,Dv]`` to out ``[B,H,N,Dv]``; or ``k [B,Hk,S,D]`` and
+    ``shift [Hk,M,D]``. ``log_prior [H,M]`` or ``[H,M,S]`` is uniform by default, ``variance [M]`` as
+    ``mixture.variances`` says. Options: ``mixture.inference`` (``soft``, ``hard``, ``soft-em``), ``mixture.score``,
+    ``window``, ``dropout``.
     """
     return attention(q, k, v, "mgk", **options)
 
@@ -128,8 +130,8 @@ def linear(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
 def linear_mixture(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
     """Mixture of linear keys (Transformer-MLK, arXiv 2110.08678, section 2.4).
 
-    ``q [B,H,N,D]``, ``k [B,Hk,M,S,D]`` (or ``[B,Hk,S,D]`` and ``shift [Hk,M,D]``), ``v [B,Hk,S,Dv]``, ``log_prior [H,M]`` to out
-    ``[B,H,N,Dv]``.
+    ``q [B,H,N,D]``, ``k [B,Hk,M,S,D]`` (or ``[B,Hk,S,D]`` and ``shift [Hk,M,D]``), ``v [B,Hk,S,Dv]``,
+    ``log_prior [H,M]`` to out ``[B,H,N,Dv]``.
     """
     return attention(q, k, v, "mlk", **options)
 
@@ -137,8 +139,8 @@ def linear_mixture(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
 def performer(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
     """Positive random features (Performer, Choromanski et al. 2021): an estimate of softmax, linear in ``N``.
 
-    ``q [B,H,N,D]``, ``k [B,Hk,S,D]``, ``v [B,Hk,S,Dv]`` to out ``[B,H,N,Dv]``. ``projection [rows,D]`` is drawn from ``seed`` unless
-    given. Options: ``features.kind`` (``hyperbolic``, ``plain``), ``features.rows``, ``scale``.
+    ``q [B,H,N,D]``, ``k [B,Hk,S,D]``, ``v [B,Hk,S,Dv]`` to out ``[B,H,N,Dv]``. ``projection [rows,D]`` is drawn from
+    ``seed`` unless given. Options: ``features.kind`` (``hyperbolic``, ``plain``), ``features.rows``, ``scale``.
     """
     return attention(q, k, v, "performer", **options)
 
@@ -146,8 +148,8 @@ def performer(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
 def sparse(q: Tensor, k: Tensor | None, v: Tensor, **options: Any) -> Any:
     """Softmax over the keys of a support alone.
 
-    ``q [B,H,N,D]``, ``k [B,Hk,S,D]``, ``v [B,Hk,S,Dv]`` to out ``[B,H,N,Dv]``. Options: ``support.kind`` (``local``, ``longformer``,
-    ``bigbird``, ``block``, ``smyrf``, ``lsh`` with ``k=None``) and its sizes, ``scale``, ``budget``.
+    ``q [B,H,N,D]``, ``k [B,Hk,S,D]``, ``v [B,Hk,S,Dv]`` to out ``[B,H,N,Dv]``. Options: ``support.kind`` (``local``,
+    ``longformer``, ``bigbird``, ``block``, ``smyrf``, ``lsh`` with ``k=None``) and its sizes, ``scale``, ``budget``.
     """
     return attention(q, k, v, "sparse", **options)
 
@@ -161,7 +163,9 @@ def scatterbrain(q: Tensor, k: Tensor | None, v: Tensor, **options: Any) -> Any:
     return attention(q, k, v, "scatterbrain", **options)
 
 
-def fastformer(q: Tensor, k: Tensor, v: Tensor | None = None, *, w_q: Tensor, w_k: Tensor, w_t: Tensor, **options: Any) -> Any:
+def fastformer(
+    q: Tensor, k: Tensor, v: Tensor | None = None, *, w_q: Tensor, w_k: Tensor, w_t: Tensor, **options: Any
+) -> Any:
     """Additive attention through a global query and a global key (Fastformer, arXiv 2108.09084).
 
     ``q k [B,H,N,D]``, ``v`` the same (the queries, if None), score vectors ``w_q w_k [H,D]`` (or ``[H,H*D]`` with

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .operator import Operator, Saved, Tensor, of_kind
+from ._native import Saved
+from .operator import Operator, Tensor, of_kind
 
 
 class Module:
@@ -15,8 +16,8 @@ class Module:
     operator : str or Operator
         The mechanism, by name or ready made.
     parameters : dict
-        Tensors by name of the operator's inputs: ``log_prior``, ``shift``, ``w_q`` and the like, or any other input that is
-        to stay. They are shared, not copied: an optimizer may change them in place between calls.
+        Tensors by name of the operator's inputs: ``log_prior``, ``shift``, ``w_q`` and the like, or any other input
+        that is to stay. They are shared, not copied: an optimizer may change them in place between calls.
     **options
         Those of :class:`regard.Operator`, where the mechanism is given by name.
 
@@ -32,9 +33,7 @@ class Module:
     (['k', 'q', 'v'], ['log_prior'])
     """
 
-    def __init__(
-        self, operator: str | Operator, parameters: dict[str, Tensor] | None = None, **options: Any
-    ) -> None:
+    def __init__(self, operator: str | Operator, parameters: dict[str, Tensor] | None = None, **options: Any) -> None:
         if isinstance(operator, Operator):
             if options:
                 raise TypeError(f"options {', '.join(options)} with a ready-made operator, expected them in it")

@@ -19,11 +19,12 @@ def of_kind(array: Any, like: Any) -> Any:
     """``array`` as the library of ``like`` has them, without a copy: PyTorch, NumPy, else as it is."""
     if array is None:
         return None
-    library = type(like).__module__.partition(".")[0]
-    if library == "torch":
-        return sys.modules["torch"].from_dlpack(array)
-    if library == "numpy":
-        return sys.modules["numpy"].asarray(array)
+    # Whoever has such an object has imported its library.
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None and isinstance(like, numpy.ndarray):
+        return numpy.asarray(array)
+    if torch is not None and isinstance(like, torch.Tensor):
+        return torch.from_dlpack(array)
     return array
 
 
@@ -58,8 +59,9 @@ class Operator:
     dropout_key : int
         Names the draw of the dropout: the same key, the same weights.
     layout : str
-        ``"head_first"``: ``q [B,H,N,D]``, ``k [B,Hk,S,D]`` (mixtures ``[B,Hk,M,S,D]``), ``v [B,Hk,S,Dv]``, out ``[B,H,N,Dv]``;
-        ``"token_first"``: ``q [B,N,H,D]``, ``k [B,S,Hk,D]`` (mixtures ``[B,S,M,Hk,D]``), ``v [B,S,Hk,Dv]``, out ``[B,N,H,Dv]``.
+        ``"head_first"``: ``q [B,H,N,D]``, ``k [B,Hk,S,D]`` (mixtures ``[B,Hk,M,S,D]``), ``v [B,Hk,S,Dv]``,
+        out ``[B,H,N,Dv]``; ``"token_first"``: ``q [B,N,H,D]``, ``k [B,S,Hk,D]`` (mixtures ``[B,S,M,Hk,D]``),
+        ``v [B,S,Hk,Dv]``, out ``[B,N,H,Dv]``.
     seed : int
         Draws what a call does not give: projections, directions, rotations. The same numbers as those of
         ``regard attend --seed``.
@@ -88,7 +90,7 @@ class Operator:
         **options: Any,
     ) -> None:
         self._name = mechanism
-        self._arguments = {
+        self._arguments: dict[str, Any] = {
             "layout": layout,
             "scale": scale,
             "slopes": slopes,
@@ -107,19 +109,21 @@ class Operator:
     @property
     def layout(self) -> str:
         """Order of the axes."""
-        return self._arguments["layout"]
+        layout: str = self._arguments["layout"]
+        return layout
 
     @property
     def options(self) -> dict[str, Any]:
-        """All options with their values, those of models among them; tensors may still change sizes that nobody chose."""
-        return json.loads(self._native.options_json)
+        """All options with their values, those of models among them; tensors may change sizes that nobody chose."""
+        options: dict[str, Any] = json.loads(self._native.options_json)
+        return options
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the inputs, in their order.
 
-        Variances, uniform priors and drawn tensors need not be given. Beside these every call takes ``valid`` (``[B,S]``,
-        true = real key) and ``query_valid`` (``[B,N]``), softmax takes ``bias [H,N,S]``, and ``moa`` takes ``x_kv``.
+        Variances, uniform priors and drawn tensors need not be given. Beside these every call takes ``valid [B,S]``,
+        true for real keys, and ``query_valid [B,N]``; softmax takes ``bias [H,N,S]``, and ``moa`` takes ``x_kv``.
         """
         return tuple(self._native.inputs)
 
@@ -153,8 +157,8 @@ class Operator:
     def backward(self, saved: Saved, grad_out: Tensor, wanted: Iterable[str] | None = None) -> dict[str, Any]:
         """Gradients of ``sum(out * grad_out)`` by name, of the shapes of the inputs.
 
-        Only inputs that were given and are not drawn have one; ``wanted`` names those to compute, all by default. May be
-        called more than once. Neither inputs nor output may have changed since the forward pass.
+        Only inputs that were given and are not drawn have one; ``wanted`` names those to compute, all by default. May
+        be called more than once. Neither inputs nor output may have changed since the forward pass.
         """
         names = None if wanted is None else [wanted] if isinstance(wanted, str) else list(wanted)
         gradients = saved.backward(grad_out, names)
@@ -212,8 +216,8 @@ class Decoder:
     def step(self, *tensors: Tensor, **named: Tensor) -> Any:
         """The output for the next token of every batch row, as the whole causal form would have it there.
 
-        Tensors are those of :meth:`Operator.forward` with ``N = S = 1``; parameters (priors, variances, score vectors) are
-        whole and the same at every step.
+        Tensors are those of :meth:`Operator.forward` with ``N = S = 1``; parameters (priors, variances, score vectors)
+        are whole and the same at every step.
         """
         given, like = self._operator._named(tensors, named)
         return of_kind(self._native.step(given), like)

@@ -40,6 +40,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(options::option_roots, module)?)?;
     module.add_function(wrap_pyfunction!(threads::set_threads, module)?)?;
     module.add_function(wrap_pyfunction!(threads::get_threads, module)?)?;
+    module.add_function(wrap_pyfunction!(threads::release_memory, module)?)?;
     module.add_function(wrap_pyfunction!(threads::_after_fork, module)?)?;
     Ok(())
 }

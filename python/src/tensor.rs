@@ -323,9 +323,19 @@ impl Raw {
         if start.is_aligned() && self.is_contiguous() {
             return Slice { start, len, _owner: Owner::Memory { _held: self.memory } };
         }
-        let mut copy = Vec::with_capacity(len);
-        // SAFETY: each element is a `T`, aligned or not.
-        self.for_each(|element| copy.push(unsafe { element.cast::<T>().read_unaligned() }));
+        let mut copy: Vec<T> = Vec::with_capacity(len);
+        let (count, step) = self.row();
+        let aligned = start.is_aligned() && self.strides.iter().all(|stride| stride % align_of::<T>() as isize == 0);
+        if aligned && step == size_of::<T>() as isize {
+            // Whole rows, as those of heads and tokens in another order.
+            // SAFETY: a row is `count` aligned elements of type `T`.
+            self.for_each_row(|row| {
+                copy.extend_from_slice(unsafe { std::slice::from_raw_parts(row.cast::<T>(), count) })
+            });
+        } else {
+            // SAFETY: each element is a `T`, aligned or not.
+            self.for_each(|element| copy.push(unsafe { element.cast::<T>().read_unaligned() }));
+        }
         copy.into()
     }
 
@@ -338,28 +348,31 @@ impl Raw {
             .all(|(size, (seen, expected))| *size == 1 || seen == expected)
     }
 
-    /// Calls `visit` with the address of each element, in row-major order.
-    fn for_each(&self, mut visit: impl FnMut(*const u8)) {
+    /// Calls `visit` with the address of each row along the last axis, in row-major order.
+    fn for_each_row(&self, mut visit: impl FnMut(*const u8)) {
         if self.shape.contains(&0) {
             return;
         }
-        let (row, outer) = match self.shape.split_last() {
-            Some((row, outer)) => (*row, outer),
-            None => (1, &[][..]),
-        };
-        let step = self.strides.last().copied().unwrap_or(0);
+        let outer = &self.shape[..self.shape.len().saturating_sub(1)];
         let mut index = vec![0; outer.len()];
-        let mut start = self.start;
         loop {
-            for n in 0..row {
-                visit(start.wrapping_offset(n as isize * step));
-            }
+            let offset: isize = index.iter().zip(&self.strides).map(|(i, stride)| *i as isize * stride).sum();
+            visit(self.start.wrapping_offset(offset));
             let Some(axis) = (0..outer.len()).rev().find(|&axis| index[axis] + 1 < outer[axis]) else { return };
             index[axis] += 1;
             index[axis + 1..].fill(0);
-            let offset: isize = index.iter().zip(&self.strides).map(|(i, stride)| *i as isize * stride).sum();
-            start = self.start.wrapping_offset(offset);
         }
+    }
+
+    /// Calls `visit` with the address of each element, in row-major order.
+    fn for_each(&self, mut visit: impl FnMut(*const u8)) {
+        let (count, step) = self.row();
+        self.for_each_row(|row| (0..count).for_each(|n| visit(row.wrapping_offset(n as isize * step))));
+    }
+
+    /// Elements of a row along the last axis, and the bytes between them.
+    fn row(&self) -> (usize, isize) {
+        (self.shape.last().copied().unwrap_or(1), self.strides.last().copied().unwrap_or(0))
     }
 }
 

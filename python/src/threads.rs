@@ -79,6 +79,12 @@ pub fn get_threads() -> PyResult<usize> {
     Ok(pool(&mut lock())?.current_num_threads())
 }
 
+/// Frees the scratch memory that threads keep between calls, up to 64 MiB each.
+#[pyfunction]
+pub fn release_memory(py: Python<'_>) -> PyResult<()> {
+    compute(py, regard_kernels::parallel::release_scratch)
+}
+
 /// Forgets the threads of the parent process; called in a forked child.
 #[pyfunction]
 pub fn _after_fork() {

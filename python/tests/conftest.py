@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy
 import pytest
+
 import regard
 
 GOLDEN = Path(__file__).resolve().parents[2] / "testdata" / "golden"

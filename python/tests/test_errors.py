@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy
 import pytest
-import regard
 from conftest import operator, tensors
+
+import regard
 
 GIVEN = tensors("softmax")
 Q, K, V = GIVEN.values()
@@ -84,7 +85,10 @@ def test_options_have_three_spellings() -> None:
         ({"valid": numpy.ones((2, 5), bool)}, r"tensor 'valid' has shape \[2, 5\], expected \[2, 19\]"),
         ({"valid": numpy.ones(19, bool)}, r"tensor 'valid' has shape \[19\], expected 2 axes"),
         ({"query_valid": numpy.ones((2, 5), bool)}, "tensor 'query_valid'"),
-        ({"bias": numpy.ones((1, 19, 19), numpy.float32)}, r"tensor 'bias' has shape \[1, 19, 19\], expected \[4, 19, 19\]"),
+        (
+            {"bias": numpy.ones((1, 19, 19), numpy.float32)},
+            r"tensor 'bias' has shape \[1, 19, 19\], expected \[4, 19, 19\]",
+        ),
         ({"slopes": [1.0]}, r"tensor 'slopes' has shape \[1\], expected \[4\]"),
         ({"scale": -1.0}, "scale is -1, expected a positive number"),
         ({"w_q": Q}, "tensor 'w_q' is no input of softmax under these options, which takes q, k, v"),
@@ -92,7 +96,10 @@ def test_options_have_three_spellings() -> None:
         ({"heads": 3}, "heads is 3, expected 4, as the tensors have them"),
         ({"key_value_heads": 4}, "key_value_heads is 4, expected 2, as the tensors have them"),
         ({"mechanism": "performer", "projection": numpy.ones((3, 5), numpy.float32)}, "tensor 'projection'"),
-        ({"mechanism": "performer", "projection": numpy.ones((3, 8), numpy.float32), "features__rows": 4}, "features.rows is 4"),
+        (
+            {"mechanism": "performer", "projection": numpy.ones((3, 8), numpy.float32), "features__rows": 4},
+            "features.rows is 4",
+        ),
         ({"mechanism": "performer", "features__rows": 2**40}, "a size that can be made"),
         ({"mechanism": "mgk"}, r"tensor 'k' has shape \[2, 2, 19, 8\], expected 5 axes"),
         ({"mechanism": "smgk"}, "tensor 'shift' is missing"),

@@ -6,13 +6,27 @@ from typing import Any
 
 import numpy
 import pytest
-import regard
 from conftest import GOLDEN, cases, error
 from safetensors.numpy import load_file
 
+import regard
+
 CASES = cases()
 SUPPORT = ("radius", "globals", "block", "cluster", "rounds", "bucket", "hash_values", "cyclic")
-TENSORS = ("q", "k", "v", "bias", "variance", "log_prior", "shift", "projection", "directions", "rotations", "w_q", "w_k")
+TENSORS = (
+    "q",
+    "k",
+    "v",
+    "bias",
+    "variance",
+    "log_prior",
+    "shift",
+    "projection",
+    "directions",
+    "rotations",
+    "w_q",
+    "w_k",
+)
 TENSORS += ("w_t", "x", "x_kv", "w_gate", "w_query", "w_key", "w_value", "w_out", "valid", "query_valid")
 
 
@@ -20,7 +34,9 @@ def options(case: dict[str, Any], file: dict[str, numpy.ndarray]) -> dict[str, A
     """The options of a case by the names of the package."""
     given = case["options"]
     renamed = {"keys": "keys.design", "features": "features.kind", "support": "support.kind"}
-    renamed |= {name: f"support.{name}" for name in SUPPORT} | {name: f"mixture.{name}" for name in ("inference", "score")}
+    renamed |= {name: f"support.{name}" for name in SUPPORT} | {
+        name: f"mixture.{name}" for name in ("inference", "score")
+    }
     renamed |= {name: f"fastformer.{name}" for name in ("scores", "sharing")}
     if case["mechanism"] == "moa":
         renamed = {name: f"moa.{name}" for name in ("active", "experts", "head_width", "gates")}

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy
 import pytest
-import regard
 from conftest import tensors
+
+import regard
 
 
 def address(x: Any) -> int:
@@ -153,7 +154,9 @@ def test_dlpack_of_either_version() -> None:
             return out.__dlpack__()
 
     assert address(numpy.from_dlpack(Old())) == address(out)
-    assert numpy.array_equal(numpy.asarray(regard.attention(Old(), Old(), Old())), regard.attention(*[numpy.asarray(out)] * 3))
+    assert numpy.array_equal(
+        numpy.asarray(regard.attention(Old(), Old(), Old())), regard.attention(*[numpy.asarray(out)] * 3)
+    )
     with pytest.raises(BufferError, match="stream"):
         out.__dlpack__(stream=1)
     with pytest.raises(BufferError, match="not moved"):
@@ -198,7 +201,11 @@ def test_memory_is_given_back() -> None:
         for _ in range(times):
             out, saved = attend.forward(**{name: Foreign(tensor) for name, tensor in given.items()})
             gradients = attend.backward(saved, out)
-            numpy.from_dlpack(gradients["q"]), gradients["k"].__dlpack__(), gradients["v"].__dlpack__(max_version=(1, 0))
+            (
+                numpy.from_dlpack(gradients["q"]),
+                gradients["k"].__dlpack__(),
+                gradients["v"].__dlpack__(max_version=(1, 0)),
+            )
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
     before = work(50)

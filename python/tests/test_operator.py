@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy
 import pytest
-import regard
 from conftest import OPTIONS, error, operator, tensors
+
+import regard
 
 LAYOUTS = ["head_first", "token_first"]
 

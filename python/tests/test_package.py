@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 import regard
 from regard import _native
 
@@ -49,7 +50,9 @@ def test_stubs_name_what_there_is() -> None:
             assert {member for member in members if not member.startswith("_")} == seen, name
     assert (Path(regard.__file__).parent / "py.typed").exists()
     facts = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Facts")
-    keys = [node.target.id for node in facts.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
+    keys = [
+        node.target.id for node in facts.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    ]
     assert all(list(entry) == keys for entry in regard.mechanisms())
 
 

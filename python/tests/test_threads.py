@@ -9,8 +9,9 @@ import time
 
 import numpy
 import pytest
-import regard
 from conftest import tensors
+
+import regard
 
 
 def long_work() -> tuple[numpy.ndarray, ...]:
@@ -62,7 +63,7 @@ def test_threads_compute_at_the_same_time() -> None:
 
 
 def test_a_decoder_is_used_by_one_thread() -> None:
-    q, k, v = (numpy.random.default_rng(0).standard_normal((3, 64, 8, 1, 64), dtype=numpy.float32))
+    q, k, v = numpy.random.default_rng(0).standard_normal((3, 64, 8, 1, 64), dtype=numpy.float32)
     decoder = regard.Operator("softmax", causal=True).decoder()
     refused: list[Exception] = []
     steps: list[int] = []
@@ -94,6 +95,13 @@ def test_number_of_threads() -> None:
             regard.set_threads(bad)
     with pytest.raises(TypeError):
         regard.set_threads("two")  # type: ignore[arg-type]
+
+
+def test_scratch_memory_is_released() -> None:
+    given = tensors("mgk", tokens=300)
+    expected = regard.attention(**given, mechanism="mgk")
+    regard.release_memory()
+    assert numpy.array_equal(regard.attention(**given, mechanism="mgk"), expected)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy
 import pytest
-import regard
 from conftest import GOLDEN, NAMES, OPTIONS, operator, tensors
 from safetensors.numpy import load_file
+
+import regard
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
@@ -278,7 +279,9 @@ def test_a_model_learns_as_with_the_attention_of_pytorch() -> None:
 
 
 @pytest.mark.skipif("moa" not in NAMES, reason="no mixture of heads")
-@pytest.mark.parametrize("name", ["moa_k1", "moa_k2", "moa_k2_padding", "moa_kE", "moa_balanced", "moa_collapsed", "moa_ties"])
+@pytest.mark.parametrize(
+    "name", ["moa_k1", "moa_k2", "moa_k2_padding", "moa_kE", "moa_balanced", "moa_collapsed", "moa_ties"]
+)
 def test_losses_of_the_router(name: str) -> None:
     file = {key: torch.tensor(x) for key, x in load_file(GOLDEN / f"{name}.safetensors").items()}
     x, w_gate = file["x"].requires_grad_(), file["w_gate"].requires_grad_()

@@ -1,7 +1,8 @@
 """Mechanisms as functions and modules of PyTorch, for tensors in the memory of the processor.
 
-Tensors pass through DLPack without a copy; the backward passes are those of the kernels. Autograd has them as it has its
-own operators: an error where a tensor was changed in place between the passes, float32 under autocast, no second derivative.
+Tensors pass through DLPack without a copy; the backward passes are those of the kernels. Autograd has them as it has
+its own operators: an error where a tensor was changed in place between the passes, float32 under autocast, no second
+derivative.
 """
 
 try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from ..functions import take_tensors
 from ..operator import Operator
@@ -20,7 +21,7 @@ def _shared(padding: Named, names: tuple[str, ...], tensors: tuple[torch.Tensor,
 
 def _in_order(names: tuple[str, ...], gradients: dict[str, Any]) -> tuple[torch.Tensor | None, ...]:
     """What a backward pass returns: nothing for operator, padding and names, then a gradient for each tensor."""
-    return (None, None, None, *(torch.from_dlpack(gradients[name]) if name in gradients else None for name in names))
+    return (None, None, None, *(from_dlpack(gradients[name]) if name in gradients else None for name in names))
 
 
 class _Kernel(torch.autograd.Function):
@@ -32,7 +33,7 @@ class _Kernel(torch.autograd.Function):
         ctx: Any, operator: Operator, padding: Named, names: tuple[str, ...], *tensors: torch.Tensor
     ) -> torch.Tensor:
         array, saved = operator._native.forward(_shared(padding, names, tensors))
-        out = torch.from_dlpack(array)
+        out = from_dlpack(array)
         ctx.names, ctx.saved = names, saved
         # What the kernel goes back through lies in `saved`; this lets autograd notice changes in place.
         ctx.save_for_backward(*tensors, out)
@@ -59,7 +60,7 @@ class _Twin(torch.autograd.Function):
         out, _, _ = operator._native.reference(_shared(padding, names, tensors))
         ctx.operator, ctx.padding, ctx.names = operator, padding, names
         ctx.save_for_backward(*tensors)
-        return torch.from_dlpack(out)
+        return from_dlpack(out)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -72,8 +73,8 @@ class _Twin(torch.autograd.Function):
 def apply(operator: Operator, **tensors: torch.Tensor | None) -> torch.Tensor:
     """The output of an operator for tensors by name, differentiable in all that are not drawn.
 
-    ``valid [B,S]`` and ``query_valid [B,N]`` are padding, true for real tokens. Tensors are float32; where all of them are
-    float64, the slow float64 twin runs, as ``torch.autograd.gradcheck`` asks for.
+    ``valid [B,S]`` and ``query_valid [B,N]`` are padding, true for real tokens. Tensors are float32; where all of them
+    are float64, the slow float64 twin runs, as ``torch.autograd.gradcheck`` asks for.
 
     Raises
     ------
@@ -86,7 +87,8 @@ def apply(operator: Operator, **tensors: torch.Tensor | None) -> torch.Tensor:
     padding = {name: given.pop(name) for name in PADDING if name in given}
     wide = bool(given) and all(getattr(tensor, "dtype", None) == torch.float64 for tensor in given.values())
     function = _Twin if wide else _Kernel
-    return function.apply(operator, padding, tuple(given), *given.values())
+    out: torch.Tensor = function.apply(operator, padding, tuple(given), *given.values())
+    return out
 
 
 def attention(
@@ -99,9 +101,12 @@ def attention(
     query_valid: torch.Tensor | None = None,
     **options: Any,
 ) -> torch.Tensor:
-    """:func:`regard.attention` for autograd: ``q [B,H,N,D]``, ``k [B,Hk,S,D]``, ``v [B,Hk,S,Dv]`` to out ``[B,H,N,Dv]``.
+    """:func:`regard.attention` for autograd.
 
-    Options and further tensors are those of :func:`regard.attention`, ``reference`` aside: float64 tensors run the twin.
+    ``q [B,H,N,D]``, ``k [B,Hk,S,D]``, ``v [B,Hk,S,Dv]`` to out ``[B,H,N,Dv]``.
+
+    Options and further tensors are those of :func:`regard.attention`, ``reference`` aside: float64 tensors run the
+    twin.
     """
     tensors = take_tensors(options)
     operator = Operator(mechanism, **options)
@@ -111,11 +116,11 @@ def attention(
 def router_losses(
     x: torch.Tensor, w_gate: torch.Tensor, active: int, valid: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Balance loss and z-loss of the router of ``moa`` (arXiv 2210.05144, section 3.3), to be added to the loss of a model.
+    """Balance loss and z-loss of the router of ``moa`` (arXiv 2210.05144, section 3.3), for the loss of a model.
 
-    ``x [B,N,d]``, ``w_gate [d,E]``, ``valid [B,N]`` to two numbers. The balance loss is ``E sum_i f_i P_i`` with ``f`` the share
-    of experts among all choices and ``P`` the share of probability: 1 where balanced, ``E / active`` where collapsed. The z-loss
-    is the mean of the squared log-sum-exp of the logits. Usual weights are 0.01 and 0.001.
+    ``x [B,N,d]``, ``w_gate [d,E]``, ``valid [B,N]`` to two numbers. The balance loss is ``E sum_i f_i P_i`` with ``f``
+    the share of experts among all choices and ``P`` the share of probability: 1 where balanced, ``E / active`` where
+    collapsed. The z-loss is the mean of the squared log-sum-exp of the logits. Usual weights are 0.01 and 0.001.
     """
     logits = x @ w_gate
     logits = logits.flatten(0, -2) if valid is None else logits[valid.bool()]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.dlpack import from_dlpack
 
 from ..operator import Operator
 from .functions import apply
@@ -20,10 +21,10 @@ DRAWN = ("projection", "directions")
 class MultiheadAttention(nn.Module):
     """Projections around any mechanism: tokens ``[B,N,embed_dim]`` to tokens ``[B,N,embed_dim]``.
 
-    ``q_proj``, ``k_proj``, ``v_proj`` and ``out_proj`` are ``nn.Linear`` of PyTorch, what lies between is ours, and tokens are never
-    transposed. Further parameters have the names of the operator's inputs: ``log_prior [H,M]`` and ``shift [Hk,M,D]`` of
-    mixtures; ``w_q``, ``w_k`` and the output transform ``w_t`` of Fastformer, which has no ``out_proj``; all of ``moa``, which has no
-    projections of PyTorch and no biases.
+    ``q_proj``, ``k_proj``, ``v_proj`` and ``out_proj`` are ``nn.Linear`` of PyTorch, what lies between is ours, and
+    tokens are never transposed. Further parameters have the names of the operator's inputs: ``log_prior [H,M]`` and
+    ``shift [Hk,M,D]`` of mixtures; ``w_q``, ``w_k`` and the output transform ``w_t`` of Fastformer, which has no
+    ``out_proj``; all of ``moa``, which has no projections of PyTorch and no biases.
 
     Parameters
     ----------
@@ -40,7 +41,8 @@ class MultiheadAttention(nn.Module):
     dropout : float
         Dropout on attention weights while training, from PyTorch's generator.
     **options
-        Options of :class:`regard.Operator` but ``layout``: ``causal``, ``window``, ``scale``, ``seed``, ``keys__components`` ...
+        Options of :class:`regard.Operator` but ``layout``: ``causal``, ``window``, ``scale``, ``seed``,
+        ``keys__components`` ...
 
     Raises
     ------
@@ -89,8 +91,8 @@ class MultiheadAttention(nn.Module):
         mechanism, mixture = self.operator.mechanism, chosen["mixture"]
         if mechanism == "mgk" and (mixture["inference"] == "soft-em" or mixture["prior"] == "per-position"):
             raise ValueError(
-                "a prior per position belongs to one length, expected mixture.prior 'tied' and mixture.inference 'soft' or "
-                "'hard'; regard.torch.apply takes any prior"
+                "a prior per position belongs to one length, expected mixture.prior 'tied' and mixture.inference "
+                "'soft' or 'hard'; regard.torch.apply takes any prior"
             )
         if mechanism == "fastformer" and chosen["fastformer"]["sharing"] == "head-wise":
             raise ValueError("fastformer.sharing is 'head-wise', expected 'query-value' or 'none'")
@@ -141,7 +143,7 @@ class MultiheadAttention(nn.Module):
         tensors = {name: token for name in ("q", "k", "v") if name in self.operator.inputs}
         _, saved = self.operator.forward(**tensors)
         for name in names:
-            self.register_buffer(name, torch.from_dlpack(saved.draws[name]))
+            self.register_buffer(name, from_dlpack(saved.draws[name]))
         self._parameter_names += names
 
     def reset_parameters(self) -> None:
@@ -171,7 +173,7 @@ class MultiheadAttention(nn.Module):
         """``mixture.variances`` in numbers."""
         chosen, root = self.operator.options["mixture"]["variances"], math.sqrt(self.head_dim)
         if not isinstance(chosen, str):
-            return chosen
+            return [float(variance) for variance in chosen]
         second = {"paper": root, "paper-1-3": 3 * root, "released-lm": root / 3}[chosen]
         return [root, *[second] * (self.components - 1)]
 
@@ -184,10 +186,11 @@ class MultiheadAttention(nn.Module):
         valid: torch.Tensor | None = None,
         query_valid: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Attention of ``query [B,N,embed_dim]`` to ``key [B,S,embed_dim]`` (the queries, if None): ``[B,N,embed_dim]``.
+        """Attention of ``query [B,N,embed_dim]`` to ``key [B,S,embed_dim]`` (the queries, if None):
+        ``[B,N,embed_dim]``.
 
-        ``value [B,S,embed_dim]`` is ``key`` if None. ``valid [B,S]`` is true for real keys and ``query_valid [B,N]`` for real
-        queries; mind that ``key_padding_mask`` of ``nn.MultiheadAttention`` is the opposite.
+        ``value [B,S,embed_dim]`` is ``key`` if None. ``valid [B,S]`` is true for real keys and ``query_valid [B,N]``
+        for real queries; mind that ``key_padding_mask`` of ``nn.MultiheadAttention`` is the opposite.
         """
         tensors: dict[str, torch.Tensor | None] = {name: getattr(self, name) for name in self._parameter_names}
         if self.log_variance is not None:
@@ -205,7 +208,8 @@ class MultiheadAttention(nn.Module):
             tensors["v"] = self._project("v", value, (self.key_value_heads,))
         out = apply(self._now(), valid=valid, query_valid=query_valid, **tensors)
         if self.out_proj is not None:
-            return self.out_proj(out.flatten(-2))
+            joined: torch.Tensor = self.out_proj(out.flatten(-2))
+            return joined
         return out if self.b_t is None else out + self.b_t
 
     def _project(self, name: str, tokens: torch.Tensor, heads: tuple[int, ...]) -> torch.Tensor | None:
