@@ -12,6 +12,10 @@ const NEAR: usize = 12_288;
 /// From this many rows on it pays to turn a right-hand side whose columns lie side by side.
 const TURN: usize = 8;
 
+/// So few rows use a right-hand side too little to pay for a copy, while a few of its columns fit into the first cache.
+const FEW: usize = 16;
+const FEW_DEEP: usize = 128;
+
 thread_local! {
     static TURNED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
@@ -74,20 +78,17 @@ pub fn product(
     if m == 0 || n == 0 {
         return;
     }
-    if k * n <= NEAR {
-        if b.column == 1 {
-            return simd::tile_product((m, n, k), alpha, a, b, write, dst, stride);
-        }
-        if b.row == 1 && m >= TURN {
-            // An odd number of cache lines a row, so that rows do not fall on the same few places of the cache.
-            let row = (n.div_ceil(simd::LANES) | 1) * simd::LANES;
-            let mut turned = TURNED.take();
-            turned.resize(turned.len().max(k * row), 0.0);
-            simd::transpose(b.transposed(), (n, k), &mut turned, row);
-            simd::tile_product((m, n, k), alpha, a, Matrix::rows(&turned, row), write, dst, stride);
-            TURNED.replace(turned);
-            return;
-        }
+    if b.column == 1 && (k * n <= NEAR || m <= FEW && k <= FEW_DEEP) {
+        return simd::tile_product((m, n, k), alpha, a, b, write, dst, stride);
+    }
+    if b.row == 1 && k * n <= NEAR && m >= TURN {
+        let row = simd::row_stride(n);
+        let mut turned = TURNED.take();
+        turned.resize(turned.len().max(k * row), 0.0);
+        simd::transpose(b.transposed(), (n, k), &mut turned, row);
+        simd::tile_product((m, n, k), alpha, a, Matrix::rows(&turned, row), write, dst, stride);
+        TURNED.replace(turned);
+        return;
     }
     // SAFETY: all three matrices lie within their slices as just checked, rows of `dst` do not overlap, and `dst` is
     // borrowed mutably, so it is neither operand.

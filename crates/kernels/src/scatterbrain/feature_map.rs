@@ -79,6 +79,61 @@ impl<'a> FeatureMap<'a> {
         );
     }
 
+    /// The same from columns and as columns: `x [D,n]` and `logs [m,n]`, both in rows of `stride`, a multiple of
+    /// [`simd::LANES`]; what lies behind the columns is overwritten.
+    pub fn log_columns(&self, x: &[f32], n: usize, logs: &mut [f32], stride: usize) {
+        let (width, rows, m) = (self.width, self.rows(), self.count());
+        let whole = n.next_multiple_of(simd::LANES);
+        if self.kind == FeatureKind::Elu {
+            simd::vectorize(
+                #[inline(always)]
+                || {
+                    for (logs, x) in logs[..m * stride].chunks_exact_mut(stride).zip(x.chunks_exact(stride)) {
+                        for (l, &x) in logs[..whole].iter_mut().zip(x) {
+                            let above = simd::log2(1.0 + if x > 0.0 { x } else { 0.0 });
+                            *l = if x > 0.0 { above } else { x * LOG2_E };
+                        }
+                    }
+                },
+            );
+            return;
+        }
+        let w = Matrix::rows(self.projection, width);
+        // Without regard to the number of keys, so that it leaves no trace in the bits.
+        let factor = self.scale.sqrt() * LOG2_E;
+        simd::tile_product((rows, n, width), factor, w, Matrix::rows(x, stride), Write::Over, logs, stride);
+        let (half, norm) = (0.5 * self.scale * LOG2_E, 0.5 * (m as f32).log2());
+        let hyperbolic = self.kind == FeatureKind::Hyperbolic;
+        let (ups, downs) = logs[..m * stride].split_at_mut(rows * stride);
+        simd::vectorize(
+            #[inline(always)]
+            || {
+                for start in (0..whole).step_by(simd::LANES) {
+                    let block = |row: usize| row * stride + start..row * stride + start + simd::LANES;
+                    let squares = sum_rows(width, |d, sum| {
+                        for (sum, &x) in sum.iter_mut().zip(&x[block(d)]) {
+                            *sum = x.mul_add(x, *sum);
+                        }
+                    });
+                    let lowered = squares.map(|square| half.mul_add(square, norm));
+                    if hyperbolic {
+                        for a in 0..rows {
+                            let both = downs[block(a)].iter_mut().zip(&ups[block(a)]);
+                            for ((down, &up), lowered) in both.zip(&lowered) {
+                                *down = -up - lowered;
+                            }
+                        }
+                    }
+                    for a in 0..rows {
+                        for (up, lowered) in ups[block(a)].iter_mut().zip(&lowered) {
+                            *up -= lowered;
+                        }
+                    }
+                }
+            },
+        );
+    }
+
     /// Adds to `grad_x [n,D]` what gradients `slopes [n,m]` of the natural logarithms of the features come to; overwrites
     /// the slopes.
     pub fn pull(&self, slopes: &mut [f32], x: Matrix, n: usize, grad_x: &mut [f32], stride: usize) {
@@ -113,6 +168,74 @@ impl<'a> FeatureMap<'a> {
         let w = Matrix::rows(self.projection, width);
         product((n, width, rows), scale.sqrt(), Matrix::rows(slopes, m), w, Write::Add, grad_x, stride);
     }
+
+    /// The same with slopes as columns, `[m,n]` in rows of `stride`, a multiple of [`simd::LANES`]; `totals [stride]` is
+    /// lent.
+    pub fn pull_columns(
+        &self,
+        (slopes, stride, n): (&mut [f32], usize, usize),
+        x: Matrix,
+        totals: &mut [f32],
+        grad_x: &mut [f32],
+    ) {
+        let (width, m, rows) = (self.width, self.count(), self.rows());
+        if self.kind == FeatureKind::Elu {
+            for j in 0..n {
+                let grad = &mut grad_x[j * width..(j + 1) * width];
+                for (d, (grad, &x)) in grad.iter_mut().zip(&x.data[j * x.row..]).enumerate() {
+                    let slope = slopes[d * stride + j];
+                    *grad += if x > 0.0 { slope / (1.0 + x) } else { slope };
+                }
+            }
+            return;
+        }
+        let hyperbolic = self.kind == FeatureKind::Hyperbolic;
+        let whole = n.next_multiple_of(simd::LANES);
+        let scale = self.scale;
+        simd::vectorize(
+            #[inline(always)]
+            || {
+                for start in (0..whole).step_by(simd::LANES) {
+                    let sums = sum_rows(m, |a, sum| {
+                        for (sum, &slope) in sum.iter_mut().zip(&slopes[a * stride + start..][..simd::LANES]) {
+                            *sum += slope;
+                        }
+                    });
+                    totals[start..start + simd::LANES].copy_from_slice(&sums.map(|sum| -scale * sum));
+                }
+                for ((grad, x), &total) in grad_x.chunks_exact_mut(width).zip(x.data.chunks(x.row)).zip(&totals[..n]) {
+                    simd::add_scaled(grad, total, &x[..width]);
+                }
+                if hyperbolic {
+                    let (ups, downs) = slopes[..m * stride].split_at_mut(rows * stride);
+                    for (up, down) in ups.chunks_exact_mut(stride).zip(downs.chunks_exact(stride)) {
+                        simd::add_scaled(&mut up[..whole], -1.0, &down[..whole]);
+                    }
+                }
+            },
+        );
+        let w = Matrix::rows(self.projection, width);
+        let slopes = Matrix::rows(slopes, stride).transposed();
+        product((n, width, rows), scale.sqrt(), slopes, w, Write::Add, grad_x, width);
+    }
+}
+
+/// Adds up `count` rows of one vector each in four runs, which lose fewer digits than one and do not wait for each other;
+/// `add(row, sum)` adds one.
+#[inline(always)]
+fn sum_rows(count: usize, add: impl Fn(usize, &mut [f32; simd::LANES])) -> [f32; simd::LANES] {
+    const RUNS: usize = 4;
+    let mut sums = [[0.0f32; simd::LANES]; RUNS];
+    let whole = count / RUNS * RUNS;
+    for row in (0..whole).step_by(RUNS) {
+        for (run, sum) in sums.iter_mut().enumerate() {
+            add(row + run, sum);
+        }
+    }
+    for row in whole..count {
+        add(row, &mut sums[row - whole]);
+    }
+    std::array::from_fn(|lane| (sums[0][lane] + sums[1][lane]) + (sums[2][lane] + sums[3][lane]))
 }
 
 /// `log2 sum_a 2^(x_a + y_a)`: the logarithm of a product of features from theirs.

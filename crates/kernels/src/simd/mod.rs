@@ -18,6 +18,12 @@ pub use transpose::transpose;
 /// Floats that loops handle at a time: one AVX-512 register, two of AVX2, four of NEON.
 pub const LANES: usize = 16;
 
+/// Floats between rows of `n` numbers each: whole vectors, and an odd number of them, so that the same column of many rows
+/// does not fall on the same few places of a cache.
+pub fn row_stride(n: usize) -> usize {
+    (n.div_ceil(LANES) | 1) * LANES
+}
+
 /// Runs `body` compiled for the widest vectors of this processor. `body` and all it calls must be `#[inline(always)]`.
 #[inline(always)]
 pub fn vectorize<R>(body: impl FnOnce() -> R) -> R {
@@ -88,6 +94,22 @@ pub fn tree(mut lanes: [f32; LANES]) -> f32 {
         width /= 2;
     }
     lanes[0]
+}
+
+/// Sum of the elements.
+#[inline(always)]
+pub fn total(values: &[f32]) -> f32 {
+    let mut lanes = [0.0f32; LANES];
+    let (blocks, rest) = values.as_chunks::<LANES>();
+    for block in blocks {
+        for (lane, &value) in lanes.iter_mut().zip(block) {
+            *lane += value;
+        }
+    }
+    for (lane, &value) in lanes.iter_mut().zip(rest) {
+        *lane += value;
+    }
+    tree(lanes)
 }
 
 /// Largest element; negative infinity of none. NaN is passed over.

@@ -18,12 +18,20 @@ pub fn prefetch<T>(data: &[T], rows: &Rows, i: usize) {
 /// Asks the processor for these elements, where it has such an instruction.
 #[inline(always)]
 pub(super) fn fetch<T>(elements: &[T]) {
-    #[cfg(target_arch = "x86_64")]
     for line in elements.chunks(64 / size_of::<T>()) {
+        fetch_line(line.as_ptr());
+    }
+}
+
+/// Asks the processor for the cache line of an address, which need not be that of anything.
+#[inline(always)]
+pub(super) fn fetch_line<T>(address: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint, without effect on any value; the address lies within the slice.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+        // SAFETY: a hint, without effect on any value; where there is no memory nothing happens.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = elements;
+    let _ = address;
 }

@@ -2,6 +2,7 @@
 
 use pulp::{MemMask, Simd, WithSimd};
 
+use super::prefetch::fetch_line;
 use crate::gemm::{Matrix, Write};
 
 /// `dst (=|+=) alpha a b` with `a [m,k]`, `b [k,n]` whose rows lie side by side (`b.column == 1`), `dst [m,n]` in rows of
@@ -27,6 +28,12 @@ pub fn tile_product(
         pulp::Arch::new().dispatch(Product { sizes, alpha, a, b, write, dst, stride });
     }
 }
+
+/// Floats of a cache line.
+const LINE: usize = 16;
+
+/// Rows of a block that one pointer serves.
+const HALF: usize = 6;
 
 /// Arguments of [`tile_product`], checked.
 struct Product<'a> {
@@ -117,23 +124,44 @@ impl Product<'_> {
         // SAFETY: the caller's promise; each matrix lies within its slice from the first to the last element used, and
         // the last vector of a row is masked to the columns that there are.
         unsafe {
-            let mut a = self.a.data.as_ptr().add(row * self.a.row);
+            // Two pointers, so that the distances of the rows from one of them are few.
+            let mut upper = self.a.data.as_ptr().add(row * self.a.row);
+            let mut lower = upper.wrapping_add(HALF * self.a.row);
             let mut b = self.b.data.as_ptr().add(start);
-            for l in 0..self.sizes.2 {
-                let mut columns = [simd.splat_f32s(0.0); VECTORS];
-                for v in 0..VECTORS - 1 {
-                    columns[v] = b.add(v * S::F32_LANES).cast::<S::f32s>().read_unaligned();
-                }
-                columns[VECTORS - 1] = simd.mask_load_ptr_f32s(mask, b.wrapping_add((VECTORS - 1) * S::F32_LANES));
-                for r in 0..ROWS {
-                    let x = simd.splat_f32s(*a.add(r * self.a.row));
-                    for v in 0..VECTORS {
-                        sums[r][v] = simd.mul_add_e_f32s(x, columns[v], sums[r][v]);
+            // What the next block reads of `a`, and the first block of `b`, may come from far away.
+            let next = row + 2 * ROWS <= self.sizes.0 && self.a.column == 1;
+            let mut rest = self.sizes.2;
+            while rest > 0 {
+                let steps = rest.min(LINE);
+                rest -= steps;
+                if next {
+                    for r in ROWS..2 * ROWS {
+                        fetch_line(upper.wrapping_add(r * self.a.row));
                     }
                 }
-                if l + 1 < self.sizes.2 {
-                    a = a.add(self.a.column);
-                    b = b.add(self.b.row);
+                if row == 0 && rest > 0 {
+                    for l in 0..rest.min(LINE) {
+                        for v in 0..(VECTORS * S::F32_LANES).div_ceil(LINE) {
+                            fetch_line(b.wrapping_add((LINE + l) * self.b.row + v * LINE));
+                        }
+                    }
+                }
+                for _ in 0..steps {
+                    let mut columns = [simd.splat_f32s(0.0); VECTORS];
+                    for v in 0..VECTORS - 1 {
+                        columns[v] = b.add(v * S::F32_LANES).cast::<S::f32s>().read_unaligned();
+                    }
+                    columns[VECTORS - 1] = simd.mask_load_ptr_f32s(mask, b.wrapping_add((VECTORS - 1) * S::F32_LANES));
+                    for r in 0..ROWS {
+                        let a = if r < HALF { upper.add(r * self.a.row) } else { lower.add((r - HALF) * self.a.row) };
+                        let x = simd.splat_f32s(*a);
+                        for v in 0..VECTORS {
+                            sums[r][v] = simd.mul_add_e_f32s(x, columns[v], sums[r][v]);
+                        }
+                    }
+                    upper = upper.wrapping_add(self.a.column);
+                    lower = lower.wrapping_add(self.a.column);
+                    b = b.wrapping_add(self.b.row);
                 }
             }
             let alpha = simd.splat_f32s(self.alpha);

@@ -1,5 +1,6 @@
 //! Rows to columns.
 
+use super::prefetch::fetch_line;
 use crate::gemm::Matrix;
 
 /// Rows and columns of a block that is transposed at a time.
@@ -21,6 +22,11 @@ pub fn transpose(src: Matrix, (rows, columns): (usize, usize), dst: &mut [f32], 
                 || {
                     for i in (0..whole_rows).step_by(BLOCK) {
                         for c in (0..whole_columns).step_by(BLOCK) {
+                            // A page of rows is read in a few blocks: too few to foresee the next page from.
+                            for row in 0..BLOCK {
+                                let ahead = (i + 2 * BLOCK + row) * src.row + c;
+                                fetch_line(src.data.as_ptr().wrapping_add(ahead));
+                            }
                             let dst = &mut dst[c * stride + i..];
                             avx512(v4, &src.data[i * src.row + c..], src.row, dst, stride);
                         }

@@ -38,7 +38,8 @@ impl Stream {
     fn sum(&mut self, problem: &super::Problem, shape: StateShape, key: &[f32], value: &[f32], logs: &mut [f32]) {
         let Some(map) = problem.features else { return };
         map.logs(Matrix::rows(key, key.len()), 1, logs);
-        shape.absorb(&mut self.state, logs, Matrix::rows(value, value.len()), &mut vec![0.0; shape.features], |_| true);
+        let values = Matrix::rows(value, value.len());
+        shape.absorb(&mut self.state, (logs, 1, 1), values, &mut vec![0.0; shape.features], None);
     }
 }
 

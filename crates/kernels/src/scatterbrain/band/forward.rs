@@ -21,11 +21,15 @@ pub(super) struct Tile<'s> {
     /// Queries of the tile, and keys of its hull.
     pub queries: Range<usize>,
     pub hull: Range<usize>,
-    /// Row maxima, to base 2.
+    /// What columns of the hull are to each row.
+    pub parts: &'s [Parts],
+    /// Row maxima to base 2, rounded up.
     pub tops: &'s mut [f32],
     /// Log features of the queries, then features `2^(l - top)`, `[n,m]`, 0 in rows without features.
     pub phi: &'s mut [f32],
-    /// Scores to base 2, then exact weights, on the support; `[n,hull]`.
+    /// Length of the rows over the hull: a whole number of vectors.
+    pub stride: usize,
+    /// Scores to base 2, then weights, `[n,hull]`; scores are formed on the support alone.
     pub x: &'s mut [f32],
     /// Products of features, `[n,hull]`; formed in the columns of [`Corners`] alone.
     pub g: &'s mut [f32],
@@ -63,26 +67,19 @@ impl Band<'_> {
         saved: &[Disjoint<f32>; 3],
     ) {
         let shape = self.problem.shape;
-        let (m, values, hull) = (self.state.features, shape.value_width, self.hull_len());
-        let [k, v, k_columns, phi, phi_columns, outside, running] = self.span_scratch().sizes();
-        let sizes = [
-            k,
-            v,
-            k_columns,
-            phi,
-            phi_columns,
-            outside,
-            running,
-            shape.group() * super::SPAN * m,
-            self.tile * hull,
-            self.tile * hull,
-            self.tile * values,
-        ];
+        let (m, values, stride) = (self.state.features, shape.value_width, self.hull_stride());
+        let [k, v, k_columns, phi_columns, outside, segments] = self.span_scratch().sizes();
+        let logs = shape.group() * super::SPAN * m;
+        let weights = self.tile * stride;
+        let sizes = [k, v, k_columns, phi_columns, outside, segments, logs, weights, weights, self.tile * values];
         with_scratch(sizes.iter().sum(), |scratch| {
-            let [k, v, k_columns, phi, phi_columns, outside, running, logs, x, g, sums] = split(scratch, sizes);
-            let near = self.load((b, hk, span), kept, [k, v, k_columns, phi, phi_columns, outside, running]);
+            let [k, v, k_columns, phi_columns, outside, segments, logs, x, g, sums] = split(scratch, sizes);
+            let near = self.load((b, hk, span), kept, [k, v, k_columns, phi_columns, outside, segments]);
             self.query_logs((b, hk, span), logs);
+            let mut parts = Vec::with_capacity(self.tile);
             for (t, queries) in self.tiles(span).enumerate() {
+                let hull = self.hull(queries.clone());
+                self.part(b, &queries, &hull, &mut parts);
                 let outside = &near.outside[t * self.state.sums().min(near.outside.len())..];
                 for h in hk * shape.group()..(hk + 1) * shape.group() {
                     let start = (b * shape.heads + h) * shape.queries + queries.start;
@@ -90,35 +87,61 @@ impl Band<'_> {
                     let [lse, tops, inverses] = saved.each_ref().map(|x| unsafe { x.range(start, queries.len()) });
                     let mut tile = Tile {
                         queries: queries.clone(),
-                        hull: self.hull(queries.clone()),
+                        hull: hull.clone(),
+                        parts: &parts,
                         tops,
                         phi: self.tile_logs(&queries, h % shape.group(), logs),
+                        stride,
                         x,
                         g,
                     };
                     self.score(&mut tile, (b, h), &near, true);
                     self.weigh(&mut tile, outside, lse);
                     self.sum(&tile, &near, outside, sums);
-                    let rows = shape.out_rows(b, h);
-                    for (i, (lse, inverse)) in lse.iter_mut().zip(inverses).enumerate() {
-                        let total = *lse;
-                        let features = self.has_features(b, queries.start + i);
-                        *inverse = if total > 0.0 { 1.0 / total } else { 0.0 };
-                        *lse = if total > 0.0 { (tile.tops[i] + total.log2()) * LN_2 } else { f32::NEG_INFINITY };
-                        // SAFETY: this row of this head is this task's.
-                        let row = unsafe { out.row(&rows, queries.start + i) };
-                        for (y, &x) in row.iter_mut().zip(&sums[i * values..]) {
-                            *y = x * *inverse;
-                        }
-                        // NaN counts as lost too.
-                        let held = total > LEAST;
-                        if features && !held {
-                            *inverse = -1.0;
-                        }
-                    }
+                    self.divide(&tile, (b, h), sums, out, (lse, inverses));
                 }
             }
         });
+    }
+
+    /// Writes the sums of a tile over their denominators, which come in `lse`, and what is saved of them.
+    fn divide(
+        &self,
+        tile: &Tile,
+        (b, h): (usize, usize),
+        sums: &[f32],
+        out: &Disjoint<f32>,
+        (lse, inverses): (&mut [f32], &mut [f32]),
+    ) {
+        let (rows, values) = (self.problem.shape.out_rows(b, h), self.state.values);
+        simd::vectorize(
+            #[inline(always)]
+            || {
+                for (inverse, &total) in inverses.iter_mut().zip(&*lse) {
+                    *inverse = if total > 0.0 { 1.0 / total } else { 0.0 };
+                }
+                for (t, &inverse) in inverses.iter().enumerate() {
+                    // SAFETY: this row of this head is this task's.
+                    let row = unsafe { out.row(&rows, tile.queries.start + t) };
+                    for (y, &x) in row.iter_mut().zip(&sums[t * values..(t + 1) * values]) {
+                        *y = x * inverse;
+                    }
+                }
+                for (t, total) in lse.iter().enumerate() {
+                    // NaN counts as lost too.
+                    let held = *total > LEAST;
+                    if !held && tile.parts[t].features {
+                        inverses[t] = -1.0;
+                    }
+                }
+                for (lse, &top) in lse.iter_mut().zip(&*tile.tops) {
+                    let total = *lse;
+                    // Totals below the normal numbers count as lost, or are 0.
+                    let log = (top + simd::log2(total)) * LN_2;
+                    *lse = if total > 0.0 { log } else { f32::NEG_INFINITY };
+                }
+            },
+        );
     }
 
     /// Log features of the queries of a span, for each query head of key head `hk`.
@@ -137,56 +160,81 @@ impl Band<'_> {
         &mut logs[(g * super::SPAN + queries.start % super::SPAN) * m..][..queries.len() * m]
     }
 
-    /// Columns of the hull of `queries` where some row needs features.
-    pub(super) fn corners(&self, queries: &Range<usize>, hull: &Range<usize>) -> Corners {
-        let len = hull.len();
-        if self.state.features == 0 {
-            return Corners([0..0, 0..0]);
-        }
-        if self.radius.is_none() || self.problem.naive {
-            return Corners([0..len, 0..0]);
-        }
-        let column = |key: usize| key.clamp(hull.start, hull.end) - hull.start;
-        let left = column(self.support(queries.end - 1).start);
-        let right = if self.looks_ahead() { column(self.support(queries.start).end) } else { len };
-        if left >= right { Corners([0..len, 0..0]) } else { Corners([0..left, right..len]) }
+    /// What columns of the hull of a tile are to each of its rows.
+    pub(super) fn part(&self, b: usize, queries: &Range<usize>, hull: &Range<usize>, parts: &mut Vec<Parts>) {
+        let featured = self.state.features > 0;
+        parts.clear();
+        parts.extend(queries.clone().map(|i| Parts {
+            support: self.columns(self.support(i), hull),
+            seen: if featured { self.columns(self.visible(i), hull).end } else { 0 },
+            features: self.has_features(b, i),
+        }));
     }
 
-    /// Scores of the hull, row maxima (found anew, or given), query features, and their products in the corners.
+    /// Columns of the hull where some of rows `group` need features.
+    pub(super) fn corners(&self, tile: &Tile, group: &Range<usize>) -> Corners {
+        let (first, last) = (&tile.parts[group.start], &tile.parts[group.end - 1]);
+        let end = last.seen;
+        if self.radius.is_none() || self.problem.naive {
+            return Corners([0..end, 0..0]);
+        }
+        let left = last.support.start;
+        let right = if self.looks_ahead() { first.support.end } else { end };
+        if left >= right { Corners([0..end, 0..0]) } else { Corners([0..left.min(end), right.min(end)..end]) }
+    }
+
+    /// Rows of a tile that go together where only the columns that they need are formed.
+    pub(super) fn groups(&self, tile: &Tile) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (n, rows) = (tile.queries.len(), self.group);
+        (0..n).step_by(rows).map(move |start| start..(start + rows).min(n))
+    }
+
+    /// Columns of the supports of rows `group` of a tile.
+    pub(super) fn group_columns(&self, tile: &Tile, group: &Range<usize>) -> Range<usize> {
+        let (first, last) = (&tile.parts[group.start].support, &tile.parts[group.end - 1].support);
+        first.start..last.end.max(first.start)
+    }
+
+    /// Scores of the support, row maxima (found anew, or given), query features, and their products in the corners.
     pub(super) fn score(&self, tile: &mut Tile, (b, h): (usize, usize), near: &Span, find_tops: bool) {
         let shape = self.problem.shape;
-        let (n, len, m) = (tile.queries.len(), tile.hull.len(), self.state.features);
+        let (n, stride, m) = (tile.queries.len(), tile.stride, self.state.features);
         let rows = shape.query_rows(b, h).slice(tile.queries.start, n);
-        let q = Matrix::rows(&self.problem.q[rows.offset..], rows.stride);
         let first = tile.hull.start.saturating_sub(near.keys.start);
-        if self.radius.is_some() && len > 0 {
-            let k = Matrix::rows(&near.k_columns[first..], near.keys.len());
+        if self.radius.is_some() {
             let factor = self.problem.scale * LOG2_E;
-            product((n, len, shape.head_width), factor, q, k, Write::Over, tile.x, len);
+            for group in self.groups(tile) {
+                let columns = self.group_columns(tile, &group);
+                if columns.is_empty() {
+                    continue;
+                }
+                let q = Matrix::rows(&self.problem.q[rows.start(group.start)..], rows.stride);
+                let k = Matrix::rows(&near.k_columns[first + columns.start..], near.stride);
+                let x = &mut tile.x[group.start * stride + columns.start..];
+                product((group.len(), columns.len(), shape.head_width), factor, q, k, Write::Over, x, stride);
+            }
         }
-        let valid = self.problem.mask.valid_row(b);
+        let valid = self.valid(b, &tile.hull);
         simd::vectorize(
             #[inline(always)]
             || {
                 for t in 0..n {
-                    let i = tile.queries.start + t;
-                    let support = self.columns(self.support(i), &tile.hull);
-                    let row = &mut tile.x[t * len..(t + 1) * len];
+                    let Parts { support, features, .. } = tile.parts[t].clone();
+                    let row = &mut tile.x[t * stride..(t + 1) * stride];
                     if let Some(valid) = valid {
-                        for (x, &real) in row[support.clone()].iter_mut().zip(&valid[tile.hull.start + support.start..])
-                        {
+                        for (x, &real) in row[support.clone()].iter_mut().zip(&valid[support.clone()]) {
                             *x = if real == 0 { f32::NEG_INFINITY } else { *x };
                         }
                     }
                     let phi = &mut tile.phi[t * m..(t + 1) * m];
-                    let features = self.has_features(b, i);
                     if find_tops {
-                        let mut top = simd::max(&row[support]);
+                        let mut top = largest(row, &support);
                         if features {
                             let features = largest_sum(phi, near.scales);
                             top = if features > top { features } else { top };
                         }
-                        tile.tops[t] = if top == f32::NEG_INFINITY { 0.0 } else { top };
+                        // Whole, like the scales.
+                        tile.tops[t] = if top == f32::NEG_INFINITY { 0.0 } else { top.ceil() };
                     }
                     let top = tile.tops[t];
                     if features {
@@ -199,11 +247,17 @@ impl Band<'_> {
                 }
             },
         );
-        for columns in self.corners(&tile.queries, &tile.hull).0 {
-            if !columns.is_empty() {
-                let right = Matrix::rows(&near.phi_columns[first + columns.start..], near.keys.len());
-                let left = Matrix::rows(tile.phi, m);
-                product((n, columns.len(), m), 1.0, left, right, Write::Over, &mut tile.g[columns.start..], len);
+        if m == 0 {
+            return;
+        }
+        for group in self.groups(tile) {
+            for columns in self.corners(tile, &group).0 {
+                if !columns.is_empty() {
+                    let right = Matrix::rows(&near.phi_columns[first + columns.start..], near.stride);
+                    let left = Matrix::rows(&tile.phi[group.start * m..], m);
+                    let g = &mut tile.g[group.start * stride + columns.start..];
+                    product((group.len(), columns.len(), m), 1.0, left, right, Write::Over, g, stride);
+                }
             }
         }
     }
@@ -218,38 +272,17 @@ impl Band<'_> {
     /// Turns scores into weights relative to the row maxima, those off the support included; `totals` gets their sums and
     /// those of what lies outside.
     fn weigh(&self, tile: &mut Tile, outside: &[f32], totals: &mut [f32]) {
-        let (n, len, m) = (tile.queries.len(), tile.hull.len(), self.state.features);
+        let (stride, m) = (tile.stride, self.state.features);
         let naive = self.problem.naive && m > 0;
         simd::vectorize(
             #[inline(always)]
             || {
-                for t in 0..n {
-                    let i = tile.queries.start + t;
-                    let support = self.columns(self.support(i), &tile.hull);
-                    let seen = self.columns(self.visible(i), &tile.hull);
-                    let (row, g) = (&mut tile.x[t * len..(t + 1) * len], &tile.g[t * len..]);
-                    let top = tile.tops[t];
-                    let mut total = exponentials(&mut row[support.clone()], top);
-                    row[seen.end..].fill(0.0);
+                for (t, total) in totals.iter_mut().enumerate() {
+                    let (row, g) = (&mut tile.x[t * stride..][..stride], &tile.g[t * stride..][..stride]);
+                    *total = tile.parts[t].weigh(row, g, tile.tops[t], naive);
                     if m > 0 {
-                        for part in [0..support.start.min(seen.end), support.end..seen.end] {
-                            if part.start < part.end {
-                                row[part.clone()].copy_from_slice(&g[part.clone()]);
-                                total += simd::sum(part.len(), |j| g[part.start + j]);
-                            }
-                        }
-                        if naive {
-                            for j in support.clone() {
-                                row[j] += g[j];
-                            }
-                            total += simd::sum(support.len(), |j| g[support.start + j]);
-                        }
-                        total += simd::dot(&tile.phi[t * m..(t + 1) * m], &outside[..m]);
-                    } else {
-                        row[..support.start].fill(0.0);
-                        row[support.end..].fill(0.0);
+                        *total += simd::dot(&tile.phi[t * m..(t + 1) * m], &outside[..m]);
                     }
-                    totals[t] = total;
                 }
             },
         );
@@ -258,40 +291,103 @@ impl Band<'_> {
     /// Sums of values under the weights of a tile.
     fn sum(&self, tile: &Tile, near: &Span, outside: &[f32], sums: &mut [f32]) {
         let (n, len, m, values) = (tile.queries.len(), tile.hull.len(), self.state.features, self.state.values);
-        let mut write = Write::Over;
+        let first = tile.hull.start.saturating_sub(near.keys.start);
+        if m == 0 {
+            for group in self.groups(tile) {
+                let columns = self.group_columns(tile, &group);
+                let sums = &mut sums[group.start * values..group.end * values];
+                if columns.is_empty() {
+                    sums.fill(0.0);
+                    continue;
+                }
+                let v = Matrix { data: &near.v.data[(first + columns.start) * near.v.row..], ..near.v };
+                let weights = Matrix::rows(&tile.x[group.start * tile.stride + columns.start..], tile.stride);
+                product((group.len(), values, columns.len()), 1.0, weights, v, Write::Over, sums, values);
+            }
+            return;
+        }
+        let s = Matrix::rows(&outside[m..], values);
+        product((n, values, m), 1.0, Matrix::rows(tile.phi, m), s, Write::Over, sums, values);
         if len > 0 {
-            let first = tile.hull.start - near.keys.start;
             let v = Matrix { data: &near.v.data[first * near.v.row..], ..near.v };
-            product((n, values, len), 1.0, Matrix::rows(tile.x, len), v, write, sums, values);
-            write = Write::Add;
-        }
-        if m > 0 {
-            let s = Matrix::rows(&outside[m..], values);
-            product((n, values, m), 1.0, Matrix::rows(tile.phi, m), s, write, sums, values);
-            write = Write::Add;
-        }
-        if write == Write::Over {
-            sums[..n * values].fill(0.0);
+            product((n, values, len), 1.0, Matrix::rows(tile.x, tile.stride), v, Write::Add, sums, values);
         }
     }
 }
 
-/// `x = 2^(x - top)`; returns the sum.
+/// Columns of a row over its hull: its support, and where what it sees ends.
+#[derive(Clone, Debug)]
+pub(super) struct Parts {
+    pub support: Range<usize>,
+    /// 0 without features, which alone give weight to what is off the support.
+    pub seen: usize,
+    /// Whether features give the row any weight, in the hull or outside it.
+    pub features: bool,
+}
+
+impl Parts {
+    /// Whether a column is in the support, and whether it is seen beside it.
+    #[inline(always)]
+    pub(super) fn of(&self, column: usize) -> (bool, bool) {
+        let (column, start) = (column as u32, self.support.start as u32);
+        let inside = column.wrapping_sub(start) < self.support.len() as u32;
+        (inside, !inside & (column < self.seen as u32))
+    }
+
+    /// Turns the scores `x` of a row into weights relative to `2^top`, by the products of features `g` beside the support, and
+    /// with `naive` on it too; returns their sum.
+    #[inline(always)]
+    fn weigh(&self, x: &mut [f32], g: &[f32], top: f32, naive: bool) -> f32 {
+        let mut lanes = [0.0f32; simd::LANES];
+        let (blocks, _) = x.as_chunks_mut::<{ simd::LANES }>();
+        let (products, _) = g.as_chunks::<{ simd::LANES }>();
+        for (n, (x, g)) in blocks.iter_mut().zip(products).enumerate() {
+            let start = n * simd::LANES;
+            let exact = start < self.support.end && start + simd::LANES > self.support.start;
+            for lane in 0..simd::LANES {
+                let (inside, beside) = self.of(start + lane);
+                let mut weight = if beside { g[lane] } else { 0.0 };
+                if exact {
+                    let own = simd::exp2(x[lane] - top) + if naive { g[lane] } else { 0.0 };
+                    weight = if inside { own } else { weight };
+                }
+                x[lane] = weight;
+                lanes[lane] += weight;
+            }
+        }
+        simd::tree(lanes)
+    }
+}
+
+/// Largest of a part of a row.
 #[inline(always)]
-pub(super) fn exponentials(x: &mut [f32], top: f32) -> f32 {
-    let mut lanes = [0.0f32; simd::LANES];
-    let (blocks, rest) = x.as_chunks_mut::<{ simd::LANES }>();
-    for block in blocks {
-        for (lane, x) in lanes.iter_mut().zip(block) {
-            *x = simd::exp2(*x - top);
-            *lane += *x;
+fn largest(row: &[f32], part: &Range<usize>) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; simd::LANES];
+    let (blocks, _) = row.as_chunks::<{ simd::LANES }>();
+    let first = part.start / simd::LANES;
+    let end = part.end.div_ceil(simd::LANES).max(first);
+    for (n, block) in blocks[first..end].iter().enumerate() {
+        let start = (first + n) * simd::LANES;
+        for lane in 0..simd::LANES {
+            let inside = ((start + lane) as u32).wrapping_sub(part.start as u32) < part.len() as u32;
+            let above = inside & (block[lane] > lanes[lane]);
+            lanes[lane] = if above { block[lane] } else { lanes[lane] };
         }
     }
-    for (lane, x) in lanes.iter_mut().zip(rest) {
-        *x = simd::exp2(*x - top);
-        *lane += *x;
+    largest_lane(lanes)
+}
+
+/// Largest of the lanes, by halves.
+#[inline(always)]
+fn largest_lane(mut lanes: [f32; simd::LANES]) -> f32 {
+    let mut width = simd::LANES / 2;
+    while width > 0 {
+        for lane in 0..width {
+            lanes[lane] = if lanes[lane + width] > lanes[lane] { lanes[lane + width] } else { lanes[lane] };
+        }
+        width /= 2;
     }
-    simd::tree(lanes)
+    lanes[0]
 }
 
 /// Largest `x_a + y_a`.
@@ -310,5 +406,5 @@ fn largest_sum(x: &[f32], y: &[f32]) -> f32 {
         let sum = x + y;
         *lane = if sum > *lane { sum } else { *lane };
     }
-    simd::max(&lanes)
+    largest_lane(lanes)
 }

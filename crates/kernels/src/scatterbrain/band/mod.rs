@@ -13,13 +13,14 @@ mod backward;
 mod decode;
 mod direct;
 mod forward;
+mod given;
 mod span;
 mod states;
 
 use std::ops::Range;
 
 use super::{Grads, Problem, RowScales};
-use crate::{Mask, tiled::Scores};
+use crate::{Mask, simd, tiled::Scores};
 pub(crate) use decode::Ring;
 use states::StateShape;
 
@@ -39,9 +40,13 @@ pub(super) struct Band<'a> {
     near: Mask,
     /// Queries of a tile.
     tile: usize,
+    /// Rows of a tile that go together in products of which each row needs a part alone.
+    group: usize,
     state: StateShape,
     /// Runs of keys that no border of a span's hull cuts.
     atoms: Vec<Range<usize>>,
+    /// Most segments of a span.
+    segments: usize,
     /// Of each batch row, how many keys before each position are real.
     real_before: Option<Vec<u32>>,
 }
@@ -58,9 +63,22 @@ impl<'a> Band<'a> {
         let near = Mask { causal: mask.causal, window: Some(radius.unwrap_or(0)), ..Mask::none() };
         let features = problem.features.map_or(0, |features| features.count());
         let state = StateShape { features, values: problem.shape.value_width };
-        let mut band = Self { problem: *problem, radius, near, tile, state, atoms: Vec::new(), real_before: None };
+        // Within a quarter of the tile supports differ little; with a wide one the hull differs little from them.
+        let group = if radius.is_none_or(|radius| radius <= tile) { tile / 4 } else { tile };
+        let mut band = Self {
+            problem: *problem,
+            radius,
+            near,
+            tile,
+            group,
+            state,
+            atoms: Vec::new(),
+            segments: 0,
+            real_before: None,
+        };
         if features > 0 {
             band.atoms = band.cut();
+            band.segments = (0..band.spans()).map(|span| band.segments(span).len()).max().unwrap_or(0);
             band.real_before = mask.valid.as_ref().map(|valid| {
                 let rows = (0..valid.batch()).map(|b| valid.row(b));
                 rows.flat_map(|row| {
@@ -105,6 +123,11 @@ impl<'a> Band<'a> {
             None if self.near.causal => self.tile.min(keys),
             None => 0,
         }
+    }
+
+    /// Length of rows over a hull: whole vectors.
+    fn hull_stride(&self) -> usize {
+        self.hull_len().next_multiple_of(simd::LANES)
     }
 
     /// The hull of a whole span.

@@ -2,13 +2,10 @@
 
 use std::ops::Range;
 
-use super::{
-    Band,
-    states::{exponentiate, raise_to},
-};
+use super::{Band, states::exponentiate};
 use crate::{
     Rows,
-    gemm::{Matrix, transpose},
+    gemm::{Matrix, Write},
     parallel::{Disjoint, for_each, split, with_scratch, with_shared},
     simd,
 };
@@ -22,13 +19,13 @@ pub(super) struct Span<'s> {
     pub keys: Range<usize>,
     pub k: Matrix<'s>,
     pub v: Matrix<'s>,
-    /// The keys as columns, `[D,keys]`: products with tiles of queries run up to twice as fast with these.
+    /// Length of the rows of columns.
+    pub stride: usize,
+    /// The keys as columns, `[D,keys]`.
     pub k_columns: &'s [f32],
     /// Scales of the features, `[m]`.
     pub scales: &'s [f32],
-    /// Features of the keys at these scales, `[keys,m]`.
-    pub phi: &'s [f32],
-    /// The same as columns, `[m,keys]`.
+    /// Features of the keys at these scales as columns, `[m,keys]`.
     pub phi_columns: &'s [f32],
     /// Of each tile, the sums over all visible keys outside its hull, at these scales.
     pub outside: &'s [f32],
@@ -39,15 +36,16 @@ pub(super) struct Span<'s> {
 pub(super) struct SpanScratch {
     pub k: usize,
     pub v: usize,
-    pub phi: usize,
+    pub k_columns: usize,
+    pub phi_columns: usize,
     pub outside: usize,
-    pub running: usize,
+    pub segments: usize,
 }
 
 impl SpanScratch {
     /// In the order in which [`Band::load`] takes them.
-    pub(super) fn sizes(&self) -> [usize; 7] {
-        [self.k, self.v, self.k, self.phi, self.phi, self.outside, self.running]
+    pub(super) fn sizes(&self) -> [usize; 6] {
+        [self.k, self.v, self.k_columns, self.phi_columns, self.outside, self.segments]
     }
 }
 
@@ -74,6 +72,11 @@ impl Band<'_> {
     #[inline(always)]
     pub(super) fn real(&self, b: usize, j: usize) -> bool {
         self.problem.mask.valid_row(b).is_none_or(|row| row[j] != 0)
+    }
+
+    /// Which of `keys` are real, where some are padding.
+    pub(super) fn valid(&self, b: usize, keys: &Range<usize>) -> Option<&[u8]> {
+        self.problem.mask.valid_row(b).map(|row| &row[keys.clone()])
     }
 
     /// Rows `keys`, in place, or copied to `buffer` where some are padding, whose rows become 0, or lie far apart.
@@ -124,17 +127,19 @@ impl Band<'_> {
             let total = unsafe { shared.range(task * len, len) };
             state.clear(total);
             let all = self.atoms[atom].clone();
-            let sizes = [CHUNK * shape.head_width, CHUNK * m, CHUNK * shape.value_width, m];
+            let stride = simd::row_stride(CHUNK);
+            let (width, values) = (shape.head_width, shape.value_width);
+            let sizes = [CHUNK * width, CHUNK * values, width * stride, m * stride, m];
             with_scratch(sizes.iter().sum(), |scratch| {
-                let [k, phi, v, risen] = split(scratch, sizes);
+                let [k, v, k_columns, phi, risen] = split(scratch, sizes);
                 for start in all.clone().step_by(CHUNK) {
                     let keys = start..(start + CHUNK).min(all.end);
                     let n = keys.len();
-                    let phi = &mut phi[..n * m];
-                    let real = |j: usize| self.real(b, start + j);
-                    map.logs(self.rows((self.problem.k, shape.key_rows(b, hk, 0)), b, keys.clone(), k), n, phi);
-                    let values = self.rows((self.problem.v, shape.value_rows(b, hk)), b, keys, v);
-                    state.absorb(total, phi, values, risen, real);
+                    let k = self.rows((self.problem.k, shape.key_rows(b, hk, 0)), b, keys.clone(), k);
+                    let v = self.rows((self.problem.v, shape.value_rows(b, hk)), b, keys.clone(), v);
+                    simd::transpose(k, (n, width), k_columns, stride);
+                    map.log_columns(k_columns, n, phi, stride);
+                    state.absorb(total, (phi, stride, n), v, risen, self.valid(b, &keys));
                 }
             });
         });
@@ -162,7 +167,7 @@ impl Band<'_> {
                 let reach = self.reach(span);
                 let end = if self.looks_ahead() { self.problem.shape.keys } else { reach.end };
                 while scaled < self.atoms.len() && self.atoms[scaled].end <= end {
-                    raise_to(&mut scales, &atom(scaled)[..m], |_| true);
+                    scales.iter_mut().zip(atom(scaled)).for_each(|(scale, &of_atom)| *scale = scale.max(of_atom));
                     scaled += 1;
                 }
                 while merged < self.atoms.len() && self.atoms[merged].end <= reach.start {
@@ -198,12 +203,14 @@ impl Band<'_> {
         };
         let tiles = super::SPAN.div_ceil(self.tile);
         let sums = if state.features == 0 { 0 } else { state.sums() };
+        let stride = simd::row_stride(keys);
         SpanScratch {
             k: keys * shape.head_width,
             v: keys * shape.value_width,
-            phi: keys * state.features,
+            k_columns: shape.head_width * stride,
+            phi_columns: state.features * stride,
             outside: tiles * sums,
-            running: sums,
+            segments: self.segments * sums,
         }
     }
 
@@ -212,58 +219,101 @@ impl Band<'_> {
         &'s self,
         (b, hk, span): (usize, usize, usize),
         kept: &'s [f32],
-        [k, v, k_columns, phi, phi_columns, outside, running]: [&'s mut [f32]; 7],
+        [k, v, k_columns, phi_columns, outside, segments]: [&'s mut [f32]; 6],
     ) -> Span<'s> {
-        let (shape, state) = (self.problem.shape, self.state);
+        let shape = self.problem.shape;
         let keys = self.reach(span);
-        let (n, m) = (keys.len(), state.features);
+        let n = keys.len();
+        let stride = simd::row_stride(n);
         let k = self.rows((self.problem.k, shape.key_rows(b, hk, 0)), b, keys.clone(), k);
         let v = self.rows((self.problem.v, shape.value_rows(b, hk)), b, keys.clone(), v);
-        if self.radius.is_some() {
-            transpose(k, (n, shape.head_width), k_columns);
-        }
-        let (scales, sums) = kept.split_at(m);
-        let Some(map) = self.problem.features else {
-            return Span { keys, k, v, k_columns, scales, phi, phi_columns, outside };
-        };
-        let phi = &mut phi[..n * m];
-        if n > 0 {
-            map.logs(k, n, phi);
-            exponentiate(phi, scales, |j| self.real(b, keys.start + j));
-            transpose(Matrix::rows(phi, m), (n, m), phi_columns);
-        }
-        let add = |sums: &mut [f32], range: Range<usize>| {
-            if !range.is_empty() {
-                let (first, count) = (range.start - keys.start, range.len());
-                let values = Matrix { data: &v.data[first * v.row..], ..v };
-                state.add(sums, &phi[first * m..], values, count);
+        simd::transpose(k, (n, shape.head_width), k_columns, stride);
+        let scales = &kept[..self.state.features];
+        if let Some(map) = self.problem.features {
+            if n > 0 {
+                map.log_columns(k_columns, n, phi_columns, stride);
+                exponentiate((phi_columns, stride, n), scales, self.valid(b, &keys));
             }
-        };
-        let len = state.sums();
+            self.sum_outside(span, &kept[self.state.features..], (phi_columns, stride), v, outside, segments);
+        }
+        Span { keys, k, v, stride, k_columns, scales, phi_columns, outside }
+    }
+
+    /// Cuts the keys of a span at the borders of the hulls of its tiles, and of atoms.
+    pub(super) fn segments(&self, span: usize) -> Vec<Range<usize>> {
+        let keys = self.reach(span);
+        let hulls = self.tiles(span).map(|queries| self.hull(queries));
+        let first = self.atoms.partition_point(|atom| atom.start < keys.start);
+        let atoms = self.atoms[first..].iter().map(|atom| atom.start).take_while(|&start| start < keys.end);
+        let borders = hulls.flat_map(|hull| [hull.start, hull.end]).map(|border| border.clamp(keys.start, keys.end));
+        let mut cuts: Vec<usize> = borders.chain(atoms).chain([keys.start, keys.end]).collect();
+        cuts.sort_unstable();
+        cuts.dedup();
+        cuts.windows(2).map(|pair| pair[0]..pair[1]).collect()
+    }
+
+    /// Of each tile of a span, the sums over all visible keys outside its hull: those before and behind the span's, `around`,
+    /// and those between. Every key is summed once.
+    fn sum_outside(
+        &self,
+        span: usize,
+        around: &[f32],
+        (phi, stride): (&[f32], usize),
+        v: Matrix,
+        outside: &mut [f32],
+        sums: &mut [f32],
+    ) {
+        let (state, len) = (self.state, self.state.sums());
+        let keys = self.reach(span);
+        let segments = self.segments(span);
+        let (tiles, mut hulls) = (self.tiles(span).len(), self.tiles(span).map(|queries| self.hull(queries)));
+        let first = hulls.next().expect("a span has queries");
+        let last = hulls.next_back().unwrap_or(first.clone());
+        for (segment, sums) in segments.iter().zip(sums.chunks_exact_mut(len)) {
+            if segment.end <= last.start || self.looks_ahead() && segment.start >= first.end {
+                let at = segment.start - keys.start;
+                let values = Matrix { data: &v.data[at * v.row..], ..v };
+                state.sum(sums, Matrix::rows(&phi[at..], stride), values, segment.len(), Write::Over);
+            }
+        }
+        let sums = |n: usize| &sums[n * len..(n + 1) * len];
+        let (before, behind) = around.split_at(len);
         if self.looks_ahead() {
-            running.copy_from_slice(&sums[len..]);
-            let mut end = keys.end;
+            let mut next = segments.len();
             for (tile, queries) in self.tiles(span).enumerate().rev() {
                 let hull = self.hull(queries);
-                add(running, hull.end.max(keys.start)..end);
-                end = hull.end.max(keys.start).min(end);
-                outside[tile * len..(tile + 1) * len].copy_from_slice(running);
+                if tile + 1 == tiles {
+                    outside[tile * len..(tile + 1) * len].copy_from_slice(behind);
+                } else {
+                    outside.copy_within((tile + 1) * len..(tile + 2) * len, tile * len);
+                }
+                while next > 0 && segments[next - 1].start >= hull.end {
+                    next -= 1;
+                    add(&mut outside[tile * len..(tile + 1) * len], sums(next));
+                }
             }
         } else {
-            outside.fill(0.0);
+            outside[..tiles * len].fill(0.0);
         }
-        running.copy_from_slice(&sums[..len]);
-        let mut start = keys.start;
+        let mut running = before.to_vec();
+        let mut next = 0;
         for (tile, queries) in self.tiles(span).enumerate() {
             let hull = self.hull(queries);
-            add(running, start..hull.start.max(start));
-            start = hull.start.max(start);
-            for (total, &sum) in outside[tile * len..(tile + 1) * len].iter_mut().zip(&*running) {
-                *total += sum;
+            while next < segments.len() && segments[next].end <= hull.start {
+                add(&mut running, sums(next));
+                next += 1;
             }
+            add(&mut outside[tile * len..(tile + 1) * len], &running);
         }
-        Span { keys, k, v, k_columns, scales, phi, phi_columns, outside }
     }
+}
+
+/// `to += from`.
+fn add(to: &mut [f32], from: &[f32]) {
+    simd::vectorize(
+        #[inline(always)]
+        || simd::add_scaled(to, 1.0, from),
+    );
 }
 
 /// Keys that the hull of a span has more than that of a tile.

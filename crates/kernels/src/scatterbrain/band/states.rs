@@ -35,39 +35,37 @@ impl StateShape {
         sums.fill(0.0);
     }
 
-    /// Adds the keys with features `phi [n,m]`, at the scales of the sums, and these values.
-    pub fn add(&self, sums: &mut [f32], phi: &[f32], values: Matrix, n: usize) {
+    /// Sums of `n` keys by their features `phi [m,n]`, at the scales of the sums, and their values.
+    pub fn sum(&self, sums: &mut [f32], phi: Matrix, values: Matrix, n: usize, write: Write) {
         let (z, s) = sums.split_at_mut(self.features);
         simd::vectorize(
             #[inline(always)]
             || {
-                for row in phi[..n * self.features].chunks_exact(self.features) {
-                    for (z, &f) in z.iter_mut().zip(row) {
-                        *z += f;
-                    }
+                for (a, z) in z.iter_mut().enumerate() {
+                    let total = simd::total(&phi.data[a * phi.row..][..n]);
+                    *z = if write == Write::Add { *z + total } else { total };
                 }
             },
         );
-        let phi = Matrix::rows(phi, self.features).transposed();
-        product((self.features, self.values, n), 1.0, phi, values, Write::Add, s, self.values);
+        product((self.features, self.values, n), 1.0, phi, values, write, s, self.values);
     }
 
-    /// Adds `n` keys by their log features `[n,m]`, which become features, and their values to a whole state; `risen [m]` is
-    /// lent.
+    /// Adds `n` keys by their log features `[m,n]` in rows of `stride`, which become features, and their values to a whole
+    /// state; `risen [m]` is lent, and `valid` tells padding.
     pub fn absorb(
         &self,
         state: &mut [f32],
-        logs: &mut [f32],
+        (logs, stride, n): (&mut [f32], usize, usize),
         values: Matrix,
         risen: &mut [f32],
-        real: impl Fn(usize) -> bool + Copy,
+        valid: Option<&[u8]>,
     ) {
         let (scales, sums) = state.split_at_mut(self.features);
         risen.copy_from_slice(scales);
-        raise_to(risen, logs, real);
+        raise_to(risen, (logs, stride, n), valid);
         self.raise(scales, risen, sums);
-        exponentiate(logs, scales, real);
-        self.add(sums, logs, values, logs.len() / self.features);
+        exponentiate((logs, stride, n), scales, valid);
+        self.sum(sums, Matrix::rows(logs, stride), values, n, Write::Add);
     }
 
     /// Adds `from` to `to`.
@@ -112,36 +110,45 @@ impl StateShape {
     }
 }
 
-/// Largest log feature of each column over the real rows: `scales_a = max(scales_a, logs_ja)`.
-pub(super) fn raise_to(scales: &mut [f32], logs: &[f32], real: impl Fn(usize) -> bool) {
-    let m = scales.len();
+/// Raises the scale of each feature to at least its logarithms over the real keys, for `logs [m,n]` in rows of a stride.
+///
+/// Scales are whole, so that they can be added to logarithms of hundreds without rounding them once more.
+fn raise_to(scales: &mut [f32], (logs, stride, n): (&[f32], usize, usize), valid: Option<&[u8]>) {
     simd::vectorize(
         #[inline(always)]
         || {
-            for (j, row) in logs.chunks_exact(m).enumerate() {
-                if real(j) {
-                    for (scale, &l) in scales.iter_mut().zip(row) {
-                        *scale = if l > *scale { l } else { *scale };
-                    }
-                }
+            for (a, scale) in scales.iter_mut().enumerate() {
+                let row = &logs[a * stride..][..n];
+                let top = match valid {
+                    None => simd::max(row),
+                    Some(valid) => row
+                        .iter()
+                        .zip(valid)
+                        .fold(f32::NEG_INFINITY, |top, (&l, &real)| if real != 0 && l > top { l } else { top }),
+                };
+                let top = top.ceil();
+                *scale = if top > *scale { top } else { *scale };
             }
         },
     );
 }
 
-/// Turns log features into features at these scales, those of padded rows into 0.
-pub(super) fn exponentiate(logs: &mut [f32], scales: &[f32], real: impl Fn(usize) -> bool) {
-    let m = scales.len();
+/// Turns log features `[m,n]` into features at these scales, those of padded keys into 0.
+pub(super) fn exponentiate((logs, stride, n): (&mut [f32], usize, usize), scales: &[f32], valid: Option<&[u8]>) {
+    // Whole vectors, where the rows hold them.
+    let whole = n.next_multiple_of(simd::LANES).min(stride);
     simd::vectorize(
         #[inline(always)]
         || {
-            for (j, row) in logs.chunks_exact_mut(m).enumerate() {
-                if real(j) {
-                    for (l, &scale) in row.iter_mut().zip(scales) {
-                        *l = simd::exp2(*l - scale);
+            for (a, &scale) in scales.iter().enumerate() {
+                let row = &mut logs[a * stride..][..whole];
+                for l in row.iter_mut() {
+                    *l = simd::exp2(*l - scale);
+                }
+                if let Some(valid) = valid {
+                    for (l, &real) in row.iter_mut().zip(&valid[..n]) {
+                        *l = if real == 0 { 0.0 } else { *l };
                     }
-                } else {
-                    row.fill(0.0);
                 }
             }
         },

@@ -1,0 +1,309 @@
+//! What queries give to the keys outside their hulls, and what these keys make of it.
+
+use std::ops::Range;
+
+use super::{Band, RowScales, span::CHUNK, states::exponentiate};
+use crate::{
+    gemm::{Matrix, Write, product},
+    parallel::{Disjoint, for_each, split, with_scratch},
+    simd,
+};
+
+/// The output, its gradient, and the denominators.
+#[derive(Clone, Copy)]
+pub(super) struct Output<'a> {
+    pub out: &'a [f32],
+    pub grad: &'a [f32],
+    pub scales: &'a RowScales,
+}
+
+impl Band<'_> {
+    /// What every span gives to the keys outside its hull, `[B,Hk,spans,sums]`, at its scales in `spans`.
+    pub(super) fn give(&self, spans: &[f32], output: Output, given: &mut [f32]) {
+        let (shape, m) = (self.problem.shape, self.state.features);
+        let map = self.problem.features.expect("features");
+        let given = Disjoint::new(given);
+        for_each(self.streams() * self.spans(), |task| {
+            let (b, rest) = (task / (self.spans() * shape.key_heads), task % (self.spans() * shape.key_heads));
+            let (span, hk) = (rest / shape.key_heads, rest % shape.key_heads);
+            let number = (b * shape.key_heads + hk) * self.spans() + span;
+            let scales = &spans[number * self.kept()..][..m];
+            // SAFETY: the state of this span is this task's.
+            let state = unsafe { given.range(number * self.state.sums(), self.state.sums()) };
+            state.fill(0.0);
+            let all = self.span(span);
+            let sizes = [CHUNK * m, CHUNK * self.state.values, CHUNK];
+            with_scratch(sizes.iter().sum(), |scratch| {
+                let [phi, grad, delta] = split(scratch, sizes);
+                for h in hk * shape.group()..(hk + 1) * shape.group() {
+                    for start in all.clone().step_by(CHUNK) {
+                        let queries = start..(start + CHUNK).min(all.end);
+                        let n = queries.len();
+                        let rows = shape.query_rows(b, h).slice(start, n);
+                        map.logs(Matrix::rows(&self.problem.q[rows.offset..], rows.stride), n, phi);
+                        let row = (b * shape.heads + h) * shape.queries + start;
+                        let phi = &mut phi[..n * m];
+                        self.query_features((b, start), &output.scales.tops[row..row + n], scales, phi);
+                        self.drop_rows(&output.scales.inverses[row..row + n], phi);
+                        self.scale_gradient((b, h), &queries, output, (grad, delta));
+                        self.give_rows(phi, grad, &delta[..n], state, Write::Add);
+                    }
+                }
+            });
+        });
+    }
+
+    /// Log features of queries from `start` on to features `2^(l + c - top)`, 0 in rows without.
+    fn query_features(&self, (b, start): (usize, usize), tops: &[f32], scales: &[f32], phi: &mut [f32]) {
+        simd::vectorize(
+            #[inline(always)]
+            || {
+                for (t, (phi, &top)) in phi.chunks_exact_mut(scales.len()).zip(tops).enumerate() {
+                    if !self.has_features(b, start + t) {
+                        phi.fill(0.0);
+                        continue;
+                    }
+                    for (l, &scale) in phi.iter_mut().zip(scales) {
+                        *l = simd::exp2(*l + scale - top);
+                    }
+                }
+            },
+        );
+    }
+
+    /// Takes the features of rows away that take no part or are done weight by weight.
+    pub(super) fn drop_rows(&self, inverses: &[f32], phi: &mut [f32]) {
+        for (phi, &inverse) in phi.chunks_exact_mut(self.state.features.max(1)).zip(inverses) {
+            let walked = inverse > 0.0;
+            if !walked {
+                phi.fill(0.0);
+            }
+        }
+    }
+
+    /// `dO / Z` and `delta / Z`, 0 in rows that take no part or are done weight by weight.
+    pub(super) fn scale_gradient(
+        &self,
+        (b, h): (usize, usize),
+        queries: &Range<usize>,
+        output: Output,
+        (scaled, delta): (&mut [f32], &mut [f32]),
+    ) {
+        let (shape, values) = (self.problem.shape, self.state.values);
+        let rows = shape.out_rows(b, h);
+        let inverses = &output.scales.inverses[(b * shape.heads + h) * shape.queries..][..shape.queries];
+        simd::vectorize(
+            #[inline(always)]
+            || {
+                for (t, i) in queries.clone().enumerate() {
+                    let scaled = &mut scaled[t * values..(t + 1) * values];
+                    let inverse = inverses[i];
+                    let walked = inverse > 0.0;
+                    if !walked {
+                        // NaN may stand where the range of f32 was left.
+                        scaled.fill(0.0);
+                        delta[t] = 0.0;
+                        continue;
+                    }
+                    let grad = rows.row(output.grad, i);
+                    delta[t] = inverse * simd::dot(grad, rows.row(output.out, i));
+                    for (y, &x) in scaled.iter_mut().zip(grad) {
+                        *y = inverse * x;
+                    }
+                }
+            },
+        );
+    }
+
+    /// State `(-Phi_q^T delta, Phi_q^T dO)` of rows with features `phi [n,m]`.
+    pub(super) fn give_rows(&self, phi: &[f32], grad: &[f32], delta: &[f32], state: &mut [f32], write: Write) {
+        let (m, values, n) = (self.state.features, self.state.values, delta.len());
+        let (z, s) = state.split_at_mut(m);
+        if write == Write::Over {
+            z.fill(0.0);
+        }
+        simd::vectorize(
+            #[inline(always)]
+            || {
+                for (phi, &delta) in phi.chunks_exact(m).zip(delta) {
+                    simd::add_scaled(z, -delta, phi);
+                }
+            },
+        );
+        product((m, values, n), 1.0, Matrix::rows(phi, m).transposed(), Matrix::rows(grad, values), write, s, values);
+    }
+
+    /// Of every atom, the state that it receives from the spans whose hulls it is outside of: `[B,Hk,atoms,len]`, with scales
+    /// of infinity where there is none.
+    pub(super) fn receive(&self, spans: &[f32], given: &[f32]) -> Vec<f32> {
+        let state = self.state;
+        let (m, len, atoms, kept) = (state.features, state.len(), self.atoms.len(), self.kept());
+        let mut received = vec![0.0f32; self.streams() * atoms * len];
+        let shared = Disjoint::new(&mut received);
+        for_each(self.streams(), |stream| {
+            // SAFETY: each task has the atoms of its own stream.
+            let received = unsafe { shared.range(stream * atoms * len, atoms * len) };
+            let scales = |span: usize| &spans[(stream * self.spans() + span) * kept..][..m];
+            let given = |span: usize| &given[(stream * self.spans() + span) * state.sums()..][..state.sums()];
+            let mut running = vec![0.0f32; len];
+            running[..m].fill(f32::INFINITY);
+            let mut next = self.spans();
+            for (atom, received) in self.atoms.iter().zip(received.chunks_exact_mut(len)).rev() {
+                while next > 0 && self.reach(next - 1).start >= atom.end {
+                    next -= 1;
+                    self.lower(&mut running, scales(next), given(next));
+                }
+                received.copy_from_slice(&running);
+            }
+            if !self.looks_ahead() {
+                return;
+            }
+            running.fill(0.0);
+            running[..m].fill(f32::INFINITY);
+            let mut next = 0;
+            for (atom, received) in self.atoms.iter().zip(received.chunks_exact_mut(len)) {
+                while next < self.spans() && self.reach(next).end <= atom.start {
+                    self.lower(&mut running, scales(next), given(next));
+                    next += 1;
+                }
+                let (scales, sums) = running.split_at(m);
+                self.lower(received, scales, sums);
+            }
+        });
+        received
+    }
+
+    /// Adds the state `sums` that queries give, at the scales of their keys, to `running`, whose scales become the lower
+    /// ones: queries that see fewer keys may have lower scales, and a product with features at the lower scale is the
+    /// larger number.
+    fn lower(&self, running: &mut [f32], scales: &[f32], sums: &[f32]) {
+        let (state, m) = (self.state, self.state.features);
+        let (to_scales, to_sums) = running.split_at_mut(m);
+        let (to_z, to_s) = to_sums.split_at_mut(m);
+        let (z, s) = sums.split_at(m);
+        for a in 0..m {
+            if scales[a] == f32::NEG_INFINITY || scales[a] == f32::INFINITY {
+                continue;
+            }
+            let row = a * state.values..(a + 1) * state.values;
+            if scales[a] < to_scales[a] {
+                let factor = (scales[a] - to_scales[a]).exp2();
+                to_z[a] *= factor;
+                to_s[row.clone()].iter_mut().for_each(|x| *x *= factor);
+                to_scales[a] = scales[a];
+            }
+            let factor = if to_scales[a] == scales[a] { 1.0 } else { (to_scales[a] - scales[a]).exp2() };
+            to_z[a] += factor * z[a];
+            simd::add_scaled(&mut to_s[row.clone()], factor, &s[row]);
+        }
+    }
+
+    /// States that the segments of a span take from their atoms, at the scales of the span: those of atoms that no earlier
+    /// span has in its hull, which takes them otherwise.
+    pub(super) fn pick(
+        &self,
+        span: usize,
+        scales: &[f32],
+        segments: &[Range<usize>],
+        received: &[f32],
+        states: &mut [f32],
+    ) {
+        let (m, values, len) = (self.state.features, self.state.values, self.state.len());
+        let taken = if span > 0 { self.reach(span - 1).end } else { 0 };
+        let mut atom = self.atoms.partition_point(|atom| atom.end <= segments[0].start);
+        for (segment, state) in segments.iter().zip(states.chunks_exact_mut(self.state.sums())) {
+            state.fill(0.0);
+            if segment.start < taken {
+                continue;
+            }
+            while self.atoms[atom].end <= segment.start {
+                atom += 1;
+            }
+            let (from_scales, from) = received[atom * len..(atom + 1) * len].split_at(m);
+            let (from_z, from_s) = from.split_at(m);
+            let (z, s) = state.split_at_mut(m);
+            simd::vectorize(
+                #[inline(always)]
+                || {
+                    for a in 0..m {
+                        if from_scales[a] == f32::INFINITY || scales[a] == f32::NEG_INFINITY {
+                            continue;
+                        }
+                        // Spans further on see more keys under a causal mask, and all the same ones without: their scales
+                        // are not below those of this span.
+                        let factor = simd::exp2(scales[a] - from_scales[a]);
+                        let row = a * values..(a + 1) * values;
+                        z[a] = factor * from_z[a];
+                        simd::add_scaled(&mut s[row.clone()], factor, &from_s[row]);
+                    }
+                },
+            );
+        }
+    }
+
+    /// Gradients of the keys that are in no hull.
+    pub(super) fn backward_far(&self, received: &[f32], [_, grad_k, grad_v]: &[Disjoint<f32>; 3]) {
+        let (shape, state) = (self.problem.shape, self.state);
+        let (m, len) = (state.features, state.len());
+        let (width, values) = (shape.head_width, shape.value_width);
+        let map = self.problem.features.expect("features");
+        let reaches: Vec<_> = (0..self.spans()).map(|span| self.reach(span)).collect();
+        let far = |atom: &usize| !reaches.iter().any(|reach| reach.contains(&self.atoms[*atom].start));
+        let atoms: Vec<usize> = (0..self.atoms.len()).filter(far).collect();
+        if atoms.is_empty() {
+            return;
+        }
+        for_each(self.streams() * atoms.len(), |task| {
+            let (stream, atom) = (task / atoms.len(), atoms[task % atoms.len()]);
+            let (b, hk) = (stream / shape.key_heads, stream % shape.key_heads);
+            let received = &received[(stream * self.atoms.len() + atom) * len..][..len];
+            let (scales, sums) = received.split_at(m);
+            if scales.iter().all(|&scale| scale == f32::INFINITY) {
+                return;
+            }
+            let (z, s) = sums.split_at(m);
+            let s = Matrix::rows(s, values);
+            let (key_rows, value_rows) = (shape.key_rows(b, hk, 0), shape.value_rows(b, hk));
+            let all = self.atoms[atom].clone();
+            let stride = simd::row_stride(CHUNK);
+            let widths = [CHUNK * width, CHUNK * values];
+            let columns = [width * stride, m * stride, m * stride, stride];
+            let sizes = [widths[0], widths[1], columns[0], columns[1], columns[2], columns[3], widths[0], widths[1]];
+            with_scratch(sizes.iter().sum::<usize>(), |scratch| {
+                let [k, v, k_columns, phi, slopes, totals, near_k, near_v] = split(scratch, sizes);
+                for start in all.clone().step_by(CHUNK) {
+                    let keys = start..(start + CHUNK).min(all.end);
+                    let n = keys.len();
+                    let k = self.rows((self.problem.k, key_rows), b, keys.clone(), k);
+                    let v = self.rows((self.problem.v, value_rows), b, keys.clone(), v);
+                    simd::transpose(k, (n, width), k_columns, stride);
+                    map.log_columns(k_columns, n, phi, stride);
+                    exponentiate((phi, stride, n), scales, self.valid(b, &keys));
+                    product((m, n, values), 1.0, s, v.transposed(), Write::Over, slopes, stride);
+                    simd::vectorize(
+                        #[inline(always)]
+                        || {
+                            let rows = slopes.chunks_exact_mut(stride).zip(phi.chunks_exact(stride));
+                            for ((slopes, phi), &z) in rows.zip(z) {
+                                for (slope, phi) in slopes.iter_mut().zip(phi) {
+                                    *slope = (*slope + z) * phi;
+                                }
+                            }
+                        },
+                    );
+                    let features = Matrix::rows(phi, stride).transposed();
+                    product((n, values, m), 1.0, features, s, Write::Over, near_v, values);
+                    let near_k = &mut near_k[..n * width];
+                    near_k.fill(0.0);
+                    map.pull_columns((slopes, stride, n), k, totals, near_k);
+                    for (t, j) in keys.enumerate() {
+                        // SAFETY: this key of this head is this task's.
+                        let (k, v) = unsafe { (grad_k.row(&key_rows, j), grad_v.row(&value_rows, j)) };
+                        k.copy_from_slice(&near_k[t * width..(t + 1) * width]);
+                        v.copy_from_slice(&near_v[t * values..(t + 1) * values]);
+                    }
+                }
+            });
+        });
+    }
+}
