@@ -89,11 +89,14 @@ class Operator:
         seed: int = 0,
         **options: Any,
     ) -> None:
+        for name, number in (("seed", seed), ("dropout_key", dropout_key)):
+            if not 0 <= number < 2**64:
+                raise ValueError(f"{name} is {number}, expected an integer from 0 to 2**64 - 1")
         self._name = mechanism
         self._arguments: dict[str, Any] = {
             "layout": layout,
             "scale": scale,
-            "slopes": slopes,
+            "slopes": None if slopes is None else [float(slope) for slope in slopes],
             "dropout": dropout,
             "dropout_key": dropout_key,
             "seed": seed,

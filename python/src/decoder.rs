@@ -133,16 +133,19 @@ impl Decoder {
         self.with(|state| state.step(py, &plan))
     }
 
-    fn reorder(&self, rows: Vec<usize>) -> PyResult<()> {
+    fn reorder(&self, rows: Vec<i64>) -> PyResult<()> {
         self.with(|state| {
             let Some(decode) = &mut state.decode else { return Ok(()) };
-            if let Some(row) = rows.iter().find(|row| **row >= state.batch) {
-                let batch = state.batch;
-                return Err(PyValueError::new_err(format!("row {row} does not exist, expected rows below {batch}")));
-            }
             if rows.is_empty() {
                 return Err(PyValueError::new_err("no rows to go on with, expected one at least"));
             }
+            let batch = state.batch;
+            let known = |row: &i64| {
+                let known = usize::try_from(*row).ok().filter(|row| *row < batch);
+                let missing = || format!("row {row} does not exist, expected 0 to {}", batch - 1);
+                known.ok_or_else(|| PyValueError::new_err(missing()))
+            };
+            let rows = rows.iter().map(known).collect::<PyResult<Vec<_>>>()?;
             decode.reorder(&rows);
             state.batch = rows.len();
             Ok(())

@@ -146,6 +146,9 @@ def test_slopes_bias_scale_and_window() -> None:
     slopes = [0.5, 0.25, 0.125, 0.0625]
     bias = numpy.float32([-slope * distance for slope in slopes])
     assert error(regard.softmax(**given, slopes=slopes), regard.softmax(**given, bias=bias)) < 1e-5
+    assert numpy.array_equal(
+        regard.softmax(**given, slopes=numpy.array(slopes)), regard.softmax(**given, slopes=slopes)
+    )
     far = numpy.broadcast_to(numpy.where(distance > 2, numpy.float32(-1e9), numpy.float32(0)), (4, 19, 19))
     assert error(regard.softmax(**given, window=2), regard.softmax(**given, bias=far)) < 1e-5
     doubled = {**given, "q": 2 * given["q"]}
