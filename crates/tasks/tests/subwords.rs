@@ -216,6 +216,32 @@ fn assert_routers(run: &Path, mechanism: Mechanism) {
 }
 
 #[test]
+fn any_number_of_threads_gives_the_same_bits() {
+    let directory = tempfile::tempdir().unwrap();
+    let pairs = pairs(directory.path());
+    for (data, mechanism) in [(&pairs, Mechanism::Softmax), (&pairs, Mechanism::Moa), (&masked(), Mechanism::Moa)] {
+        let train = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                // Wide enough for products that a backend would split between threads.
+                let model = build(128, mechanism, data);
+                let config = TrainConfig { batch: 32, accumulate: 1, average: 0, ..short(4) };
+                let mut trainer = Trainer::new(model, data, &config, 9).unwrap();
+                trainer.run().unwrap();
+                let test = trainer.evaluate_best(Split::Test).unwrap();
+                (trainer.checkpoint(), test.loss.to_bits(), test.bleu)
+            })
+        };
+        let (one, loss, bleu) = train(1);
+        for threads in [2, 7] {
+            let (other, other_loss, other_bleu) = train(threads);
+            assert_same(&one, &other);
+            assert_eq!((loss, bleu), (other_loss, other_bleu));
+        }
+    }
+}
+
+#[test]
 fn the_tokenizer_is_kept_and_other_data_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let data = pairs(directory.path());
