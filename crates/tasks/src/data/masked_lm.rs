@@ -166,7 +166,7 @@ impl MaskedData {
 }
 
 /// Training batches without end: batch `t`, its masks included, is a pure function of the data, the number of rows, the seed
-/// and `t`; see [`EpochOrder`].
+/// and `t`. Epochs are those of [`TrainBatches`](super::TrainBatches).
 #[derive(Clone, Debug)]
 pub struct MaskedBatches<'a> {
     data: &'a MaskedData,

@@ -134,8 +134,8 @@ impl SentencePairs {
     }
 }
 
-/// Training batches without end: batch `t` is a pure function of the pairs, the number of rows, the seed and `t`; see
-/// [`EpochOrder`].
+/// Training batches without end: batch `t` is a pure function of the pairs, the number of rows, the seed and `t`.
+/// Epochs are those of [`TrainBatches`](super::TrainBatches).
 #[derive(Clone, Debug)]
 pub struct TranslationBatches<'a> {
     pairs: &'a SentencePairs,
