@@ -212,7 +212,9 @@ fn large_logits_stay_finite() {
             let mut setting = Setting::new(variant, sizes, Mask { causal, ..Mask::none() }, Layout::TokenFirst);
             // Elements around 14 give products q.k / sqrt(D) up to 200 in size at D = 8, and distances beyond.
             let names = setting.subject.names();
-            for (_, input) in names.iter().zip(&mut setting.inputs).filter(|(name, _)| matches!(**name, "q" | "k" | "x")) {
+            for (_, input) in
+                names.iter().zip(&mut setting.inputs).filter(|(name, _)| matches!(**name, "q" | "k" | "x"))
+            {
                 input.data.iter_mut().for_each(|x| *x *= 14.0);
             }
             let outcome = setting.kernel();
@@ -376,7 +378,9 @@ fn decoding_token_by_token_equals_the_whole() {
                     .iter()
                     .zip(&setting.inputs)
                     .map(|(name, input)| match *name {
-                        "q" | "k" | "v" | "x" => input.select(token_axis(name, input.shape.len()).expect("tokens"), &[t]),
+                        "q" | "k" | "v" | "x" => {
+                            input.select(token_axis(name, input.shape.len()).expect("tokens"), &[t])
+                        }
                         _ => input.clone(),
                     })
                     .collect();

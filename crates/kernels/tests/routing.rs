@@ -8,9 +8,7 @@ use regard_kernels::{
     Dropout, Layout, Mask, MixtureOfHeads, Operator, Padding, Saved, Softmax, View,
     elementwise::Affine,
     reference,
-    routing::{
-        ExpertOutputs, ExpertQueries, GateKind, Gates, RouterCoefficients, RouterLoss, Routing, router_losses,
-    },
+    routing::{ExpertOutputs, ExpertQueries, GateKind, Gates, RouterCoefficients, RouterLoss, Routing, router_losses},
 };
 use regard_testkit::{Case, Random, Report, Tensors, cases, derivative};
 use support::{
@@ -91,7 +89,12 @@ fn losses_gradients_and_choices_are_those_of_the_files() {
             let grads = product.backward(&factors, &[], &Saved::new(), &of_logits, &[true, true]);
             for (input, seen) in ["x", "w_gate"].iter().zip(grads) {
                 let name = format!("grad_{name}.{input}");
-                report.compare(label(&format!("{name} in f32")), &widen(&seen.unwrap()), &expected(&name), bound(&name));
+                report.compare(
+                    label(&format!("{name} in f32")),
+                    &widen(&seen.unwrap()),
+                    &expected(&name),
+                    bound(&name),
+                );
             }
         }
 
@@ -221,7 +224,8 @@ fn all_experts_of_an_even_router_are_multi_query_attention() {
         let joined_q = inputs[2].permuted(&[1, 0, 2]).f32();
         let joined_o: Vec<f32> = inputs[5].f32().into_iter().map(|w| w / experts as f32).collect();
         let (q_shape, o_shape) = ([width, experts * head_width], [experts * head_width, width]);
-        let product = |w: &[f32], shape: &[usize]| run(&affine, &[View::new(&x, &inputs[0].shape), View::new(w, shape)]);
+        let product =
+            |w: &[f32], shape: &[usize]| run(&affine, &[View::new(&x, &inputs[0].shape), View::new(w, shape)]);
         let q = product(&joined_q, &q_shape);
         let [k, v] = [3, 4].map(|n| product(&inputs[n].f32(), &inputs[n].shape));
         let softmax = Softmax { layout: Layout::TokenFirst, mask: mask.clone(), ..Softmax::default() };
@@ -243,7 +247,8 @@ fn all_experts_of_an_even_router_are_multi_query_attention() {
 fn the_order_of_experts_does_not_matter() {
     let order = [3, 0, 4, 2, 1];
     let mut report = Report::new();
-    for (active, kind) in [(1, GateKind::Paper), (2, GateKind::Paper), (3, GateKind::Released), (5, GateKind::Released)] {
+    for (active, kind) in [(1, GateKind::Paper), (2, GateKind::Paper), (3, GateKind::Released), (5, GateKind::Released)]
+    {
         let inputs = mixture([2, 23, 10], 5, 7, 8);
         let moved: Vec<Array> = inputs
             .iter()
@@ -277,7 +282,9 @@ fn experts_without_a_token_and_crowded_ones_get_their_gradients() {
     let mut inputs = mixture([2, 700, 6], 4, 3, 10);
     inputs[0].data.chunks_exact_mut(6).for_each(|token| token[0] = 1.0);
     for (i, row) in inputs[1].data.chunks_exact_mut(4).enumerate() {
-        row.iter_mut().zip([9.0, 5.0, -2.0, -30.0]).for_each(|(w, lean)| *w = 0.05 * *w + if i == 0 { lean } else { 0.0 });
+        row.iter_mut()
+            .zip([9.0, 5.0, -2.0, -30.0])
+            .for_each(|(w, lean)| *w = 0.05 * *w + if i == 0 { lean } else { 0.0 });
     }
     let grad_out = Array::normal(&[2, 700, 6], 1.0, &mut Random::new(11));
     let subject = of(MixtureOfHeads { active: 2, ..MixtureOfHeads::default() });

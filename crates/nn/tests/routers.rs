@@ -23,7 +23,7 @@ fn pass(moa: &MoaOptions, checkpointing: bool) -> (std::collections::BTreeMap<St
     let targets = tokens.ids.iter().map(|id| (id + 1) % VOCABULARY as i32).collect::<Vec<_>>();
     let log = Arc::new(RouterLog::new());
     let context = Context::training(1, 2).with_loss_scale(2.0).with_router_log(log.clone());
-    let grads = model.loss(&tokens, targets, 0.0, &context).backward();
+    let grads = model.loss(&tokens, targets.into(), 0.0, &context).backward();
     (gradients(&model, &grads), log.take())
 }
 

@@ -114,12 +114,7 @@ impl MixtureOfHeads {
 
     /// Attention of the chosen heads to the one head of keys and values.
     pub(crate) fn softmax(&self) -> Softmax {
-        Softmax {
-            layout: Layout::TokenFirst,
-            mask: self.mask.clone(),
-            dropout: self.dropout,
-            ..Softmax::default()
-        }
+        Softmax { layout: Layout::TokenFirst, mask: self.mask.clone(), dropout: self.dropout, ..Softmax::default() }
     }
 
     /// The losses of the router for these inputs.
@@ -250,15 +245,11 @@ impl Operator for MixtureOfHeads {
 
         let outputs = ExpertOutputs { routing: parts.routing.clone() };
         let joined = [View::new(heads, &head_shape), View::new(weights, &weights_shape), parts.w_out];
-        let [of_heads, of_weights, w_out] = grads(outputs.backward(&joined, &[], &Saved::new(), grad_out, &[
-            true,
-            true,
-            wanted[wanted.len() - 1],
-        ]));
+        let [of_heads, of_weights, w_out] =
+            grads(outputs.backward(&joined, &[], &Saved::new(), grad_out, &[true, true, wanted[wanted.len() - 1]]));
         let attended = [View::new(q, &head_shape), View::new(k, &key_shape), View::new(v, &key_shape)];
         let of_heads = of_heads.expect("wanted");
-        let of_attended =
-            self.softmax().backward(&attended, heads, &of_softmax.to_vec(), &of_heads, &[true; 3]);
+        let of_attended = self.softmax().backward(&attended, heads, &of_softmax.to_vec(), &of_heads, &[true; 3]);
         let [of_q, of_k, of_v] = grads(of_attended).map(|grad| grad.expect("wanted"));
         let logits = [View::new(&parts.logits[..], &logits_shape)];
         let of_weights = of_weights.expect("wanted");

@@ -59,7 +59,8 @@ pub fn mixture_of_heads(op: &MixtureOfHeads, inputs: &[View<f64>], grad_out: Opt
 /// `x w` for rows `x [..,from]` and `w [from,to]`.
 pub fn product(x: View<f64>, w: View<f64>) -> Vec<f64> {
     let &[from, to] = w.shape else { unreachable!("a matrix") };
-    let row = |row: &[f64]| -> Vec<f64> { (0..to).map(|j| (0..from).map(|i| row[i] * w.data[i * to + j]).sum()).collect() };
+    let row =
+        |row: &[f64]| -> Vec<f64> { (0..to).map(|j| (0..from).map(|i| row[i] * w.data[i * to + j]).sum()).collect() };
     x.data.chunks_exact(from).flat_map(row).collect()
 }
 

@@ -266,7 +266,8 @@ mod tests {
 
     #[test]
     fn sizes_that_do_not_fit_are_errors() {
-        let new = |active, padding| Routing::new(&[0.0f32; 6], [1, 2, 3], active, None, padding).unwrap_err().to_string();
+        let new =
+            |active, padding| Routing::new(&[0.0f32; 6], [1, 2, 3], active, None, padding).unwrap_err().to_string();
         assert!(new(4, None).contains("moa.active is 4, expected at least 1 and at most 3"));
         assert!(new(0, None).contains("moa.active is 0"));
         let padding = Some(Arc::new(Padding::new(1, 3, vec![1; 3]).unwrap()));

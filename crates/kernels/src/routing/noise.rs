@@ -16,7 +16,8 @@ pub(super) fn gumbel(key: u64, token: usize, expert: usize) -> f64 {
 
 /// Normal noise of standard deviation `deviation` on logits `[tokens, experts]` (Box and Muller 1958).
 pub fn logit_noise(tokens: usize, experts: usize, deviation: f64, key: u64) -> Vec<f32> {
-    let normal = |key, expert| (-2.0 * uniform(key, 2 * expert).ln()).sqrt() * (TAU * uniform(key, 2 * expert + 1)).cos();
+    let normal =
+        |key, expert| (-2.0 * uniform(key, 2 * expert).ln()).sqrt() * (TAU * uniform(key, 2 * expert + 1)).cos();
     let row = |token| {
         let key = substream(key, token as u64);
         (0..experts).map(move |expert| (deviation * normal(key, expert)) as f32)

@@ -13,8 +13,10 @@ use crate::{
 const ROWS: usize = 258;
 /// Tokens of a task that sums over the experts of each.
 const TOKENS: usize = 512;
-/// Columns of such a task and of one that sums over tokens.
-const COLUMNS: usize = 64;
+/// Columns of such a task; a fourth of that where there are few tokens.
+const COLUMNS: usize = 256;
+/// Tasks below which there are few.
+const FEW: usize = 16;
 /// Assignments whose terms are added to a weight's gradient at a time.
 const TERMS: usize = 256;
 
@@ -35,6 +37,12 @@ pub(super) fn chunks(routing: &Routing) -> Vec<Chunk<'_>> {
     chunks
 }
 
+/// Token of an assignment. Divisions of 32 bits are the faster ones.
+#[inline(always)]
+fn token(pair: u32, active: usize) -> usize {
+    (pair / active as u32) as usize
+}
+
 /// Where the rows of `width` of these assignments start.
 pub(super) fn pair_rows(pairs: &[u32], width: usize, rows: &mut Vec<usize>) {
     rows.clear();
@@ -44,7 +52,7 @@ pub(super) fn pair_rows(pairs: &[u32], width: usize, rows: &mut Vec<usize>) {
 /// Where the rows of `width` of the tokens of these assignments start.
 pub(super) fn token_rows(pairs: &[u32], active: usize, width: usize, rows: &mut Vec<usize>) {
     rows.clear();
-    rows.extend(pairs.iter().map(|pair| *pair as usize / active * width));
+    rows.extend(pairs.iter().map(|pair| token(*pair, active) * width));
 }
 
 /// Every expert's matrix `[rows,columns]` of `weights [E,rows,columns]`, rows and columns exchanged.
@@ -71,13 +79,15 @@ pub(super) fn sum_over_slots(
     (narrow, wide): (usize, usize),
     out: &mut [f32],
 ) {
-    let across = wide.div_ceil(COLUMNS);
     let tokens = routing.tokens();
+    let few = tokens.div_ceil(TOKENS) * wide.div_ceil(COLUMNS) < FEW;
+    let across_each = if few { COLUMNS / 4 } else { COLUMNS };
+    let across = wide.div_ceil(across_each);
     let written = Disjoint::new(out);
     parallel::for_each(tokens.div_ceil(TOKENS) * across, |task| {
         let tile = task / across * TOKENS..((task / across + 1) * TOKENS).min(tokens);
-        let left = task % across * COLUMNS;
-        let columns = left..(left + COLUMNS).min(wide);
+        let left = task % across * across_each;
+        let columns = left..(left + across_each).min(wide);
         for t in tile.clone() {
             // SAFETY: these columns of this token belong to this task alone.
             unsafe { written.range(t * wide + left, columns.len()) }.fill(0.0);
@@ -90,7 +100,7 @@ pub(super) fn sum_over_slots(
             }
             pair_rows(pairs, narrow, &mut from);
             to.clear();
-            to.extend(pairs.iter().map(|pair| *pair as usize / routing.active() * wide + left));
+            to.extend(pairs.iter().map(|pair| token(*pair, routing.active()) * wide + left));
             scale.clear();
             scale.extend(factors.iter().flat_map(|factors| pairs.iter().map(|pair| factors[*pair as usize])));
             let size = (pairs.len(), columns.len(), narrow);
@@ -112,11 +122,11 @@ pub(super) fn sum_over_tokens(
     (tokens, wide): (&[f32], usize),
     store: impl Fn(usize, Range<usize>, &[f32]) + Sync + Send,
 ) {
-    let across = wide.div_ceil(4 * COLUMNS);
+    let across = wide.div_ceil(COLUMNS);
     parallel::for_each(routing.experts() * across, |task| {
         let expert = task / across;
-        let left = task % across * 4 * COLUMNS;
-        let columns = left..(left + 4 * COLUMNS).min(wide);
+        let left = task % across * COLUMNS;
+        let columns = left..(left + COLUMNS).min(wide);
         let sizes = [narrow * columns.len(), TERMS * narrow];
         parallel::with_scratch(sizes.iter().sum(), |scratch| {
             let [sum, gathered] = parallel::split(scratch, sizes);
@@ -130,7 +140,7 @@ pub(super) fn sum_over_tokens(
                     to.iter_mut().zip(row).for_each(|(to, x)| *to = factor * x);
                 }
                 at.clear();
-                at.extend(pairs.iter().map(|pair| *pair as usize / routing.active() * wide + left));
+                at.extend(pairs.iter().map(|pair| token(*pair, routing.active()) * wide + left));
                 let size = (narrow, columns.len(), pairs.len());
                 let a = Spread { data: gathered, rows: Places::Every(1), step: narrow };
                 let b = Spread::new(tokens, Places::At(&at));

@@ -3,6 +3,8 @@
 //! A tile of six rows of the result stays in registers while the rows of the second matrix pass by, packed once for all rows
 //! of the result. Every element is summed in the order of the rows, whatever other rows the call has.
 
+use std::cell::RefCell;
+
 use pulp::{Simd, WithSimd};
 
 use super::prefetch::fetch;
@@ -70,7 +72,16 @@ pub unsafe fn product_of_rows(
     places: Places,
 ) {
     assert_eq!(b.step, 1, "rows of the second matrix have their elements side by side");
-    pulp::Arch::new().dispatch(Product { size: (m, n, k), a, b, factors, write, dst, places });
+    let mut panel = PANEL.take();
+    panel.resize(DEEP * WIDE, 0.0);
+    let size = (m, n, k);
+    pulp::Arch::new().dispatch(Product { size, a, b, factors, write, dst, places, memory: &mut panel });
+    PANEL.replace(panel);
+}
+
+thread_local! {
+    /// Memory for packed rows: as small as a product may be, filling it with zeros first would show.
+    static PANEL: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
 struct Product<'a, 'd> {
@@ -81,6 +92,7 @@ struct Product<'a, 'd> {
     write: Write,
     dst: &'a Disjoint<'d, f32>,
     places: Places<'a>,
+    memory: &'a mut [f32],
 }
 
 impl WithSimd for Product<'_, '_> {
@@ -95,10 +107,10 @@ impl WithSimd for Product<'_, '_> {
 
 impl Product<'_, '_> {
     #[inline(always)]
-    fn run<S: Simd, const V: usize>(self, simd: S) {
+    fn run<S: Simd, const V: usize>(mut self, simd: S) {
         let (m, n, k) = self.size;
         let width = V * S::F32_LANES;
-        let mut memory = [0.0f32; DEEP * WIDE];
+        let memory = std::mem::take(&mut self.memory);
         for left in (0..n).step_by(width) {
             let columns = left..(left + width).min(n);
             if k == 0 && self.write == Write::Over {
@@ -119,6 +131,13 @@ impl Product<'_, '_> {
                             rest.fill(0.0);
                         }
                     }
+                }
+                // The rows of the next panel, deeper down or to the right.
+                let (next, right) = if top + deep < k { (top + deep, left) } else { (0, left + width) };
+                let right = right..(right + width).min(n);
+                for l in next..(next + DEEP).min(k) {
+                    let start = self.b.rows.start(l);
+                    fetch(&self.b.data[start + right.start.min(n)..start + right.end]);
                 }
                 let panel = S::as_simd_f32s(panel).0;
                 let over = self.write == Write::Over && top == 0;
@@ -233,8 +252,7 @@ mod tests {
             }
             for i in 0..m {
                 for j in 0..n {
-                    let sum: f64 =
-                        (0..k).map(|l| f64::from(a[a_at[i] + 2 * l]) * f64::from(b[b_at[l] + j])).sum();
+                    let sum: f64 = (0..k).map(|l| f64::from(a[a_at[i] + 2 * l]) * f64::from(b[b_at[l] + j])).sum();
                     let want = sum * (1.0 + f64::from(factors[i]));
                     let seen = f64::from(c[c_at[i] + j]);
                     assert!((seen - want).abs() < 1e-4 * want.abs().max(1.0), "{m} {n} {k}: {seen}, not {want}");

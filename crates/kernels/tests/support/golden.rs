@@ -19,8 +19,10 @@ pub fn array(tensors: &Tensors, name: &str) -> Array {
 pub fn options(case: &Case, tensors: &Tensors) -> AttentionOptions {
     let given = &case.options;
     if case.mechanism == "moa" {
-        let moa: Map<String, Value> =
-            ["experts", "active", "head_width", "gates"].iter().map(|key| (key.to_string(), given[key].clone())).collect();
+        let moa: Map<String, Value> = ["experts", "active", "head_width", "gates"]
+            .iter()
+            .map(|key| (key.to_string(), given[key].clone()))
+            .collect();
         let named = json!({ "mechanism": "moa", "causal": given["causal"], "moa": moa });
         return serde_json::from_value(named).unwrap_or_else(|e| panic!("{}: {e}", case.file));
     }

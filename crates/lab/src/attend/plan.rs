@@ -124,7 +124,10 @@ impl Plan {
         }
         let data: Vec<Vec<f32>> = tensors.iter().map(|tensor| narrow(&tensor.data)).collect();
         let views: Vec<_> = data.iter().zip(tensors).map(|(data, tensor)| View::new(data, &tensor.shape)).collect();
-        routed.losses(&views)
+        let RouterLosses { balance, z, cv, entropy } = routed.losses(&views);
+        // Numbers of float32 kernels, like all others.
+        let [balance, z, cv, entropy] = [balance, z, cv, entropy].map(|loss| f64::from(loss as f32));
+        RouterLosses { balance, z, cv, entropy }
     }
 
     #[allow(clippy::type_complexity)]
