@@ -8,6 +8,8 @@ mod band;
 mod feature_map;
 mod gathered;
 
+use std::borrow::Cow;
+
 use crate::{
     AttentionShape, Decode, Error, Layout, Mask, Operator, Reference, Saved, Softmax, View,
     features::FeatureKind,
@@ -109,11 +111,13 @@ pub(crate) struct Problem<'a> {
 /// sees nothing has inverse 0; the sign of an inverse is negative where a row has to be formed weight by weight, because
 /// the sums over features hold nothing of it in the range of f32.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RowScales {
+pub(crate) struct RowScales<'s> {
     /// Natural logarithm of the denominator; negative infinity where nothing is seen.
     pub lse: Vec<f32>,
     pub tops: Vec<f32>,
     pub inverses: Vec<f32>,
+    /// Sums of features around the spans of queries, which the backward pass needs again; empty without features.
+    pub surroundings: Cow<'s, [f32]>,
 }
 
 /// Gradients of `q`, `k` and `v`, in the layout of the call.
@@ -153,7 +157,7 @@ impl Operator for Scatterbrain {
             }
             _ => gathered::forward(self, inputs, out),
         };
-        vec![scales.lse, scales.tops, scales.inverses]
+        vec![scales.lse, scales.tops, scales.inverses, scales.surroundings.into_owned()]
     }
 
     fn backward(
@@ -165,7 +169,7 @@ impl Operator for Scatterbrain {
         wanted: &[bool],
     ) -> Vec<Option<Vec<f32>>> {
         let [lse, tops, inverses] = [0, 1, 2].map(|n| saved[n].clone());
-        let scales = RowScales { lse, tops, inverses };
+        let scales = RowScales { lse, tops, inverses, surroundings: Cow::Borrowed(&saved[3]) };
         let grads = match self.kind() {
             SupportKind::Local | SupportKind::Empty | SupportKind::Full => {
                 let Grads { q, k, v } = self.problem(inputs).backward_band(self.radius(), out, &scales, grad_out);

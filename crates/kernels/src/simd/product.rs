@@ -128,7 +128,7 @@ impl Product<'_> {
             let mut upper = self.a.data.as_ptr().add(row * self.a.row);
             let mut lower = upper.wrapping_add(HALF * self.a.row);
             let mut b = self.b.data.as_ptr().add(start);
-            // What the next block reads of `a`, and the first block of `b`, may come from far away.
+            // What the next block reads of `a` may come from far away.
             let next = row + 2 * ROWS <= self.sizes.0 && self.a.column == 1;
             let mut rest = self.sizes.2;
             while rest > 0 {
@@ -137,13 +137,6 @@ impl Product<'_> {
                 if next {
                     for r in ROWS..2 * ROWS {
                         fetch_line(upper.wrapping_add(r * self.a.row));
-                    }
-                }
-                if row == 0 && rest > 0 {
-                    for l in 0..rest.min(LINE) {
-                        for v in 0..(VECTORS * S::F32_LANES).div_ceil(LINE) {
-                            fetch_line(b.wrapping_add((LINE + l) * self.b.row + v * LINE));
-                        }
                     }
                 }
                 for _ in 0..steps {

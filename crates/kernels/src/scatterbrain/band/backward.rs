@@ -57,22 +57,21 @@ impl Band<'_> {
         let mut grads =
             Grads { q: vec![0.0; problem.q.len()], k: vec![0.0; problem.k.len()], v: vec![0.0; problem.v.len()] };
         let output = Output { out, grad: grad_out, scales };
-        self.with_surroundings(|spans| {
-            let mut given = vec![0.0f32; self.streams() * self.spans() * self.state.sums()];
-            let shared = [&mut grads.q, &mut grads.k, &mut grads.v].map(|x| Disjoint::new(&mut x[..]));
-            if self.state.features == 0 {
-                self.backward_spans(spans, &[], output, &mut given, &shared);
-            } else if self.hull_len() == 0 {
-                // All keys are far: the spans themselves tell what they give.
-                self.backward_spans(spans, &[], output, &mut given, &shared);
-                self.backward_far(&self.receive(spans, &given), &shared);
-            } else {
-                self.give(spans, output, &mut given);
-                let received = self.receive(spans, &given);
-                self.backward_spans(spans, &received, output, &mut given, &shared);
-                self.backward_far(&received, &shared);
-            }
-        });
+        let spans = &*scales.surroundings;
+        let mut given = vec![0.0f32; self.streams() * self.spans() * self.state.sums()];
+        let shared = [&mut grads.q, &mut grads.k, &mut grads.v].map(|x| Disjoint::new(&mut x[..]));
+        if self.state.features == 0 {
+            self.backward_spans(spans, &[], output, &mut given, &shared);
+        } else if self.hull_len() == 0 {
+            // All keys are far: the spans themselves tell what they give.
+            self.backward_spans(spans, &[], output, &mut given, &shared);
+            self.backward_far(&self.receive(spans, &given), &shared);
+        } else {
+            self.give(spans, output, &mut given);
+            let received = self.receive(spans, &given);
+            self.backward_spans(spans, &received, output, &mut given, &shared);
+            self.backward_far(&received, &shared);
+        }
         self.backward_direct(out, scales, grad_out, &mut grads);
         grads
     }

@@ -40,23 +40,22 @@ pub(super) struct Tile<'s> {
 pub(super) struct Corners(pub [Range<usize>; 2]);
 
 impl Band<'_> {
-    pub(super) fn forward(&self, out: &mut [f32]) -> RowScales {
+    pub(super) fn forward(&self, out: &mut [f32]) -> RowScales<'static> {
         let shape = self.problem.shape;
         let rows = shape.batch * shape.heads * shape.queries;
         let [mut lse, mut tops, mut inverses] = [(); 3].map(|()| vec![0.0f32; rows]);
         let written = Disjoint::new(out);
         let saved = [&mut lse, &mut tops, &mut inverses].map(|x| Disjoint::new(x));
-        self.with_surroundings(|spans| {
-            for_each(self.streams() * self.spans(), |task| {
-                // Key heads run fastest: in the token-first layout they share pages.
-                let (b, rest) = (task / (self.spans() * shape.key_heads), task % (self.spans() * shape.key_heads));
-                let (span, hk) = (rest / shape.key_heads, rest % shape.key_heads);
-                let kept = &spans[((b * shape.key_heads + hk) * self.spans() + span) * self.kept()..][..self.kept()];
-                self.forward_span((b, hk, span), kept, &written, &saved);
-            });
+        let spans = self.surroundings();
+        for_each(self.streams() * self.spans(), |task| {
+            // Key heads run fastest: in the token-first layout they share pages.
+            let (b, rest) = (task / (self.spans() * shape.key_heads), task % (self.spans() * shape.key_heads));
+            let (span, hk) = (rest / shape.key_heads, rest % shape.key_heads);
+            let kept = &spans[((b * shape.key_heads + hk) * self.spans() + span) * self.kept()..][..self.kept()];
+            self.forward_span((b, hk, span), kept, &written, &saved);
         });
         self.forward_direct(&written, [&mut lse, &mut tops, &mut inverses]);
-        RowScales { lse, tops, inverses }
+        RowScales { lse, tops, inverses, surroundings: spans.into() }
     }
 
     fn forward_span(

@@ -14,7 +14,7 @@ use crate::{
 pub(super) struct Output<'a> {
     pub out: &'a [f32],
     pub grad: &'a [f32],
-    pub scales: &'a RowScales,
+    pub scales: &'a RowScales<'a>,
 }
 
 impl Band<'_> {
@@ -105,6 +105,8 @@ impl Band<'_> {
                         delta[t] = 0.0;
                         continue;
                     }
+                    simd::prefetch(output.grad, &rows, i);
+                    simd::prefetch(output.out, &rows, i);
                     let grad = rows.row(output.grad, i);
                     delta[t] = inverse * simd::dot(grad, rows.row(output.out, i));
                     for (y, &x) in scaled.iter_mut().zip(grad) {

@@ -63,8 +63,9 @@ impl<'a> Band<'a> {
         let near = Mask { causal: mask.causal, window: Some(radius.unwrap_or(0)), ..Mask::none() };
         let features = problem.features.map_or(0, |features| features.count());
         let state = StateShape { features, values: problem.shape.value_width };
-        // Within a quarter of the tile supports differ little; with a wide one the hull differs little from them.
-        let group = if radius.is_none_or(|radius| radius <= tile) { tile / 4 } else { tile };
+        // A vector of rows needs hardly more columns than one row, if supports are narrow; with a wide one hulls are little
+        // more than supports.
+        let group = if radius.is_none_or(|radius| radius <= tile) { simd::LANES } else { tile };
         let mut band = Self {
             problem: *problem,
             radius,
@@ -189,10 +190,10 @@ impl<'a> Band<'a> {
 
 impl Problem<'_> {
     /// Fills `out`: exact weights within `radius` of the diagonal (nowhere when `None`), features elsewhere.
-    pub fn forward_band(&self, radius: Option<usize>, out: &mut [f32]) -> RowScales {
+    pub fn forward_band(&self, radius: Option<usize>, out: &mut [f32]) -> RowScales<'static> {
         let exact = self.exactly(radius, |scores| scores.forward(out));
         match exact.map(<[Vec<f32>; 3]>::try_from) {
-            Some(Ok([lse, tops, inverses])) => RowScales { lse, tops, inverses },
+            Some(Ok([lse, tops, inverses])) => RowScales { lse, tops, inverses, ..RowScales::default() },
             Some(Err(_)) => unreachable!("exact attention saves three numbers a row"),
             None => Band::new(self, radius).forward(out),
         }

@@ -102,16 +102,14 @@ impl Band<'_> {
         Matrix::rows(buffer, rows.width)
     }
 
-    /// Of every span, its scales, and the sums before and behind it at these scales, `[B,Hk,spans,kept]`, lent to `call`.
-    pub(super) fn with_surroundings<R>(&self, call: impl FnOnce(&[f32]) -> R) -> R {
-        let atoms = self.streams() * self.atoms.len() * self.state.len();
-        let spans = self.streams() * self.spans() * self.kept();
-        with_shared(atoms + spans, |buffer| {
-            let (atoms, spans) = buffer.split_at_mut(atoms);
+    /// Of every span, its scales, and the sums before and behind it at these scales, `[B,Hk,spans,kept]`.
+    pub(super) fn surroundings(&self) -> Vec<f32> {
+        let mut spans = vec![0.0; self.streams() * self.spans() * self.kept()];
+        with_shared(self.streams() * self.atoms.len() * self.state.len(), |atoms| {
             self.sum_atoms(atoms);
-            self.surround(atoms, spans);
-            call(spans)
-        })
+            self.surround(atoms, &mut spans);
+        });
+        spans
     }
 
     /// Scales and sums of every atom: `[B,Hk,atoms,len]`.
@@ -158,7 +156,6 @@ impl Band<'_> {
             let atom = |n: usize| &atoms[stream * of_stream + n * state.len()..][..state.len()];
             // SAFETY: each task has the spans of its own stream.
             let result = unsafe { shared.range(stream * spans * kept, spans * kept) };
-            result.fill(0.0);
             let mut running = vec![0.0f32; state.len()];
             let mut scales = vec![f32::NEG_INFINITY; m];
             state.clear(&mut running);

@@ -32,7 +32,7 @@ struct Rows<'a> {
 
 impl Call<'_> {
     /// Fills `out`. A row that was done without subtraction has a negative inverse.
-    pub fn forward(&self, out: &mut [f32]) -> RowScales {
+    pub fn forward(&self, out: &mut [f32]) -> RowScales<'static> {
         let shape = &self.problem.shape;
         let count = shape.batch * shape.heads * shape.queries;
         let mut tops = vec![f32::NEG_INFINITY; count];
@@ -67,7 +67,7 @@ impl Call<'_> {
             // The backward pass of the low-rank part wants its signs back.
             None => inverses.iter_mut().zip(&low.inverses).for_each(|(x, low)| *x = x.copysign(*low)),
         }
-        RowScales { lse, tops, inverses }
+        RowScales { lse, tops, inverses, surroundings: low.surroundings }
     }
 
     /// Turns the low-rank output into numerators, each row in units that make its denominator about 1.

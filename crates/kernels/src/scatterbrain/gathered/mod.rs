@@ -32,7 +32,7 @@ use crate::{
 /// Pairs of a task, at least, where a pass has so many.
 const TASK_PAIRS: usize = 1 << 15;
 
-pub(super) fn forward(operator: &Scatterbrain, inputs: &[View<f32>], out: &mut [f32]) -> RowScales {
+pub(super) fn forward(operator: &Scatterbrain, inputs: &[View<f32>], out: &mut [f32]) -> RowScales<'static> {
     let unit = unit_keys(operator, inputs);
     Call::new(operator, inputs, unit.as_ref()).forward(out)
 }
