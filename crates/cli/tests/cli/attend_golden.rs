@@ -417,3 +417,34 @@ fn the_output_may_lie_in_a_new_directory_and_replaces_what_was_there() {
     run(arguments).success();
     assert_eq!(std::fs::metadata(&output).unwrap().len(), size);
 }
+
+#[test]
+fn experts_are_those_of_the_file() {
+    let folder = TempDir::new().unwrap();
+    let case = cases().into_iter().find(|case| case.name() == "moa_k2").unwrap();
+    let input = golden::folder().join(&case.file);
+    let run = |input: &Path, options: &[&str]| {
+        let options = options.iter().flat_map(|option| ["--set".to_owned(), (*option).to_owned()]);
+        let arguments: Vec<String> =
+            ["attend", "--mechanism", "moa"].map(String::from).into_iter().chain(options).collect();
+        attend(&arguments, input, folder.path(), "out", &[])
+    };
+    let plain = run(&input, &[]).unwrap();
+    assert_eq!(plain.0, run(&input, &["moa.experts=6", "moa.head_width=8", "moa.active=2"]).unwrap().0);
+    assert_ne!(plain.0, run(&input, &["moa.active=3"]).unwrap().0);
+    let refused = |input: &Path, options: &[&str], code: i32, part: &str| {
+        let ended = run(input, options).unwrap_err();
+        assert!(ended.code == Some(code) && ended.stderr.contains(part), "{part}: {ended:?}");
+    };
+    refused(&input, &["moa.experts=7"], 2, "moa.experts is 7, expected 6, as the file has them");
+    refused(&input, &["moa.head_width=4"], 2, "moa.head_width is 4, expected 8, as the file has them");
+    refused(&input, &["moa.active=9"], 2, "moa.active is 9");
+    let mut file = File::golden("moa_k2");
+    file.remove("w_gate");
+    let bare = folder.path().join("bare.safetensors");
+    file.write(&bare);
+    refused(&bare, &[], 3, "tensor 'w_gate' is missing: moa needs it");
+    file.put("w_gate", &[3, 6], &[0.0; 18]);
+    file.write(&bare);
+    refused(&bare, &[], 3, "'w_gate' has shape [3, 6], expected [12, 6]");
+}
