@@ -109,6 +109,10 @@ pub enum Command {
     Cost(Cost),
     /// Print text from a trained language model.
     Generate(Generate),
+    /// Translate lines of standard input to standard output with a trained translator.
+    Translate(Translate),
+    /// What goes on inside a trained model.
+    Inspect(Inspect),
     /// Mechanisms, tasks and presets.
     List {
         /// What to list; everything by default.
@@ -156,7 +160,7 @@ pub enum SplitName {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Which {
-    /// The best on the validation split.
+    /// The best on the validation split, or the mean of the last ones where train.average asked for it.
     Best,
     /// The newest.
     Last,
@@ -372,4 +376,52 @@ pub struct Generate {
     /// Which of the run's checkpoints.
     #[arg(long, value_enum, default_value_t = Which::Best)]
     pub checkpoint: Which,
+}
+
+#[derive(Debug, Args)]
+pub struct Translate {
+    /// Directory of a run of translation.
+    pub run: PathBuf,
+    /// Hypotheses that the search keeps, 1 for the most probable token each time; train.beam by default.
+    #[arg(long, value_name = "N")]
+    pub beam: Option<usize>,
+    /// Exponent of the length penalty; train.length_penalty by default.
+    #[arg(long, value_name = "NUMBER")]
+    pub length_penalty: Option<f64>,
+    /// Lines at once; 64, or 1 where somebody types them.
+    #[arg(long, value_name = "N")]
+    pub batch: Option<usize>,
+    /// Which of the run's checkpoints.
+    #[arg(long, value_enum, default_value_t = Which::Best)]
+    pub checkpoint: Which,
+}
+
+#[derive(Debug, Args)]
+pub struct Inspect {
+    /// Directory of a run.
+    pub run: PathBuf,
+    /// What the experts of a mixture of heads do: their load, and the tokens that each prefers.
+    #[arg(long)]
+    pub experts: bool,
+    /// Part of the data.
+    #[arg(long, value_enum, default_value_t = SplitName::Test)]
+    pub split: SplitName,
+    /// Batches of 32 sequences, spread over the split; 0 for all of it.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub batches: usize,
+    /// Preferred tokens of each expert.
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub tokens: usize,
+    /// Least occurrences of a token that is listed.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub least: u64,
+    /// Which of the run's checkpoints.
+    #[arg(long, value_enum, default_value_t = Which::Best)]
+    pub checkpoint: Which,
+    /// Directory for generated data, or 'none' to generate them anew.
+    #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+    /// Directory for the tables, the charts as SVG and a report.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
 }

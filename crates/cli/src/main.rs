@@ -43,6 +43,8 @@ fn run(command: Command, common: &Common) -> Outcome {
         Command::Attend(args) => command::attend::run(&args, common),
         Command::Cost(args) => command::cost::run(&args, common),
         Command::Generate(args) => command::generate::run(&args, common),
+        Command::Translate(args) => command::translate::run(&args, common),
+        Command::Inspect(args) => command::inspect::run(&args, common),
         Command::List { what } => command::list::run(what, common),
         Command::Doctor => command::doctor::run(common),
         Command::Config { source } => command::config::run(&source, common),

@@ -5,5 +5,6 @@ pub mod attend;
 pub mod bench;
 pub mod compare;
 pub mod cost;
+pub mod inspect;
 pub mod report;
 pub mod run_report;

@@ -42,9 +42,6 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
     let out = directory.out.clone().unwrap_or_else(|| PathBuf::from("runs/compare"));
     open(&out, directory, &config)?;
     let data = load(&config.task, config.seed, directory.cache.as_deref(), common)?;
-    for candidate in &candidates {
-        candidate.model.check(&candidate.attention)?;
-    }
     let environment = environment();
     let device = training_device(&config);
     let plan = Plan {
@@ -84,13 +81,13 @@ fn candidates(config: &RunConfig) -> Outcome<Vec<Candidate>> {
     let mut all: Vec<Candidate> = Vec::new();
     for entry in &config.compare.mechanisms {
         let (label, own) = config.candidate(entry)?;
-        own.model.check(&own.attention)?;
+        own.check_model()?;
         check_training(&own)?;
         if all.iter().any(|other| other.label == label) {
             return Err(Failure::usage(format!("compare.mechanisms names '{label}' twice, expected each once")));
         }
         let config = own.to_toml();
-        all.push(Candidate { label, attention: own.attention, model: own.model, config });
+        all.push(Candidate { label, attentions: own.attentions(), model: own.model.clone(), config });
     }
     if all.is_empty() {
         return Err(Failure::usage("compare.mechanisms is empty, expected at least one, as in softmax,mgk"));

@@ -9,7 +9,6 @@ use regard_lab::{
     },
     report::{Block, Report, Section},
 };
-use regard_nn::attention::AttentionConfig;
 use regard_tasks::data::{TaskName, listops};
 use serde_json::json;
 
@@ -32,7 +31,7 @@ const WIDTHS: [usize; 6] = [64, 128, 256, 512, 1024, 2048];
 /// Sizes that cannot be.
 pub fn run(args: &Cost, common: &Common) -> Outcome {
     let config = resolve(&args.source)?;
-    config.model.check(&config.attention)?;
+    config.check_model()?;
     let length = args.length.unwrap_or_else(|| longest(&config));
     let run = Run { batch: args.batch.unwrap_or(config.train.batch), length, decoded: args.decoded.unwrap_or(length) };
     let sizes = sizes(&config, args.vocabulary, length);
@@ -117,8 +116,14 @@ pub fn sizes(config: &RunConfig, vocabulary: Option<usize>, length: usize) -> Mo
         TaskName::Text => classifier(257, config.task.text.classes),
         TaskName::CharLm => language_model(CHARACTERS),
         TaskName::Copy => language_model(config.task.copy.symbols + 1),
-        TaskName::Translation => language_model(config.task.translation.vocabulary),
-        TaskName::MaskedLm => language_model(config.task.masked_lm.vocabulary),
+        TaskName::Translation => {
+            let vocabulary = vocabulary(config.task.translation.vocabulary);
+            ModelSizes::translator(&config.model, &config.attentions(), vocabulary, context)
+        }
+        TaskName::MaskedLm => {
+            let vocabulary = vocabulary(config.task.masked_lm.vocabulary);
+            ModelSizes::masked_model(&config.model, &config.attention, vocabulary, context)
+        }
     }
 }
 
@@ -128,9 +133,11 @@ fn all_curves(config: &RunConfig, args: &Cost, run: Run) -> Outcome<Vec<Curve>> 
     let mut models = Vec::new();
     for entry in &config.compare.mechanisms {
         let (label, mut own) = config.candidate(entry)?;
-        own.model.check(&own.attention)?;
+        own.check_model()?;
         // A table of positions would grow along the axis; the curves are about attention.
-        own.attention = AttentionConfig { position: Position::None, ..own.attention };
+        for options in [&mut own.attention, &mut own.decoder, &mut own.cross] {
+            options.position = Position::None;
+        }
         models.push((label, sizes(&own, args.vocabulary, longest)));
     }
     let mut all = curves::over_length(&models, run.batch, &LENGTHS)?;

@@ -1,6 +1,7 @@
 //! `regard eval`
 
-use regard_tasks::train::{Split, evaluate};
+use regard_tasks::metrics::BLEU_SIGNATURE;
+use regard_tasks::train::{Split, evaluate, measure_bleu};
 
 use super::{Trained, print_json, trained};
 use crate::{
@@ -22,7 +23,9 @@ pub fn run(args: &Eval, common: &Common) -> Outcome {
     if batch == 0 {
         return Err(Failure::usage("--batch is 0, expected at least 1"));
     }
-    let result = evaluate(&model, &data, split, batch, 0, step)?;
+    let mut result = evaluate(&model, &data, split, batch, 0, step)?;
+    let bleu = measure_bleu(&model, &data, split, &config.train, batch)?;
+    result.bleu = bleu.as_ref().map(|bleu| bleu.score);
     if common.json {
         print_json(&serde_json::to_value(&result).expect("plain numbers"));
         return Ok(());
@@ -35,6 +38,9 @@ pub fn run(args: &Eval, common: &Common) -> Outcome {
     }
     if let Some(perplexity) = result.perplexity {
         println!("perplexity  {perplexity:.4}");
+    }
+    if let Some(bleu) = bleu {
+        println!("{bleu}, {BLEU_SIGNATURE}");
     }
     println!("speed       {:.1} sequences/s", result.sequences_per_second());
     Ok(())

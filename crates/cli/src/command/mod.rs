@@ -11,8 +11,10 @@ pub mod cost;
 pub mod doctor;
 pub mod eval;
 pub mod generate;
+pub mod inspect;
 pub mod list;
 pub mod train;
+pub mod translate;
 
 use std::{
     cell::OnceCell,
@@ -22,7 +24,7 @@ use std::{
 use burn::tensor::Device;
 use regard_tasks::{
     data::{TaskConfig, TaskData},
-    train::{Checkpoint, Checkpoints, Environment, Existing, Model},
+    train::{Checkpoint, Checkpoints, Environment, Existing, HostTensors, Model},
 };
 
 use crate::{
@@ -134,16 +136,16 @@ fn command_line() -> String {
     ["regard".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// A trained model and what it was trained on.
-struct Trained {
+/// What a run directory keeps.
+struct Kept {
     config: RunConfig,
-    data: TaskData,
-    model: Model,
+    tensors: HostTensors,
+    checkpoint: PathBuf,
     step: usize,
 }
 
-/// Reads a run directory back.
-fn trained(run: &Path, which: Which, cache: Option<&Path>, common: &Common) -> Outcome<Trained> {
+/// Reads a run directory back, without its data.
+fn kept(run: &Path, which: Which) -> Outcome<Kept> {
     let path = run.join("config.toml");
     if !path.is_file() {
         return Err(Failure::data(format!(
@@ -164,12 +166,26 @@ fn trained(run: &Path, which: Which, cache: Option<&Path>, common: &Common) -> O
         return Err(Failure::data(format!("{} holds no checkpoint yet; train on with --resume", run.display())));
     };
     let Checkpoint { model: tensors, state, .. } = Checkpoint::load(&checkpoint)?;
+    Ok(Kept { config, tensors, checkpoint, step: state.step })
+}
+
+/// A trained model and what it was trained on.
+struct Trained {
+    config: RunConfig,
+    data: TaskData,
+    model: Model,
+    step: usize,
+}
+
+/// Reads a run directory back, and its data.
+fn trained(run: &Path, which: Which, cache: Option<&Path>, common: &Common) -> Outcome<Trained> {
+    let Kept { config, tensors, checkpoint, step } = kept(run, which)?;
     let data = load(&config.task, config.seed, cache, common)?;
-    let model = Model::build(&config.model, &config.attention, &data, config.seed, &Device::flex())?;
+    let model = Model::build(&config.model, config.attentions(), &data, config.seed, &Device::flex())?;
     let model = model
         .with_host(tensors)
         .map_err(|problem| Failure::data(format!("{}: {problem}; was config.toml edited?", checkpoint.display())))?;
-    Ok(Trained { config, data, model, step: state.step })
+    Ok(Trained { config, data, model, step })
 }
 
 /// Prints a JSON value.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use regard_lab::run_report::RunReport;
+use regard_tasks::metrics::BLEU_SIGNATURE;
 use regard_tasks::train::{Existing, Model, Outcome as Ended, Record, RunDirectory, Split, Trainer};
 use serde_json::json;
 
@@ -23,7 +24,7 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
     let config = resolve(source)?;
     config.check()?;
     check_training(&config)?;
-    let label = config.attention.label();
+    let label = config.label();
     let out =
         directory.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(format!("{}-{label}", config.task.name)));
     let existing = directory.existing();
@@ -33,7 +34,7 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
     // Opened after the data are read: a run that cannot start must not remove the one before it.
     let data = load(&config.task, config.seed, directory.cache.as_deref(), common)?;
     let run = RunDirectory::open(&out, existing, config.train.keep, &config.to_toml(), &environment())?;
-    let model = Model::build(&config.model, &config.attention, &data, config.seed, &training_device(&config))?;
+    let model = Model::build(&config.model, config.attentions(), &data, config.seed, &training_device(&config))?;
     let parameters = regard_nn::models::parameter_count(&model);
     if !common.quiet {
         eprintln!("{label} on {}: {parameters} parameters, run in {}", config.task.name, out.display());
@@ -82,6 +83,9 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
             }
             if let Some(perplexity) = test.perplexity {
                 println!("perplexity  {perplexity:.4}");
+            }
+            if let Some(bleu) = test.bleu {
+                println!("BLEU        {bleu:.2} ({})", BLEU_SIGNATURE);
             }
             Ok(())
         }

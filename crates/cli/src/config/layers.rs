@@ -210,7 +210,7 @@ impl Layers {
         while let Some(part) = parts.next() {
             if parts.peek().is_none() {
                 // A whole number is good where a fraction is due.
-                let value = match (table.get(part), value) {
+                let value = match (lookup(&self.schema, path), value) {
                     (Some(Value::Float(_)), Value::Integer(whole)) => Value::Float(whole as f64),
                     (_, value) => value,
                 };
@@ -323,6 +323,7 @@ fn schema() -> Table {
     full.attention.budget = Fraction::new(1.0).ok();
     full.attention.support.layout = Some(vec!["1".into()]);
     full.attention.support.hash_values = Some(2);
+    full.attention.moa.head_width = Some(1);
     full.model.head_width = Some(1);
     full.task.seed = Some(1);
     let path = Some(std::path::PathBuf::from("file"));
@@ -330,8 +331,15 @@ fn schema() -> Table {
     full.task.text.valid = path.clone();
     full.task.text.test = path.clone();
     full.task.char_lm.path = path.clone();
+    full.task.translation.directory = path.clone();
+    full.task.masked_lm.valid = path.clone();
     full.train.start = path;
-    full.to_table()
+    let attention = Table::try_from(&full.attention).expect("plain structures are TOML");
+    let mut all = full.to_table();
+    for name in ["decoder", "cross"] {
+        all.insert(name.into(), Value::Table(attention.clone()));
+    }
+    all
 }
 
 #[cfg(test)]
@@ -371,6 +379,29 @@ mod tests {
         let mut again = Layers::new();
         again.text(&config.to_toml(), "config.toml").unwrap();
         assert_eq!(again.resolve().unwrap(), config);
+    }
+
+    #[test]
+    fn attentions_of_an_encoder_decoder_follow_the_top_but_for_their_own_keys() {
+        let mut layers = Layers::new();
+        layers.text("mechanism = \"mgk\"\nheads = 2\n[cross]\nmechanism = \"softmax\"\n", "a.toml").unwrap();
+        layers.assign("decoder.keys.components=3", "--set").unwrap();
+        layers.assign("decoder.scatterbrain.sparse_share=1", "--set").unwrap();
+        let config = layers.resolve().unwrap();
+        let seen = |attention: &AttentionConfig| (attention.mechanism, attention.heads, attention.keys.components);
+        assert_eq!(seen(&config.attention), (Mechanism::Mgk, 2, 2));
+        assert_eq!(seen(&config.decoder), (Mechanism::Mgk, 2, 3));
+        assert_eq!(seen(&config.cross), (Mechanism::Softmax, 2, 2));
+        let mut again = Layers::new();
+        again.text(&config.to_toml(), "config.toml").unwrap();
+        assert_eq!(again.resolve().unwrap(), config);
+        // What was not set goes with the top.
+        let (_, other) = config.candidate("linear:heads=4").unwrap();
+        assert_eq!(seen(&other.decoder), (Mechanism::Linear, 4, 3));
+        assert_eq!(seen(&other.cross), (Mechanism::Softmax, 4, 2));
+        assert!(error(layers.assign("cross.mechanisn=mgk", "--set")).contains("did you mean 'cross.mechanism'"));
+        layers.assign("decoder.keys.components=9999", "--set").unwrap();
+        assert!(layers.resolve().unwrap_err().message.contains("decoder.keys.components: is 9999"));
     }
 
     #[test]

@@ -2,6 +2,9 @@
 //!
 //! Layers, the later ones winning: defaults, preset, file, environment (`REGARD_*`), `--set`, flags. A key that does not
 //! exist is an error with the place where it stands and the nearest key that does.
+//!
+//! An encoder-decoder has three attentions. The keys at the top are of all of them; `[decoder]` and `[cross]` hold what
+//! differs in the decoder's self-attention and in its attention to the encoder.
 
 mod layers;
 mod preset;
@@ -11,8 +14,14 @@ pub use preset::PRESETS;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use regard_nn::{attention::AttentionConfig, models::ModelConfig};
-use regard_tasks::{data::TaskConfig, train::TrainConfig};
+use regard_nn::{
+    attention::{AttentionConfig, Attentions},
+    models::ModelConfig,
+};
+use regard_tasks::{
+    data::{TaskConfig, TaskName},
+    train::TrainConfig,
+};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -27,8 +36,12 @@ use crate::{
 pub struct RunConfig {
     /// Seed of parameters, batches, dropout and generated data.
     pub seed: u64,
-    /// The attention.
+    /// The attention; of an encoder-decoder the encoder's.
     pub attention: AttentionConfig,
+    /// Self-attention of a decoder that has an encoder: `attention` but for the keys of `decoder.*`.
+    pub decoder: AttentionConfig,
+    /// Attention of that decoder to the encoder: `attention` but for the keys of `cross.*`.
+    pub cross: AttentionConfig,
     /// `model.*`
     pub model: ModelConfig,
     /// `task.*`
@@ -67,7 +80,7 @@ const MOST_DRAWN: usize = 1 << 16;
 const WHOLE: &str = "a whole number from 0";
 
 /// Tables of a configuration other than the attention's.
-pub const SECTIONS: [&str; 4] = ["model", "task", "train", "compare"];
+pub const SECTIONS: [&str; 6] = ["decoder", "cross", "model", "task", "train", "compare"];
 
 impl RunConfig {
     /// As a TOML table, with the attention's keys at the top.
@@ -75,7 +88,14 @@ impl RunConfig {
         let table = |value: Result<Table, toml::ser::Error>| value.expect("plain structures are TOML");
         let mut all = Table::new();
         all.insert("seed".into(), Value::Integer(self.seed as i64));
-        all.extend(table(Table::try_from(&self.attention)));
+        let attention = table(Table::try_from(&self.attention));
+        for (name, own) in [("decoder", &self.decoder), ("cross", &self.cross)] {
+            let own = difference(table(Table::try_from(own)), &attention);
+            if !own.is_empty() {
+                all.insert(name.into(), Value::Table(own));
+            }
+        }
+        all.extend(attention);
         all.insert("model".into(), Value::Table(table(Table::try_from(&self.model))));
         all.insert("task".into(), Value::Table(table(Table::try_from(&self.task))));
         all.insert("train".into(), Value::Table(table(Table::try_from(&self.train))));
@@ -104,24 +124,18 @@ impl RunConfig {
             Some(Value::Integer(seed)) if seed >= 0 => seed as u64,
             Some(other) => return Err(("seed".into(), format!("is {other}, expected a whole number from 0"))),
         };
-        let attention: AttentionConfig = read("", Value::Table(table))?;
-        let components = attention.keys.components;
-        if components > MOST_COMPONENTS {
-            return Err(("keys.components".into(), format!("is {components}, expected at most {MOST_COMPONENTS}")));
-        }
-        let (features, support) = (&attention.features, &attention.support);
-        for (key, size, most) in [
-            ("features.rows", features.rows, MOST_DRAWN),
-            ("support.rounds", support.rounds, MOST_COMPONENTS),
-            ("support.hash_values", support.hash_values.unwrap_or(0), MOST_DRAWN),
-        ] {
-            if size > most {
-                return Err((key.into(), format!("is {size}, expected at most {most}")));
-            }
-        }
+        let attention = read_attention("", table.clone())?;
+        let mut other = |name| match sections.remove(name) {
+            None => Ok(attention.clone()),
+            Some(Value::Table(own)) => read_attention(name, overlaid(table.clone(), own)),
+            Some(other) => Err((String::from(name), format!("is {other}, expected the table [{name}]"))),
+        };
+        let (decoder, cross) = (other("decoder")?, other("cross")?);
         Ok(Self {
             seed,
             attention,
+            decoder,
+            cross,
             model: read_section(&mut sections, "model")?,
             task: read_section(&mut sections, "task")?,
             train: read_section(&mut sections, "train")?,
@@ -185,12 +199,41 @@ impl RunConfig {
         Some((key.clone(), text(own.get(key)), text(other.get(key))))
     }
 
+    /// The attentions of the model, each by its place.
+    pub fn attentions(&self) -> Attentions {
+        Attentions { encoder: self.attention.clone(), decoder: self.decoder.clone(), cross: self.cross.clone() }
+    }
+
+    /// Name of the attention for tables and run directories; of an encoder-decoder those of all places where they differ.
+    pub fn label(&self) -> String {
+        let mut label = self.attention.label();
+        if self.task.name == TaskName::Translation {
+            for (place, options) in [("decoder", &self.decoder), ("cross", &self.cross)] {
+                if options.label() != self.attention.label() {
+                    label = format!("{label}-{place}-{}", options.label());
+                }
+            }
+        }
+        label
+    }
+
+    /// Checks that the attention fits its places and the model.
+    ///
+    /// # Errors
+    /// The first size or option that cannot be.
+    pub fn check_model(&self) -> Outcome {
+        if self.task.name == TaskName::Translation {
+            return Ok(self.model.check_places(&self.attentions())?);
+        }
+        Ok(self.model.check(&self.attention)?)
+    }
+
     /// Checks what can be known before data are read.
     ///
     /// # Errors
     /// The first number that cannot be.
     pub fn check(&self) -> Outcome {
-        self.model.check(&self.attention)?;
+        self.check_model()?;
         self.train.check()?;
         self.task.check()?;
         Ok(())
@@ -209,6 +252,53 @@ fn flat(table: &Table) -> BTreeMap<String, Value> {
         }
     }
     all
+}
+
+/// The values of `own` that are not those of `base`, tables key by key.
+fn difference(own: Table, base: &Table) -> Table {
+    let mut left = Table::new();
+    for (key, value) in own {
+        match (value, base.get(&key)) {
+            (Value::Table(own), Some(Value::Table(base))) => {
+                let own = difference(own, base);
+                if !own.is_empty() {
+                    left.insert(key, Value::Table(own));
+                }
+            }
+            (value, base) if base != Some(&value) => drop(left.insert(key, value)),
+            _ => {}
+        }
+    }
+    left
+}
+
+/// `base` with the values of `own` over it, tables key by key.
+fn overlaid(mut base: Table, own: Table) -> Table {
+    for (key, value) in own {
+        match (base.remove(&key), value) {
+            (Some(Value::Table(below)), Value::Table(own)) => base.insert(key, Value::Table(overlaid(below, own))),
+            (_, value) => base.insert(key, value),
+        };
+    }
+    base
+}
+
+/// Options of an attention, their sizes within what is drawn and held.
+fn read_attention(prefix: &str, table: Table) -> Result<AttentionConfig, (String, String)> {
+    let attention: AttentionConfig = read(prefix, Value::Table(table))?;
+    let (features, support) = (&attention.features, &attention.support);
+    for (key, size, most) in [
+        ("keys.components", attention.keys.components, MOST_COMPONENTS),
+        ("features.rows", features.rows, MOST_DRAWN),
+        ("support.rounds", support.rounds, MOST_COMPONENTS),
+        ("support.hash_values", support.hash_values.unwrap_or(0), MOST_DRAWN),
+    ] {
+        if size > most {
+            let key = if prefix.is_empty() { key.to_owned() } else { format!("{prefix}.{key}") };
+            return Err((key, format!("is {size}, expected at most {most}")));
+        }
+    }
+    Ok(attention)
 }
 
 fn read_section<T: for<'a> Deserialize<'a> + Default>(sections: &mut Table, name: &str) -> Result<T, (String, String)> {

@@ -28,6 +28,12 @@ pub const PRESETS: &[(&str, &str, &str)] = &[
         "a copier trained by 'copy' goes on with other attention at a budget of 1/8",
         include_str!("../../../../configs/copy-budget.toml"),
     ),
+    (
+        "translation",
+        "English to German on the pairs of Multi30k, about 20 minutes on 2 cores",
+        include_str!("../../../../configs/translation.toml"),
+    ),
+    ("mlm", "masked language model on byte pairs of Shakespeare", include_str!("../../../../configs/mlm.toml")),
     ("char-lm", "character language model on Shakespeare", include_str!("../../../../configs/char-lm.toml")),
 ];
 

@@ -30,9 +30,8 @@ pub(super) struct Tensors {
 }
 
 /// Names in the order of their streams.
-const NAMES: [&str; 14] = [
-    "q", "k", "v", "grad_out", "shift", "w_q", "w_k", "w_t", "x", "w_gate", "w_query", "w_key", "w_value", "w_out",
-];
+const NAMES: [&str; 14] =
+    ["q", "k", "v", "grad_out", "shift", "w_q", "w_k", "w_t", "x", "w_gate", "w_query", "w_key", "w_value", "w_out"];
 
 impl Tensors {
     pub fn new(seed: u64) -> Self {

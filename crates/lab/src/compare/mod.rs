@@ -9,7 +9,7 @@ mod run;
 pub use report::Comparison;
 pub use run::{CompareError, Plan, Watch, run};
 
-use regard_nn::{attention::AttentionConfig, models::ModelConfig};
+use regard_nn::{attention::Attentions, models::ModelConfig};
 use serde::{Deserialize, Serialize};
 
 /// One model to compare.
@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 pub struct Candidate {
     /// Name in tables, charts and directories.
     pub label: String,
-    /// Its attention.
-    pub attention: AttentionConfig,
+    /// Its attention, by place; a model with one stack of blocks has the encoder's.
+    pub attentions: Attentions,
     /// The transformer around it.
     pub model: ModelConfig,
     /// Its whole configuration as TOML, kept in its run directories.

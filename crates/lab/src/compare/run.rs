@@ -118,7 +118,7 @@ fn warm_up(plan: &Plan) -> Result<(), CompareError> {
     let config = TrainConfig { steps: 1, batch: 1, accumulate: 1, evaluate_batches: 1, ..plan.train.clone() };
     let config = TrainConfig { schedule: ScheduleConfig::default(), ..config };
     let update = || {
-        let model = Model::build(&candidate.model, &candidate.attention, plan.data, seed, plan.device)?;
+        let model = Model::build(&candidate.model, candidate.attentions.clone(), plan.data, seed, plan.device)?;
         Trainer::new(model, plan.data, &config, seed)?.run().map(|_| ())
     };
     update().map_err(|source| CompareError::Run { label: candidate.label.clone(), seed, source })
@@ -147,7 +147,7 @@ fn run_one(
     regard_kernels::parallel::release_scratch();
     let before = memory::current_bytes();
     memory::reset_peak();
-    let model = Model::build(&candidate.model, &candidate.attention, plan.data, seed, plan.device)?;
+    let model = Model::build(&candidate.model, candidate.attentions.clone(), plan.data, seed, plan.device)?;
     let parameters = parameter_count(&model);
     // A kill may have left an empty directory, in which there is nothing to resume.
     let started = fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some());
@@ -211,11 +211,12 @@ fn curves(records: &[Record]) -> (Vec<(usize, f64)>, Vec<(usize, f64)>, Vec<f64>
 
 fn multiply_adds(plan: &Plan, candidate: &Candidate) -> Option<f64> {
     let (vocabulary, length) = (plan.data.vocabulary(), plan.data.max_length());
-    let (model, attention) = (&candidate.model, &candidate.attention);
+    let (model, attention) = (&candidate.model, &candidate.attentions.encoder);
     let sizes = match plan.data {
         TaskData::Classification(data) => ModelSizes::classifier(model, attention, vocabulary, data.classes, length),
         TaskData::Language(_) | TaskData::Copy(_) => ModelSizes::language_model(model, attention, vocabulary, length),
-        TaskData::Translation(_) | TaskData::Masked(_) => return None,
+        TaskData::Masked(_) => ModelSizes::masked_model(model, attention, vocabulary, length),
+        TaskData::Translation(_) => ModelSizes::translator(model, &candidate.attentions, vocabulary, length),
     };
     let cost = ModelCost::of(&sizes, Run { batch: 1, length, decoded: length });
     Some(cost.ok()?.total().multiply_adds as f64)

@@ -286,7 +286,8 @@ mod tests {
             let views: Vec<_> = given.iter().map(|(_, shape, data)| View::new(data, shape)).collect();
             let mut out = vec![0.0; TOKENS * width];
             let saved = operator.forward(&views, &mut out);
-            let read = given.iter().filter(|(name, ..)| ["q", "k", "v", "x"].contains(name)).map(|(.., data)| data.len());
+            let read =
+                given.iter().filter(|(name, ..)| ["q", "k", "v", "x"].contains(name)).map(|(.., data)| data.len());
             let kept = read.sum::<usize>() + out.len() + saved.iter().map(Vec::len).sum::<usize>();
             let share = kept as f64 / counted(0).kept_floats as f64;
             // Sizes of blocks inside a kernel are its own affair.

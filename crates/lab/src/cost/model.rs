@@ -56,8 +56,20 @@ pub struct ModelSizes {
     pub final_norm: bool,
     /// Whether a training step keeps only the input of each block and computes the block again for its backward pass.
     pub checkpointing: bool,
-    /// Attention of each layer.
+    /// Self-attention of each layer.
     pub attention: AttentionSizes,
+    /// The decoder of an encoder-decoder: as many blocks again. Source and target are equally long, and share the tables of
+    /// tokens and positions.
+    pub decoder: Option<DecoderSizes>,
+}
+
+/// The attentions of a decoder block.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecoderSizes {
+    /// To the target so far.
+    pub attention: AttentionSizes,
+    /// To the encoder's output.
+    pub cross: AttentionSizes,
 }
 
 /// What the model is asked to do.
@@ -139,22 +151,17 @@ impl ModelSizes {
     /// # Errors
     /// The first size out of range, or attention options that do not fit together.
     pub fn check(&self) -> Result<(), CostError> {
-        let options = &self.attention.options;
         let sizes = [
             ("vocabulary", self.vocabulary, 1, 1 << 26),
             ("width", self.width, 1, 1 << 20),
             ("layers", self.layers, 0, 1 << 12),
             ("feed_forward", self.feed_forward, 0, 1 << 24),
             ("context", self.context, 1, 1 << 30),
-            ("heads", options.heads, 1, 1 << 12),
-            ("head_width", self.attention.head_width, 1, 1 << 16),
-            ("keys.components", options.keys.components, 1, 1 << 10),
-            ("features.rows", options.features.rows, 0, 1 << 20),
-            ("support.rounds", options.support.rounds, 0, 1 << 10),
             ("classes", if let Head::Classes { classes, .. } = self.head { classes } else { 1 }, 1, 1 << 26),
         ];
         in_range(&sizes)?;
-        Ok(options.check()?)
+        let decoder = self.decoder.iter().flat_map(|decoder| [&decoder.attention, &decoder.cross]);
+        [&self.attention].into_iter().chain(decoder).try_for_each(AttentionSizes::check)
     }
 
     /// The same model at another width: as many heads, each narrower or wider, the feed-forward part in proportion.
@@ -170,6 +177,20 @@ impl ModelSizes {
         let share = |size: usize| (size as Count * width as Count / self.width as Count) as usize;
         let attention = AttentionSizes { head_width: width / heads, ..self.attention.clone() };
         Ok(Self { width, feed_forward: share(self.feed_forward), attention, ..self.clone() })
+    }
+}
+
+impl AttentionSizes {
+    fn check(&self) -> Result<(), CostError> {
+        let options = &self.options;
+        in_range(&[
+            ("heads", options.heads, 1, 1 << 12),
+            ("head_width", self.head_width, 1, 1 << 16),
+            ("keys.components", options.keys.components, 1, 1 << 10),
+            ("features.rows", options.features.rows, 0, 1 << 20),
+            ("support.rounds", options.support.rounds, 0, 1 << 10),
+        ])?;
+        Ok(options.check()?)
     }
 }
 
@@ -204,8 +225,17 @@ impl ModelCost {
     pub fn of(sizes: &ModelSizes, run: Run) -> Result<Self, CostError> {
         sizes.check()?;
         run.check()?;
-        let attention = attention_cost(&sizes.attention, sizes.width, sizes.context, run)?;
-        Ok(Self { run, parts: parts(sizes, &attention, run) })
+        let cost = |attention, run| attention_cost(attention, sizes.width, sizes.context, run);
+        let attentions = match &sizes.decoder {
+            None => vec![("", cost(&sizes.attention, run)?)],
+            Some(decoder) => {
+                // Only the decoder goes token by token; its attention to the encoder holds the whole source.
+                let encoder = AttentionCost { state_floats: 0, ..cost(&sizes.attention, run)? };
+                let cross = cost(&decoder.cross, Run { decoded: run.length, ..run })?;
+                vec![("encoder ", encoder), ("decoder ", cost(&decoder.attention, run)?), ("cross ", cross)]
+            }
+        };
+        Ok(Self { run, parts: parts(sizes, &attentions, run) })
     }
 
     /// The sum over all parts, named `total`.
@@ -243,13 +273,12 @@ impl ModelCost {
 
 const FLOAT: Count = size_of::<f32>() as Count;
 
-fn parts(sizes: &ModelSizes, attention: &AttentionCost, run: Run) -> Vec<Part> {
+fn parts(sizes: &ModelSizes, attentions: &[(&str, AttentionCost)], run: Run) -> Vec<Part> {
     let count = |size: usize| size as Count;
     let (width, inside) = (count(sizes.width), count(sizes.feed_forward));
     let (layers, vocabulary) = (count(sizes.layers), count(sizes.vocabulary));
     let length = count(run.length);
     let tokens = count(run.batch) * length;
-    let attentions = if attention.shared_between_layers { layers.min(1) } else { layers };
     let part = |name: &str, parameters, multiply_adds, floats: Count, state: Count| Part {
         name: name.into(),
         parameters,
@@ -262,8 +291,11 @@ fn parts(sizes: &ModelSizes, attention: &AttentionCost, run: Run) -> Vec<Part> {
     let bias = Count::from(sizes.attention.bias);
     // Of blocks that are computed again, one at a time is there whole.
     let kept = if sizes.checkpointing { layers.min(1) } else { layers };
-    let last_norm = Count::from(sizes.final_norm);
-    let norms = 2 * layers + last_norm;
+    let stacks = if sizes.decoder.is_some() { 2 } else { 1 };
+    let last_norm = stacks * Count::from(sizes.final_norm);
+    // One before or after each attention and each feed-forward part.
+    let per_layer = count(attentions.len()) + stacks;
+    let norms = per_layer * layers + last_norm;
     let (head_parameters, head_operations, head_floats) = match sizes.head {
         Head::Classes { classes, attention_pooling } => {
             let (classes, scores) = (count(classes), Count::from(attention_pooling));
@@ -276,36 +308,45 @@ fn parts(sizes: &ModelSizes, attention: &AttentionCost, run: Run) -> Vec<Part> {
             (parameters, length * width * vocabulary, tokens * (width + vocabulary))
         }
     };
-    let mut parts = vec![
-        part("token embedding", vocabulary * width, 0, 0, 0),
-        part("position embedding", positions, 0, 0, 0),
-        part(
-            "attention projections",
-            attentions * attention.projection_parameters,
+    let mut parts =
+        vec![part("token embedding", vocabulary * width, 0, 0, 0), part("position embedding", positions, 0, 0, 0)];
+    for (place, attention) in attentions {
+        let own = if attention.shared_between_layers { layers.min(1) } else { layers };
+        parts.push(part(
+            &format!("{place}attention projections"),
+            own * attention.projection_parameters,
             layers * attention.projection_operations,
             kept * tokens * width,
             0,
-        ),
-        part(
-            "attention core",
-            attentions * attention.core_parameters,
+        ));
+        parts.push(part(
+            &format!("{place}attention core"),
+            own * attention.core_parameters,
             layers * attention.core_operations,
             kept * count(run.batch) * attention.kept_floats,
             layers * attention.state_floats,
-        ),
+        ));
+    }
+    parts.extend([
         // Its input and two statistics a token.
-        part("norms", norms * 2 * width, norms * 2 * length * width, (2 * kept + last_norm) * tokens * (width + 2), 0),
+        part(
+            "norms",
+            norms * 2 * width,
+            norms * 2 * length * width,
+            (per_layer * kept + last_norm) * tokens * (width + 2),
+            0,
+        ),
         part(
             "feed-forward",
-            layers * (2 * width * inside + bias * (inside + width)),
-            layers * length * 2 * width * inside,
-            kept * tokens * (width + 2 * inside),
+            stacks * layers * (2 * width * inside + bias * (inside + width)),
+            stacks * layers * length * 2 * width * inside,
+            stacks * kept * tokens * (width + 2 * inside),
             0,
         ),
         part("head", head_parameters, head_operations, head_floats, 0),
-    ];
+    ]);
     if sizes.checkpointing {
-        parts.push(part("inputs of blocks", 0, 0, layers * tokens * width, 0));
+        parts.push(part("inputs of blocks", 0, 0, stacks * layers * tokens * width, 0));
     }
     parts
 }
@@ -325,7 +366,19 @@ pub(super) mod tests {
         let (vocabulary, width, layers, feed_forward, context) = (16, 64, 2, 128, 2_000);
         let head = Head::Classes { classes: 10, attention_pooling: false };
         let (final_norm, checkpointing) = (true, false);
-        ModelSizes { vocabulary, width, layers, feed_forward, context, head, final_norm, checkpointing, attention }
+        let decoder = None;
+        ModelSizes {
+            vocabulary,
+            width,
+            layers,
+            feed_forward,
+            context,
+            head,
+            final_norm,
+            checkpointing,
+            attention,
+            decoder,
+        }
     }
 
     const RUN: Run = Run { batch: 32, length: 1_000, decoded: 500 };
@@ -402,6 +455,47 @@ pub(super) mod tests {
         assert_eq!(core(&model), 2 * (1_000 * 4 - 6) * 2 * 64);
         model.attention.options.causal = false;
         assert_eq!(core(&model), 2 * (1_000 * 7 - 12) * 2 * 64);
+    }
+
+    /// Linear parts of a pass over 10 tokens on each side, in millions, as the paper of mixtures of attention heads lists them
+    /// (arXiv 2210.05144, table 1): 6 + 6 layers, and a head over 32,000 tokens.
+    #[test]
+    fn translators_cost_what_the_paper_says() {
+        let translator = |width, feed_forward, options: AttentionOptions, head_width| {
+            let attention = |causal| AttentionSizes {
+                options: AttentionOptions { causal, position: Position::Sinusoidal, ..options.clone() },
+                head_width,
+                bias: true,
+            };
+            let sizes = ModelSizes {
+                vocabulary: 32_000,
+                width,
+                layers: 6,
+                feed_forward,
+                context: 10,
+                head: Head::Language { tied: true },
+                final_norm: false,
+                checkpointing: false,
+                attention: attention(false),
+                decoder: Some(DecoderSizes { attention: attention(true), cross: attention(false) }),
+            };
+            let cost = ModelCost::of(&sizes, Run { batch: 1, length: 10, decoded: 10 }).expect("sizes");
+            let linear = |part: &&Part| !part.name.ends_with("core") && part.name != "norms";
+            let total: Count = cost.parts.iter().filter(linear).map(|part| part.multiply_adds).sum();
+            (total as f64 / 1e5).round() / 10.0
+        };
+        let plain = AttentionOptions { heads: 8, ..AttentionOptions::default() };
+        assert_eq!(translator(512, 2048, plain, 64), 604.2);
+        let mixture = |active, experts, width| {
+            let mut options = AttentionOptions { mechanism: Mechanism::Moa, ..AttentionOptions::default() };
+            (options.moa.experts, options.moa.active, options.moa.head_width) = (experts, active, Some(width));
+            options
+        };
+        for (active, experts, width, millions) in
+            [(8, 8, 128, 628.6), (4, 32, 256, 654.4), (8, 8, 256, 840.9), (8, 32, 256, 843.1), (16, 32, 256, 1220.6)]
+        {
+            assert_eq!(translator(512, 2048, mixture(active, experts, width), width), millions, "{active}K{experts}E");
+        }
     }
 
     #[test]

@@ -149,8 +149,8 @@ impl ModelConfig {
     pub fn check_places(&self, attentions: &Attentions) -> Result<(), Error> {
         attentions.check()?;
         let attentions = attentions.clone().placed();
-        let named = attentions.named().into_iter();
-        named.map(|(place, options)| self.check(options).map_err(|error| at_place(place, error))).collect()
+        let mut named = attentions.named().into_iter();
+        named.try_for_each(|(place, options)| self.check(options).map_err(|error| at_place(place, error)))
     }
 
     /// Sizes of a whole model, checked.

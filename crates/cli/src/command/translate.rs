@@ -1,0 +1,84 @@
+//! `regard translate`
+
+use std::io::{BufRead, IsTerminal, Write, stdin, stdout};
+
+use burn::tensor::Device;
+use regard_nn::models::{BeamOptions, Translator};
+use regard_tasks::{
+    data::{TaskName, TextTokenizer},
+    train::{Model, TOKENIZER, Translation, translate},
+};
+use serde_json::json;
+
+use super::{Kept, kept, print_json};
+use crate::{
+    args::{Common, Translate},
+    error::{Failure, Outcome},
+    signal,
+};
+
+/// Translates the lines of standard input, one a line, with the model and the vocabulary of a run; its data are not read.
+///
+/// # Errors
+/// A run of another task, a line that is no text.
+pub fn run(args: &Translate, common: &Common) -> Outcome {
+    if args.batch == Some(0) {
+        return Err(Failure::usage("--batch is 0, expected at least 1"));
+    }
+    let Kept { config, tensors, .. } = kept(&args.run, args.checkpoint)?;
+    if config.task.name != TaskName::Translation {
+        return Err(Failure::usage(format!(
+            "{} holds a run of {}, expected one of translation; train one with --preset translation",
+            args.run.display(),
+            config.task.name
+        )));
+    }
+    let tokenizer = TextTokenizer::load(&args.run.join(TOKENIZER))?;
+    let (vocabulary, longest) = (tokenizer.vocabulary(), config.task.translation.max_length);
+    let model =
+        Translator::new(&config.model, &config.attentions(), vocabulary, longest, config.seed, &Device::flex())?;
+    let model = Model::Translator(model)
+        .with_host(tensors)
+        .map_err(|problem| Failure::data(format!("{}: {problem}; was config.toml edited?", args.run.display())))?;
+    let Model::Translator(model) = model else { unreachable!("it was put in as a translator") };
+    let options = BeamOptions {
+        beam: args.beam.unwrap_or(config.train.beam),
+        length_penalty: args.length_penalty.unwrap_or(config.train.length_penalty),
+        longest,
+    };
+    options.check()?;
+    // Somebody who types waits for each line.
+    let rows = args.batch.unwrap_or(if stdin().is_terminal() { 1 } else { 64 });
+    let stop = signal::stop_flag();
+    let mut lines = stdin().lock().lines();
+    let (mut number, mut all) = (0, Vec::new());
+    loop {
+        let mut texts = Vec::new();
+        for line in lines.by_ref().take(rows) {
+            let place = number + texts.len() + 1;
+            texts.push(line.map_err(|error| Failure::data(format!("line {place} of standard input: {error}")))?);
+        }
+        if texts.is_empty() {
+            break;
+        }
+        if stop.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(Failure::interrupted("stopped"));
+        }
+        for (i, Translation { text, cut }) in translate(&model, &tokenizer, &texts, &options)?.into_iter().enumerate() {
+            if cut && !common.quiet {
+                eprintln!("note: line {} is longer than the model's {longest} tokens and was cut", number + i + 1);
+            }
+            if common.json {
+                all.push(json!({ "source": texts[i], "translation": text }));
+            } else if writeln!(stdout(), "{text}").and_then(|()| stdout().flush()).is_err() {
+                // A closed pipe is the reader's way to say that it has enough.
+                return Ok(());
+            }
+        }
+        number += texts.len();
+    }
+    if common.json {
+        print_json(&json!({ "translations": all }));
+    }
+    Ok(())
+}

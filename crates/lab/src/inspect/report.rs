@@ -1,0 +1,209 @@
+//! What experts do, as tables, charts, files and a page.
+
+use std::{io, path::Path};
+
+use regard_tasks::train::Environment;
+use serde::Serialize;
+use serde_json::json;
+
+use super::tally::{Load, Preference};
+use crate::report::{Axis, Block, Cell, Chart, Column, Data, Files, Format, Record, Report, Section, Series, Table};
+
+/// One router of a model.
+#[derive(Clone, Debug, Serialize)]
+pub struct Router {
+    /// Its place, as in `encoder 0`.
+    pub name: String,
+    /// How evenly it spreads tokens.
+    pub load: Load,
+    /// The preferred tokens of each expert.
+    pub preferences: Vec<Vec<Preference>>,
+}
+
+/// The routers of a model on some data, with what a reader needs to judge them.
+#[derive(Clone, Debug)]
+pub struct Experts {
+    /// Routers, bottom to top.
+    pub routers: Vec<Router>,
+    /// Tokens as text, by id.
+    pub texts: Vec<String>,
+    /// The data, in a few words.
+    pub source: String,
+    /// Least occurrences of a token that is listed.
+    pub least: u64,
+    /// The command that was typed.
+    pub command: String,
+    /// Where and when.
+    pub environment: Environment,
+}
+
+impl Experts {
+    /// One row a router.
+    pub fn loads(&self) -> Table {
+        let ratio = |name: &str| Column::number(name, Format::Ratio);
+        let number = |name: &str| Column::number(name, Format::Fixed(3));
+        let columns = vec![
+            Column::text("router"),
+            Column::number("experts", Format::Plain),
+            Column::number("active", Format::Plain),
+            Column::number("tokens", Format::Plain),
+            ratio("least load"),
+            ratio("largest load"),
+            Column::number("entropy of loads", Format::Percent(1)),
+            number("router entropy").unit("nat"),
+            number("balance loss"),
+            number("z-loss"),
+        ];
+        let mut table = Table::new(format!("Load of experts, {}", self.source), columns);
+        for Router { name, load, .. } in &self.routers {
+            let (least, most) = load.extremes();
+            table.push(vec![
+                name.as_str().into(),
+                load.experts.into(),
+                load.active.into(),
+                load.tokens.into(),
+                least.into(),
+                most.into(),
+                evenness(&load.shares),
+                load.entropy.into(),
+                load.balance.into(),
+                load.z.into(),
+            ]);
+        }
+        table.note(
+            "Loads: shares of (token, slot) pairs, as multiples of an even share; their entropy as a share of the largest \
+             possible. Router entropy: mean over tokens, before the choice. Balance loss: 1 when balanced, experts / active \
+             when collapsed. Padding is not counted.",
+        )
+    }
+
+    /// One row an expert of one router: its load and its preferred tokens.
+    pub fn tokens(&self, router: &Router) -> Table {
+        let columns = vec![
+            Column::text("expert"),
+            Column::number("load", Format::Percent(1)),
+            Column::text("preferred tokens (PMI in nat)"),
+        ];
+        let mut table = Table::new(format!("Preferred tokens, {}", router.name), columns);
+        for (expert, preferred) in router.preferences.iter().enumerate() {
+            let words: Vec<String> =
+                preferred.iter().map(|p| format!("{} ({:.2})", self.text(p.token), p.information)).collect();
+            table.push(vec![expert.to_string().into(), router.load.shares[expert].into(), words.join(", ").into()]);
+        }
+        table.note(format!(
+            "PMI: ln p(token, expert) / (p(token) p(expert)) over (token, slot) pairs; tokens that occur at least {} times.",
+            self.least
+        ))
+    }
+
+    /// Loads of the experts of each router, sorted, a line a router.
+    fn load_chart(&self) -> Chart {
+        let line = |(style, router): (usize, &Router)| {
+            let mut shares = router.load.shares.clone();
+            shares.sort_by(|a, b| b.total_cmp(a));
+            Series::new(&*router.name, style, shares.into_iter().enumerate().map(|(rank, x)| (rank as f64 + 1.0, x)))
+        };
+        let series = self.routers.iter().enumerate().map(line).collect();
+        let experts = self.routers.iter().map(|router| router.load.experts).max().unwrap_or(1);
+        Chart::new("Load of experts", format!("{}; experts sorted by load", self.source), Data::Lines(series))
+            .axes(Axis::new("expert, by rank", ""), Axis::new("share of (token, slot) pairs", "%"))
+            .rule(1.0 / experts as f64, "even")
+    }
+
+    /// Everything as one JSON value.
+    pub fn to_json(&self) -> serde_json::Value {
+        let routers: Vec<_> = self
+            .routers
+            .iter()
+            .map(|router| {
+                let preferences: Vec<Vec<_>> = router.preferences.iter().map(|own| self.named(own)).collect();
+                json!({ "name": router.name, "load": router.load, "preferences": preferences })
+            })
+            .collect();
+        json!({
+            "source": self.source,
+            "least": self.least,
+            "command": self.command,
+            "environment": self.environment,
+            "routers": routers,
+        })
+    }
+
+    fn named(&self, preferences: &[Preference]) -> Vec<serde_json::Value> {
+        let one = |p: &Preference| json!({ "token": p.token, "text": self.text(p.token), "information": p.information, "seen": p.seen });
+        preferences.iter().map(one).collect()
+    }
+
+    fn text(&self, token: i32) -> &str {
+        usize::try_from(token).ok().and_then(|id| self.texts.get(id)).map_or("?", |text| text)
+    }
+
+    /// The page.
+    pub fn report(&self) -> Report {
+        let environment = &self.environment;
+        let facts = [
+            ("command", self.command.clone()),
+            ("date", environment.date.clone()),
+            ("processor", format!("{}, {} threads", environment.processor, environment.threads)),
+            ("version", environment.version.clone()),
+            ("commit", environment.commit.clone().unwrap_or_else(|| "unknown".into())),
+        ];
+        let tokens = self.routers.iter().map(|router| Block::Table(self.tokens(router))).collect();
+        Report {
+            title: "What the experts do".into(),
+            summary: self.summary(),
+            facts: facts.map(|(name, value)| (name.to_owned(), value)).to_vec(),
+            sections: vec![
+                Section {
+                    title: "Load".into(),
+                    blocks: vec![
+                        Block::Table(self.loads()),
+                        Block::Chart { name: "load".into(), chart: self.load_chart() },
+                    ],
+                },
+                Section { title: "Tokens".into(), blocks: tokens },
+            ],
+        }
+    }
+
+    /// The extremes over all routers in a sentence.
+    fn summary(&self) -> String {
+        let ends = self.routers.iter().map(|router| router.load.extremes());
+        let (least, most) = ends.fold((f64::INFINITY, 0.0f64), |(low, high), (l, h)| (low.min(l), high.max(h)));
+        format!(
+            "{}. Over {} routers the least loaded expert has {least:.2} times an even share, the most loaded one {most:.2} \
+             times.",
+            self.source,
+            self.routers.len()
+        )
+    }
+
+    /// Writes the page, its pictures and the tables into `folder`.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn write(&self, folder: &Path) -> io::Result<Files> {
+        let mut tables = vec![self.loads()];
+        tables.extend(self.routers.iter().map(|router| self.tokens(router)));
+        let record = Record { command: &self.command, environment: &self.environment };
+        record.write(folder, &self.report(), &self.to_json(), &tables)
+    }
+}
+
+/// Entropy of shares by that of even ones.
+fn evenness(shares: &[f64]) -> Cell {
+    let entropy: f64 = shares.iter().filter(|share| **share > 0.0).map(|share| -share * share.ln()).sum();
+    if shares.len() > 1 { Cell::Number(entropy / (shares.len() as f64).ln()) } else { Cell::Empty }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn even_shares_have_the_largest_entropy() {
+        assert!((evenness(&[0.25; 4]).value().unwrap() - 1.0).abs() < 1e-12);
+        assert!((evenness(&[0.5, 0.5, 0.0, 0.0]).value().unwrap() - 0.5).abs() < 1e-12);
+        assert_eq!(evenness(&[1.0]), Cell::Empty);
+    }
+}
