@@ -96,22 +96,6 @@ pub fn tree(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
-/// Sum of the elements.
-#[inline(always)]
-pub fn total(values: &[f32]) -> f32 {
-    let mut lanes = [0.0f32; LANES];
-    let (blocks, rest) = values.as_chunks::<LANES>();
-    for block in blocks {
-        for (lane, &value) in lanes.iter_mut().zip(block) {
-            *lane += value;
-        }
-    }
-    for (lane, &value) in lanes.iter_mut().zip(rest) {
-        *lane += value;
-    }
-    tree(lanes)
-}
-
 /// Largest element; negative infinity of none. NaN is passed over.
 #[inline(always)]
 pub fn max(values: &[f32]) -> f32 {
@@ -125,7 +109,20 @@ pub fn max(values: &[f32]) -> f32 {
     for (lane, &value) in lanes.iter_mut().zip(blocks.remainder()) {
         *lane = if value > *lane { value } else { *lane };
     }
-    lanes.into_iter().fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
+    largest_lane(lanes)
+}
+
+/// Largest of the lanes, by halves.
+#[inline(always)]
+pub fn largest_lane(mut lanes: [f32; LANES]) -> f32 {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for lane in 0..width {
+            lanes[lane] = if lanes[lane + width] > lanes[lane] { lanes[lane + width] } else { lanes[lane] };
+        }
+        width /= 2;
+    }
+    lanes[0]
 }
 
 /// `y += alpha x`.

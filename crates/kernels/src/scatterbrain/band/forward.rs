@@ -373,20 +373,7 @@ fn largest(row: &[f32], part: &Range<usize>) -> f32 {
             lanes[lane] = if above { block[lane] } else { lanes[lane] };
         }
     }
-    largest_lane(lanes)
-}
-
-/// Largest of the lanes, by halves.
-#[inline(always)]
-fn largest_lane(mut lanes: [f32; simd::LANES]) -> f32 {
-    let mut width = simd::LANES / 2;
-    while width > 0 {
-        for lane in 0..width {
-            lanes[lane] = if lanes[lane + width] > lanes[lane] { lanes[lane + width] } else { lanes[lane] };
-        }
-        width /= 2;
-    }
-    lanes[0]
+    simd::largest_lane(lanes)
 }
 
 /// Largest `x_a + y_a`.
@@ -405,5 +392,5 @@ fn largest_sum(x: &[f32], y: &[f32]) -> f32 {
         let sum = x + y;
         *lane = if sum > *lane { sum } else { *lane };
     }
-    largest_lane(lanes)
+    simd::largest_lane(lanes)
 }
