@@ -30,6 +30,8 @@ pub struct AttentionCost {
 
 /// Positions between two sums that the causal form of linear attention keeps for its backward pass.
 const LINEAR_SEGMENT: Count = 256;
+/// Queries between two sums that attention of features keeps for its backward pass.
+const FEATURE_SPAN: Count = 512;
 
 /// Counts the attention of one layer of a model of `width` and `context`.
 ///
@@ -118,18 +120,22 @@ pub fn attention_cost(
             };
             let mut low_rank = 0;
             let mut pair = 2 * head;
-            let mut sums = 0;
+            let (mut sums, mut kept_sums) = (0, 0);
             if options.uses_features() {
                 let features = count(options.features.count(sizes.head_width));
                 let rows = if options.features.kind == FeatureKind::Elu { 0 } else { count(options.features.rows) };
                 // Features of queries and keys, sums over keys, products with the sums; a pair of the support takes its
                 // features back.
                 sums = key_heads * features * (head + 1);
+                // Before each span of queries, and behind it where that is seen, at one scale a feature.
+                let sides = if options.causal { 1 } else { 2 };
+                let spans = if kind == SupportKind::Full { 0 } else { n.div_ceil(FEATURE_SPAN) };
+                kept_sums = spans * (sides * sums + key_heads * features);
                 low_rank = n * (heads + key_heads) * (rows * head + features * (head + 1));
                 pair += if gated { 0 } else { features };
             }
             cost.core_operations = exact * heads * pair + hashes + low_rank;
-            cost.kept_floats = read_and_written + rows;
+            cost.kept_floats = read_and_written + rows + kept_sums;
             let tokens = match kind {
                 SupportKind::Local => decoded.min(count(options.support.radius).saturating_add(1)),
                 SupportKind::Empty => 0,
