@@ -15,3 +15,4 @@ mod language;
 mod program;
 mod tensors;
 mod training;
+mod translate;
