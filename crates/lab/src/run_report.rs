@@ -112,18 +112,10 @@ impl RunReport<'_> {
             Axis::new("norm", ""),
             vec![self.line("before clipping", |step| step.gradient_norm)],
         ));
-        let environment = self.environment;
-        let facts = [
-            ("command", self.command.to_owned()),
-            ("date", environment.date.clone()),
-            ("processor", format!("{}, {} threads", environment.processor, environment.threads)),
-            ("version", environment.version.clone()),
-            ("commit", environment.commit.clone().unwrap_or_else(|| "unknown".into())),
-        ];
         Report {
             title: self.title.into(),
             summary: String::new(),
-            facts: facts.map(|(name, value)| (name.to_owned(), value)).to_vec(),
+            facts: crate::report::Record { command: self.command, environment: self.environment }.facts(),
             sections: vec![
                 Section { title: "Figures".into(), blocks: vec![Block::Table(self.table())] },
                 Section { title: "Curves".into(), blocks },

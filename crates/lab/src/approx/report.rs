@@ -171,14 +171,6 @@ impl Approximation {
 
     /// The page.
     pub fn report(&self) -> Report {
-        let environment = &self.environment;
-        let facts = [
-            ("command", self.command.clone()),
-            ("date", environment.date.clone()),
-            ("processor", format!("{}, {} threads", environment.processor, environment.threads)),
-            ("version", environment.version.clone()),
-            ("commit", environment.commit.clone().unwrap_or_else(|| "unknown".into())),
-        ];
         let chosen = |wanted: &[Method]| -> Vec<Method> {
             self.methods.iter().copied().filter(|method| wanted.contains(method)).collect()
         };
@@ -210,7 +202,7 @@ impl Approximation {
         Report {
             title: "Approximation of attention matrices".into(),
             summary: self.summary(),
-            facts: facts.map(|(name, value)| (name.to_owned(), value)).to_vec(),
+            facts: self.record().facts(),
             sections: vec![
                 Section { title: "Errors".into(), blocks: vec![Block::Table(self.table())] },
                 Section { title: "Error against entropy".into(), blocks: against_entropy },
@@ -237,13 +229,16 @@ impl Approximation {
         text + "."
     }
 
+    fn record(&self) -> Record<'_> {
+        Record { command: &self.command, environment: &self.environment }
+    }
+
     /// Writes the page, its pictures and the table in three formats into `folder`.
     ///
     /// # Errors
     /// Those of the file system.
     pub fn write(&self, folder: &Path) -> io::Result<Files> {
-        let record = Record { command: &self.command, environment: &self.environment };
-        record.write(folder, &self.report(), &self.to_json(), &[self.table(), self.correlations()])
+        self.record().write(folder, &self.report(), &self.to_json(), &[self.table(), self.correlations()])
     }
 }
 

@@ -87,14 +87,6 @@ impl Benchmark {
 
     /// The page.
     pub fn report(&self) -> Report {
-        let environment = &self.environment;
-        let facts = [
-            ("command", self.command.clone()),
-            ("date", environment.date.clone()),
-            ("processor", format!("{}, {} threads", environment.processor, environment.threads)),
-            ("version", environment.version.clone()),
-            ("commit", environment.commit.clone().unwrap_or_else(|| "unknown".into())),
-        ];
         let bytes = |value: Option<u64>| value.map_or(f64::NAN, |bytes| bytes as f64);
         let times = vec![
             self.chart("time-forward", "Time of the forward pass", Axis::new("time", "ms"), |m| m.forward.median),
@@ -111,7 +103,7 @@ impl Benchmark {
         Report {
             title: "Time and memory of attention against length".into(),
             summary: self.summary(),
-            facts: facts.map(|(name, value)| (name.to_owned(), value)).to_vec(),
+            facts: self.record().facts(),
             sections: vec![
                 Section { title: "Time".into(), blocks: times },
                 Section { title: "Memory".into(), blocks: memory },
@@ -149,13 +141,16 @@ impl Benchmark {
         Block::Chart { name: name.into(), chart }
     }
 
+    fn record(&self) -> Record<'_> {
+        Record { command: &self.command, environment: &self.environment }
+    }
+
     /// Writes the page, its pictures and the table in three formats into `folder`.
     ///
     /// # Errors
     /// Those of the file system.
     pub fn write(&self, folder: &Path) -> io::Result<Files> {
-        let record = Record { command: &self.command, environment: &self.environment };
-        record.write(folder, &self.report(), &self.to_json(), &[self.table()])
+        self.record().write(folder, &self.report(), &self.to_json(), &[self.table()])
     }
 }
 

@@ -117,14 +117,6 @@ impl Comparison {
 
     /// The page.
     pub fn report(&self) -> Report {
-        let environment = &self.environment;
-        let facts = [
-            ("command", self.command.clone()),
-            ("date", environment.date.clone()),
-            ("processor", format!("{}, {} threads", environment.processor, environment.threads)),
-            ("version", environment.version.clone()),
-            ("commit", environment.commit.clone().unwrap_or_else(|| "unknown".into())),
-        ];
         let mut sections = vec![Section { title: "Results".into(), blocks: vec![Block::Table(self.table())] }];
         sections.push(Section { title: "Quality against cost".into(), blocks: self.trade_offs() });
         sections.push(Section { title: "Learning curves".into(), blocks: self.learning_curves() });
@@ -138,7 +130,7 @@ impl Comparison {
         Report {
             title: format!("Attention mechanisms on {}", self.task),
             summary: self.summary(),
-            facts: facts.map(|(name, value)| (name.to_owned(), value)).to_vec(),
+            facts: self.record().facts(),
             sections,
         }
     }
@@ -240,12 +232,15 @@ impl Comparison {
         ]
     }
 
+    fn record(&self) -> Record<'_> {
+        Record { command: &self.command, environment: &self.environment }
+    }
+
     /// Writes the page, its pictures and the table in three formats into `folder`.
     ///
     /// # Errors
     /// Those of the file system.
     pub fn write(&self, folder: &Path) -> io::Result<Files> {
-        let record = Record { command: &self.command, environment: &self.environment };
-        record.write(folder, &self.report(), &self.to_json(), &[self.table()])
+        self.record().write(folder, &self.report(), &self.to_json(), &[self.table()])
     }
 }

@@ -140,19 +140,11 @@ impl Experts {
 
     /// The page.
     pub fn report(&self) -> Report {
-        let environment = &self.environment;
-        let facts = [
-            ("command", self.command.clone()),
-            ("date", environment.date.clone()),
-            ("processor", format!("{}, {} threads", environment.processor, environment.threads)),
-            ("version", environment.version.clone()),
-            ("commit", environment.commit.clone().unwrap_or_else(|| "unknown".into())),
-        ];
         let tokens = self.routers.iter().map(|router| Block::Table(self.tokens(router))).collect();
         Report {
             title: "What the experts do".into(),
             summary: self.summary(),
-            facts: facts.map(|(name, value)| (name.to_owned(), value)).to_vec(),
+            facts: self.record().facts(),
             sections: vec![
                 Section {
                     title: "Load".into(),
@@ -178,6 +170,10 @@ impl Experts {
         )
     }
 
+    fn record(&self) -> Record<'_> {
+        Record { command: &self.command, environment: &self.environment }
+    }
+
     /// Writes the page, its pictures and the tables into `folder`.
     ///
     /// # Errors
@@ -185,8 +181,7 @@ impl Experts {
     pub fn write(&self, folder: &Path) -> io::Result<Files> {
         let mut tables = vec![self.loads()];
         tables.extend(self.routers.iter().map(|router| self.tokens(router)));
-        let record = Record { command: &self.command, environment: &self.environment };
-        record.write(folder, &self.report(), &self.to_json(), &tables)
+        self.record().write(folder, &self.report(), &self.to_json(), &tables)
     }
 }
 

@@ -29,6 +29,19 @@ pub struct Record<'a> {
 }
 
 impl Record<'_> {
+    /// As facts of a page.
+    pub fn facts(&self) -> Vec<(String, String)> {
+        let Environment { commit, processor, threads, date, version, .. } = self.environment;
+        let facts = [
+            ("command", self.command.to_owned()),
+            ("date", date.clone()),
+            ("processor", format!("{processor}, {threads} threads")),
+            ("version", version.clone()),
+            ("commit", commit.clone().unwrap_or_else(|| "unknown".into())),
+        ];
+        facts.map(|(name, value)| (name.to_owned(), value)).to_vec()
+    }
+
     /// As a Markdown list.
     fn head(&self) -> String {
         let Environment { commit, processor, processors, threads, date, .. } = self.environment;

@@ -10,13 +10,16 @@ use super::{DataError, file::Meter};
 /// Longest line accepted, so that a file without line ends cannot fill the memory.
 pub(super) const LONGEST_LINE: usize = 1 << 24;
 
-/// The lines of a file, decompressed, without their ends.
+/// Gives `take` every line of a file that is open at `source`, without its end; what `take` finds wrong is an error at the line.
 ///
 /// # Errors
-/// A file that cannot be read, is empty or is not UTF-8.
-pub(super) fn read_lines(meter: &Meter, path: &Path) -> Result<Vec<String>, DataError> {
-    let mut source = meter.open(path)?;
-    let (mut lines, mut bytes) = (Vec::new(), Vec::new());
+/// A file that cannot be read, a line that is too long, and those of `take`.
+pub(super) fn each_line(
+    mut source: impl BufRead,
+    path: &Path,
+    mut take: impl FnMut(u64, &[u8]) -> Result<(), String>,
+) -> Result<(), DataError> {
+    let mut bytes = Vec::new();
     for line in 1.. {
         let error = |problem: String| DataError::Row { path: path.into(), line, problem };
         bytes.clear();
@@ -31,9 +34,22 @@ pub(super) fn read_lines(meter: &Meter, path: &Path) -> Result<Vec<String>, Data
         if row.len() > LONGEST_LINE {
             return Err(error(format!("more than {LONGEST_LINE} bytes without a line end; is this a text file?")));
         }
-        let text = std::str::from_utf8(row).map_err(|_| error("is not UTF-8; convert the file to UTF-8".into()))?;
-        lines.push(text.to_owned());
+        take(line, row).map_err(error)?;
     }
+    Ok(())
+}
+
+/// The lines of a file, decompressed, without their ends.
+///
+/// # Errors
+/// A file that cannot be read, is empty or is not UTF-8.
+pub(super) fn read_lines(meter: &Meter, path: &Path) -> Result<Vec<String>, DataError> {
+    let mut lines = Vec::new();
+    each_line(meter.open(path)?, path, |_, row| {
+        let text = std::str::from_utf8(row).map_err(|_| "is not UTF-8; convert the file to UTF-8")?;
+        lines.push(text.to_owned());
+        Ok(())
+    })?;
     if lines.is_empty() {
         return Err(DataError::Content { path: path.into(), problem: "has no lines; give a file with text".into() });
     }

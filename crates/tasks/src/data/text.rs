@@ -1,15 +1,13 @@
 //! Byte-level text classification from TSV files.
 
 use std::{
-    io::{BufRead, Read},
+    io::BufRead,
     path::{Path, PathBuf},
 };
 
 use rand::seq::SliceRandom;
 
-use super::{
-    ClassificationData, DataError, Progress, Sequences, Streams, TextConfig, file::Meter, lines::LONGEST_LINE,
-};
+use super::{ClassificationData, DataError, Progress, Sequences, Streams, TextConfig, file::Meter, lines::each_line};
 
 /// Token ids: padding and one for each byte.
 const VOCABULARY: usize = 257;
@@ -57,30 +55,15 @@ fn hold_out(all: &Sequences, fraction: f64, seed: u64) -> (Sequences, Sequences)
 }
 
 /// All rows of one file.
-fn read_rows(mut source: impl BufRead, path: &Path, config: &TextConfig) -> Result<Sequences, DataError> {
+fn read_rows(source: impl BufRead, path: &Path, config: &TextConfig) -> Result<Sequences, DataError> {
     let mut rows = Sequences::new(config.classes);
-    let mut bytes = Vec::new();
-    for line in 1.. {
-        let error = |problem: String| DataError::Row { path: path.into(), line, problem };
-        bytes.clear();
-        let limit = LONGEST_LINE as u64 + 2;
-        source.by_ref().take(limit).read_until(b'\n', &mut bytes).map_err(|source| DataError::read(path, source))?;
-        if bytes.is_empty() {
-            break;
-        }
-        let row = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
-        let row = row.strip_suffix(b"\r").unwrap_or(row);
-        let row = if line == 1 { row.strip_prefix("\u{feff}".as_bytes()).unwrap_or(row) } else { row };
-        if row.len() > LONGEST_LINE {
-            return Err(error(format!("more than {LONGEST_LINE} bytes without a line end; is this a text file?")));
-        }
+    each_line(source, path, |line, row| {
         if line == 1 && config.header {
-            continue;
+            return Ok(());
         }
-        let (label, text) = parse_row(row, config).map_err(error)?;
-        let text = &text[..text.len().min(config.max_length)];
-        rows.push(text, label).map_err(|problem| error(problem.to_string()))?;
-    }
+        let (label, text) = parse_row(row, config)?;
+        rows.push(&text[..text.len().min(config.max_length)], label).map_err(|problem| problem.to_string())
+    })?;
     if rows.is_empty() {
         let problem = "has no rows; a row is a label, a tab and a text".into();
         return Err(DataError::Content { path: path.into(), problem });
@@ -134,6 +117,7 @@ mod tests {
 
     use super::*;
     use crate::data::file::tests::{bzip2, gzip};
+    use crate::data::lines::LONGEST_LINE;
 
     fn rows(bytes: &[u8], config: &TextConfig) -> Result<Sequences, DataError> {
         read_rows(bytes, Path::new("rows.tsv"), config)
