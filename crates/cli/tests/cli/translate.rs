@@ -103,7 +103,9 @@ fn a_translator_learns_ten_words_and_its_experts_can_be_looked_at() {
     for part in ["encoder 1", "decoder 1", "decoder 1, cross", "balance loss", "(", "report: "] {
         assert!(inspected.contains(part), "{part} in {inspected}");
     }
-    assert!(text(report.join("report.html")).contains("Load of experts") && report.join("plots/load.svg").is_file());
+    assert!(
+        text(report.join("report.html")).contains("Load of experts") && report.join("plots/load-cross.svg").is_file()
+    );
     let json = run(["inspect", &path, "--experts", "--json"]).json();
     for router in json["routers"].as_array().unwrap() {
         let shares: Vec<f64> =

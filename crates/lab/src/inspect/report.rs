@@ -96,18 +96,45 @@ impl Experts {
         ))
     }
 
-    /// Loads of the experts of each router, sorted, a line a router.
-    fn load_chart(&self) -> Chart {
-        let line = |(style, router): (usize, &Router)| {
+    /// Loads of the experts of each router, sorted, a line a router, a chart a place.
+    fn load_charts(&self) -> Vec<Block> {
+        let place = |router: &Router| match router.name.split_once(", ") {
+            Some((_, place)) => place.to_owned(),
+            None => router.name.split(' ').next().unwrap_or_default().to_owned(),
+        };
+        let mut places: Vec<String> = Vec::new();
+        for router in &self.routers {
+            if !places.contains(&place(router)) {
+                places.push(place(router));
+            }
+        }
+        let chart = |own: &String| {
+            let routers: Vec<&Router> = self.routers.iter().filter(|router| place(router) == *own).collect();
+            let chart = self.load_chart(&routers, own);
+            Block::Chart { name: format!("load-{own}"), chart }
+        };
+        places.iter().map(chart).collect()
+    }
+
+    fn load_chart(&self, routers: &[&Router], place: &str) -> Chart {
+        let line = |(style, router): (usize, &&Router)| {
             let mut shares = router.load.shares.clone();
             shares.sort_by(|a, b| b.total_cmp(a));
             Series::new(&*router.name, style, shares.into_iter().enumerate().map(|(rank, x)| (rank as f64 + 1.0, x)))
         };
-        let series = self.routers.iter().enumerate().map(line).collect();
-        let experts = self.routers.iter().map(|router| router.load.experts).max().unwrap_or(1);
-        Chart::new("Load of experts", format!("{}; experts sorted by load", self.source), Data::Lines(series))
-            .axes(Axis::new("expert, by rank", ""), Axis::new("share of (token, slot) pairs", "%"))
-            .rule(1.0 / experts as f64, "even")
+        let series = routers.iter().enumerate().map(line).collect();
+        let loads = routers.iter().map(|router| &router.load);
+        let (experts, highest) = loads.fold((1, 0.0f64), |(experts, highest), load| {
+            (experts.max(load.experts), load.shares.iter().fold(highest, |most, share| most.max(*share)))
+        });
+        let shares = Axis::new("share of (token, slot) pairs", "%").range(0.0, 1.05 * highest);
+        Chart::new(
+            format!("Load of experts, {place}"),
+            format!("{}; experts sorted by load", self.source),
+            Data::Lines(series),
+        )
+        .axes(Axis::new("expert, by rank", ""), shares)
+        .rule(1.0 / experts as f64, "even")
     }
 
     /// Everything as one JSON value.
@@ -141,18 +168,13 @@ impl Experts {
     /// The page.
     pub fn report(&self) -> Report {
         let tokens = self.routers.iter().map(|router| Block::Table(self.tokens(router))).collect();
+        let loads = [Block::Table(self.loads())].into_iter().chain(self.load_charts()).collect();
         Report {
             title: "What the experts do".into(),
             summary: self.summary(),
             facts: self.record().facts(),
             sections: vec![
-                Section {
-                    title: "Load".into(),
-                    blocks: vec![
-                        Block::Table(self.loads()),
-                        Block::Chart { name: "load".into(), chart: self.load_chart() },
-                    ],
-                },
+                Section { title: "Load".into(), blocks: loads },
                 Section { title: "Tokens".into(), blocks: tokens },
             ],
         }

@@ -91,7 +91,8 @@ impl Tally {
         }
     }
 
-    /// For each expert its `most` preferred tokens, of those that occur at least `least` times; ties in the order of ids.
+    /// For each expert its `most` preferred tokens, of those that occur at least `least` times; of equal ones the
+    /// more frequent first.
     pub fn preferences(&self, most: usize, least: u64) -> Vec<Vec<Preference>> {
         let pairs = (self.tokens * self.active as u64) as f64;
         let one = |expert: usize| {
@@ -107,7 +108,8 @@ impl Tally {
                     seen,
                 })
                 .collect();
-            all.sort_by(|a, b| b.information.total_cmp(&a.information).then(a.token.cmp(&b.token)));
+            let order = |a: &Preference, b: &Preference| b.information.total_cmp(&a.information);
+            all.sort_by(|a, b| order(a, b).then(b.seen.cmp(&a.seen)).then(a.token.cmp(&b.token)));
             all.truncate(most);
             all
         };
