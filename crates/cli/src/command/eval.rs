@@ -5,7 +5,7 @@ use regard_tasks::train::{Split, evaluate, measure_bleu};
 
 use super::{Trained, print_json, trained};
 use crate::{
-    args::{Common, Eval, SplitName},
+    args::{Common, Eval},
     error::{Failure, Outcome},
 };
 
@@ -15,10 +15,7 @@ use crate::{
 /// A directory without a run, data that are missing.
 pub fn run(args: &Eval, common: &Common) -> Outcome {
     let Trained { config, data, model, step } = trained(&args.run, args.checkpoint, args.cache.as_deref(), common)?;
-    let split = match args.split {
-        SplitName::Valid => Split::Valid,
-        SplitName::Test => Split::Test,
-    };
+    let split = Split::from(args.split);
     let batch = args.batch.unwrap_or(config.train.batch);
     if batch == 0 {
         return Err(Failure::usage("--batch is 0, expected at least 1"));

@@ -5,7 +5,7 @@ use regard_tasks::train::Split;
 
 use super::{Trained, command_line, environment, print_json, trained};
 use crate::{
-    args::{Common, Inspect, SplitName},
+    args::{Common, Inspect},
     error::{Failure, Outcome},
 };
 
@@ -21,10 +21,7 @@ pub fn run(args: &Inspect, common: &Common) -> Outcome {
         return Err(Failure::usage("--tokens is 0, expected at least 1"));
     }
     let Trained { config, data, model, .. } = trained(&args.run, args.checkpoint, args.cache.as_deref(), common)?;
-    let split = match args.split {
-        SplitName::Valid => Split::Valid,
-        SplitName::Test => Split::Test,
-    };
+    let split = Split::from(args.split);
     let wanted = Wanted { split, batches: args.batches, tokens: args.tokens, least: args.least };
     let routers = routers(&model, &data, &wanted)?;
     if routers.is_empty() {

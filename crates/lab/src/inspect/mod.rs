@@ -51,10 +51,15 @@ pub fn routers(model: &Model, data: &TaskData, wanted: &Wanted) -> Result<Vec<Ro
             tally.add(chosen, &tokens, [record.entropy, record.balance, record.z]);
         }
     }
-    let router = |((stack, layer, place), tally): (&(Stack, usize, Place), &Tally)| Router {
-        name: name(*stack, *layer, *place, matches!(model, Model::Translator(_))),
-        load: tally.load(),
-        preferences: tally.preferences(wanted.tokens, wanted.least),
+    let two_stacks = matches!(model, Model::Translator(_));
+    let router = |((stack, layer, place), tally): (&(Stack, usize, Place), &Tally)| {
+        let (place, name) = match (two_stacks, stack, place) {
+            (false, ..) => ("layer", format!("layer {layer}")),
+            (_, Stack::Encoder, _) => ("encoder", format!("encoder {layer}")),
+            (_, _, Place::CrossWeights) => ("cross", format!("decoder {layer}, cross")),
+            _ => ("decoder", format!("decoder {layer}")),
+        };
+        Router { name, place, load: tally.load(), preferences: tally.preferences(wanted.tokens, wanted.least) }
     };
     Ok(tallies.iter().map(router).collect())
 }
@@ -90,14 +95,4 @@ fn real_tokens(tokens: &TokenBatch) -> Vec<Option<i32>> {
         padding.is_none_or(|padding| padding.as_slice()[at] != 0)
     };
     tokens.ids.iter().enumerate().map(|(at, id)| real(at).then_some(*id)).collect()
-}
-
-/// The place of a router in words, layers from 1.
-fn name(stack: Stack, layer: usize, place: Place, two_stacks: bool) -> String {
-    match (two_stacks, stack, place) {
-        (false, ..) => format!("layer {layer}"),
-        (_, Stack::Encoder, _) => format!("encoder {layer}"),
-        (_, _, Place::CrossWeights) => format!("decoder {layer}, cross"),
-        _ => format!("decoder {layer}"),
-    }
 }

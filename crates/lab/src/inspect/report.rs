@@ -12,8 +12,10 @@ use crate::report::{Axis, Block, Cell, Chart, Column, Data, Files, Format, Recor
 /// One router of a model.
 #[derive(Clone, Debug, Serialize)]
 pub struct Router {
-    /// Its place, as in `encoder 0`.
+    /// Its name, as in `encoder 1`.
     pub name: String,
+    /// Which attention it belongs to, as in `encoder`: those of one place are drawn together.
+    pub place: &'static str,
     /// How evenly it spreads tokens.
     pub load: Load,
     /// The preferred tokens of each expert.
@@ -98,22 +100,17 @@ impl Experts {
 
     /// Loads of the experts of each router, sorted, a line a router, a chart a place.
     fn load_charts(&self) -> Vec<Block> {
-        let place = |router: &Router| match router.name.split_once(", ") {
-            Some((_, place)) => place.to_owned(),
-            None => router.name.split(' ').next().unwrap_or_default().to_owned(),
-        };
-        let mut places: Vec<String> = Vec::new();
+        let mut places: Vec<&str> = Vec::new();
         for router in &self.routers {
-            if !places.contains(&place(router)) {
-                places.push(place(router));
+            if !places.contains(&router.place) {
+                places.push(router.place);
             }
         }
-        let chart = |own: &String| {
-            let routers: Vec<&Router> = self.routers.iter().filter(|router| place(router) == *own).collect();
-            let chart = self.load_chart(&routers, own);
-            Block::Chart { name: format!("load-{own}"), chart }
+        let chart = |place: &str| {
+            let routers: Vec<&Router> = self.routers.iter().filter(|router| router.place == place).collect();
+            Block::Chart { name: format!("load-{place}"), chart: self.load_chart(&routers, place) }
         };
-        places.iter().map(chart).collect()
+        places.into_iter().map(chart).collect()
     }
 
     fn load_chart(&self, routers: &[&Router], place: &str) -> Chart {

@@ -96,16 +96,21 @@ impl Block {
         attend: impl FnOnce(Tensor<3>) -> Tensor<3>,
         feed: impl FnOnce(Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
-        match self.norm {
-            NormPlace::Pre => {
-                let x = x.clone() + attend(self.norm_1.forward(x));
-                x.clone() + feed(self.norm_2.forward(x))
-            }
-            NormPlace::Post => {
-                let x = self.norm_1.forward(x.clone() + attend(x));
-                self.norm_2.forward(x.clone() + feed(x))
-            }
-        }
+        let x = residual(self.norm, x, &self.norm_1, attend);
+        residual(self.norm, x, &self.norm_2, feed)
+    }
+}
+
+/// `x` and what `part` makes of it, with the norm before the part or after the sum.
+pub(super) fn residual(
+    place: NormPlace,
+    x: Tensor<3>,
+    norm: &Norm,
+    part: impl FnOnce(Tensor<3>) -> Tensor<3>,
+) -> Tensor<3> {
+    match place {
+        NormPlace::Pre => x.clone() + part(norm.forward(x)),
+        NormPlace::Post => norm.forward(x.clone() + part(x)),
     }
 }
 

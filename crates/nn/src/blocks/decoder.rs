@@ -6,7 +6,11 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use regard_kernels::{Error, Mask, Padding};
 
-use super::{Context, FeedForward, Init, Norm, Place, block::residual_gain, drop_out};
+use super::{
+    Context, FeedForward, Init, Norm, Place,
+    block::{residual, residual_gain},
+    drop_out,
+};
 use crate::{
     attention::{Attention, Attentions, DecodeState, KeyState, at_place, shared_by_layers},
     models::{ModelConfig, NormPlace},
@@ -166,15 +170,8 @@ impl DecoderBlock {
         read: impl FnOnce(Tensor<3>) -> Tensor<3>,
         feed: impl FnOnce(Tensor<3>) -> Tensor<3>,
     ) -> Tensor<3> {
-        let x = self.residual(x, &self.norm_1, attend);
-        let x = self.residual(x, &self.norm_cross, read);
-        self.residual(x, &self.norm_2, feed)
-    }
-
-    fn residual(&self, x: Tensor<3>, norm: &Norm, part: impl FnOnce(Tensor<3>) -> Tensor<3>) -> Tensor<3> {
-        match self.norm {
-            NormPlace::Pre => x.clone() + part(norm.forward(x)),
-            NormPlace::Post => norm.forward(x.clone() + part(x)),
-        }
+        let x = residual(self.norm, x, &self.norm_1, attend);
+        let x = residual(self.norm, x, &self.norm_cross, read);
+        residual(self.norm, x, &self.norm_2, feed)
     }
 }

@@ -5,7 +5,16 @@ use std::sync::Arc;
 use burn::module::Param;
 use burn::tensor::Tensor;
 
-use crate::ops::{self, elementwise::IGNORE};
+use super::ModelConfig;
+use crate::{
+    blocks::Init,
+    ops::{self, elementwise::IGNORE},
+};
+
+/// The head `[d,vocabulary]` of a model that has one of its own.
+pub(super) fn own(config: &ModelConfig, vocabulary: usize, init: &Init) -> Option<Param<Tensor<2>>> {
+    (!config.tied_head).then(|| init.projection("head", [config.width, vocabulary], 1.0))
+}
 
 /// Logits `[..,vocabulary]` of states `x [..,d]`: by `head [d,vocabulary]`, or the token vectors `[vocabulary,d]` where
 /// there is none.

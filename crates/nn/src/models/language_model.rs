@@ -6,7 +6,10 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 use regard_kernels::Error;
 
-use super::{Body, ModelConfig, Sizes, TokenBatch, head::logits};
+use super::{
+    Body, ModelConfig, Sizes, TokenBatch,
+    head::{self, logits},
+};
 use crate::{
     attention::{AttentionConfig, DecodeState},
     blocks::{Context, Init},
@@ -58,8 +61,7 @@ impl LanguageModel {
         let attention = AttentionConfig { causal: true, ..attention.clone() };
         let sizes = config.sizes(&attention, vocabulary, vocabulary, context)?;
         let init = Init::new(seed, device);
-        let head = || init.projection("head", [config.width, vocabulary], 1.0);
-        Ok(Self { body: Body::new(config, &attention, sizes, &init)?, head: (!config.tied_head).then(head) })
+        Ok(Self { body: Body::new(config, &attention, sizes, &init)?, head: head::own(config, vocabulary, &init) })
     }
 
     /// Logits `[B,N,vocabulary]`: those at position `i` are of token `i + 1`.

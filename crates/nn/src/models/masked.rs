@@ -8,7 +8,7 @@ use regard_kernels::Error;
 
 use super::{
     Body, ModelConfig, Sizes, TokenBatch,
-    head::{counted, logits},
+    head::{self, counted, logits},
 };
 use crate::{
     attention::AttentionConfig,
@@ -42,8 +42,7 @@ impl MaskedModel {
         let attention = AttentionConfig { causal: false, ..attention.clone() };
         let sizes = config.sizes(&attention, vocabulary, vocabulary, context)?;
         let init = Init::new(seed, device);
-        let head = || init.projection("head", [config.width, vocabulary], 1.0);
-        Ok(Self { body: Body::new(config, &attention, sizes, &init)?, head: (!config.tied_head).then(head) })
+        Ok(Self { body: Body::new(config, &attention, sizes, &init)?, head: head::own(config, vocabulary, &init) })
     }
 
     /// Logits `[B,N,vocabulary]` of every token, masked or not.

@@ -10,7 +10,7 @@ use super::{
     ModelConfig, Sizes, TokenBatch,
     decoder::Decoder,
     encoder::Encoder,
-    head::{counted, logits},
+    head::{self, counted, logits},
     positions::Positions,
 };
 use crate::{
@@ -107,13 +107,12 @@ impl Translator {
         let encoder = &attentions.encoder;
         let sizes = config.sizes(encoder, vocabulary, vocabulary, context)?;
         let init = Init::new(seed, device);
-        let head = || init.projection("head", [config.width, vocabulary], 1.0);
         Ok(Self {
             token_embedding: Positions::tokens(encoder.position, vocabulary, config.width, &init),
             encoder: Encoder::new(config, encoder, context, &init.part("encoder"))
                 .map_err(|error| at_place(ENCODER, error))?,
             decoder: Decoder::new(config, &attentions, context, &init.part("decoder"))?,
-            head: (!config.tied_head).then(head),
+            head: head::own(config, vocabulary, &init),
             attentions,
             sizes,
         })
