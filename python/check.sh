@@ -15,19 +15,7 @@ export PATH="$venv/bin:$PATH"
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 
 mkdir -p "$CARGO_TARGET_DIR"
-[[ -x "$python" ]] || "${PYTHON:-python3}" -m venv "$venv"
-# What pyproject.toml asks for: the build backend, and the libraries of the tests.
-needed=$("$python" - "$here/pyproject.toml" <<'PY'
-import sys, tomllib
-project = tomllib.load(open(sys.argv[1], "rb"))
-print("\n".join(project["build-system"]["requires"] + project["project"]["optional-dependencies"]["test"]))
-PY
-)
-stamp="$venv/needed.txt"
-if [[ ! -f "$stamp" || "$(cat "$stamp")" != "$needed" ]]; then
-    "$python" -m pip install --quiet $needed
-    printf '%s' "$needed" >"$stamp"
-fi
+"$here/environment.sh" "$venv"
 cargo fmt --manifest-path "$here/Cargo.toml" --check
 # In a folder of its own: what a build backend sets makes cargo build everything anew.
 PYO3_PYTHON="$python" CARGO_TARGET_DIR="$CARGO_TARGET_DIR/python-lints" \
