@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -63,12 +64,13 @@ class Case:
     bound: Bound
     check: Callable[[], Agreement]
     same: bool = True
-    slow: bool = False
     note: str = ""
 
     def measure(self, patience: Patience) -> Result:
         """Checks, then times. No time is taken of what is wrong."""
+        start = time.perf_counter()
         agreement = self.check()
+        checking = time.perf_counter() - start
         result = Result(
             self.what,
             self.size,
@@ -81,11 +83,8 @@ class Case:
         )
         if result.disagrees:
             return result
-        if self.slow:
-            # The check was the warm-up.
-            patience = Patience(patience.seconds, min(patience.least, 3), patience.most, 0)
         parties = [self.ours] if self.theirs is None else [self.ours, self.theirs]
-        ours, *theirs = in_turns(parties, patience)
+        ours, *theirs = in_turns(parties, patience.after(checking))
         return Result(**{**vars(result), "ours": ours, "theirs": theirs[0] if theirs else None})
 
 

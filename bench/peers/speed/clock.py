@@ -60,6 +60,12 @@ class Patience:
     warm_up: int = 1
     """Untimed rounds."""
 
+    def after(self, checking: float) -> Patience:
+        """What is left after a check of so many seconds: one of a second has warmed up whatever it checked, and where
+        one takes five, three rounds must do."""
+        least = min(self.least, 3) if checking > 5.0 else self.least
+        return Patience(self.seconds, least, self.most, 0 if checking > 1.0 else self.warm_up)
+
 
 def in_turns(parties: Sequence[Party], patience: Patience) -> list[Times]:
     """Every round runs each party once, so that a machine that slows down slows all of them; who is first changes."""

@@ -22,7 +22,7 @@ class Settings:
     @property
     def patience(self) -> Patience:
         """How long a case may take."""
-        return Patience(seconds=1.0, least=3, most=9) if self.quick else Patience(seconds=6.0, least=5, most=41)
+        return Patience(seconds=1.0, least=3, most=9) if self.quick else Patience(seconds=5.0, least=5, most=41)
 
     def lengths(self, *lengths: int) -> list[int]:
         """Those that this benchmark measures: the first alone where it is quick."""

@@ -48,7 +48,7 @@ def beside_softmax(settings: Settings) -> Iterator[Case]:
 def beside_dense(settings: Settings) -> Iterator[Case]:
     for length in settings.lengths(2048, 4096):
         bounds = {"forward": Bound(ratio=0.1), "both": Bound(ratio=0.1)}
-        yield from cases(WHAT, length, DENSE, *_sides(length), bounds, slow=True)
+        yield from cases(WHAT, length, DENSE, *_sides(length), bounds)
 
 
 def _runs(length: int) -> Mapping[str, Callable[[], object]]:
