@@ -74,6 +74,21 @@ pub fn release_scratch() {
     });
 }
 
+/// Lends `task` parts of these sizes of one scratch buffer, each of which starts at a cache line: vectors that straddle two
+/// lines cost two accesses.
+pub fn with_parts<const PARTS: usize, R>(sizes: [usize; PARTS], task: impl FnOnce([&mut [f32]; PARTS]) -> R) -> R {
+    const LINE: usize = 16;
+    let rounded = sizes.map(|size| size.next_multiple_of(LINE));
+    with_scratch(rounded.iter().sum::<usize>() + LINE, |scratch| {
+        let first = scratch.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
+        let mut parts = split(&mut scratch[first..], rounded);
+        for (part, size) in parts.iter_mut().zip(sizes) {
+            *part = &mut std::mem::take(part)[..size];
+        }
+        task(parts)
+    })
+}
+
 /// Cuts a scratch buffer into consecutive parts of these sizes.
 ///
 /// # Panics

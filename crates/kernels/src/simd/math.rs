@@ -33,25 +33,24 @@ pub fn exp(x: f32) -> f32 {
     if x > 88.7 { f32::INFINITY } else { y }
 }
 
-/// `2^x` to about 1.5e-7 relative for `x < 128`; exactly 0 below -126.5, negative infinity included. NaN stays NaN.
+/// `2^x` to about 1.6e-7 relative for `x < 128`; exactly 0 below -126, negative infinity included. NaN stays NaN.
 ///
-/// `x = n + r` with `|r| <= 1/2`; `2^r` by the polynomial of Moshier's Cephes library (`exp2f`), `2^n` by the exponent bits.
+/// `x = n + r` with `|r| <= 1/2`; `2^r` by the polynomial of degree 5 whose largest relative error (1e-7) is least among
+/// those that have value and slope of `2^r` at 0; `2^n` by adding to the exponent bits. Eleven instructions, no branch.
 #[inline(always)]
 pub fn exp2(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0;
-    let x = if x < -127.0 { -127.0 } else { x };
     let shifted = x + ROUND;
     let r = x - (shifted - ROUND);
-    let mut p = 1.535_336_2e-4f32;
-    p = p.mul_add(r, 1.339_887_4e-3);
-    p = p.mul_add(r, 9.618_437e-3);
-    p = p.mul_add(r, 5.550_332_4e-2);
-    p = p.mul_add(r, 2.402_264_7e-1);
-    p = p.mul_add(r, 6.931_472e-1);
+    let mut p = 1.330_026_4e-3f32;
+    p = p.mul_add(r, 9.669_708e-3);
+    p = p.mul_add(r, 5.550_56e-2);
+    p = p.mul_add(r, 2.402_228_1e-1);
+    p = p.mul_add(r, std::f32::consts::LN_2);
     p = p.mul_add(r, 1.0);
-    // n = -127 gives exponent bits 0, which is the number 0.
-    let n = shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127);
-    p * f32::from_bits(n << 23)
+    // Low bits of `shifted` hold n; the bits of ROUND itself leave at the top.
+    let y = f32::from_bits(p.to_bits().wrapping_add(shifted.to_bits() << 23));
+    if x < -126.0 { 0.0 } else { y }
 }
 
 /// `log2 x` of a positive normal number, to about 1e-7 of the larger of 1 and its size.

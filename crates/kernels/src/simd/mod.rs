@@ -11,7 +11,7 @@ mod transpose;
 
 pub use math::{exp, exp2, gelu, gelu_slope, log2, tanh};
 pub use prefetch::prefetch;
-pub use product::tile_product;
+pub use product::{tile_product, tile_product_plus};
 pub use spread::{Places, Spread, product_of_rows};
 pub use transpose::transpose;
 

@@ -25,7 +25,30 @@ pub fn tile_product(
     assert!(a.holds(m, k) && b.holds(k, n) && b.column == 1, "operand outside its buffer");
     assert!(Matrix::rows(dst, stride).holds(m, n) && stride >= n, "product outside its buffer");
     if m > 0 && n > 0 {
-        pulp::Arch::new().dispatch(Product { sizes, alpha, a, b, write, dst, stride });
+        pulp::Arch::new().dispatch(Product { sizes, alpha, a, b, addends: None, write, dst, stride });
+    }
+}
+
+/// `dst = alpha a b + addends`, one addend a row; everything else as in [`tile_product`].
+///
+/// # Panics
+/// As there, or if there are fewer addends than rows.
+pub fn tile_product_plus(
+    sizes: (usize, usize, usize),
+    alpha: f32,
+    a: Matrix,
+    b: Matrix,
+    addends: &[f32],
+    dst: &mut [f32],
+    stride: usize,
+) {
+    let (m, n, k) = sizes;
+    assert!(a.holds(m, k) && b.holds(k, n) && b.column == 1, "operand outside its buffer");
+    assert!(Matrix::rows(dst, stride).holds(m, n) && stride >= n, "product outside its buffer");
+    assert!(addends.len() >= m, "fewer addends than rows");
+    if m > 0 && n > 0 {
+        let addends = Some(addends);
+        pulp::Arch::new().dispatch(Product { sizes, alpha, a, b, addends, write: Write::Over, dst, stride });
     }
 }
 
@@ -41,6 +64,7 @@ struct Product<'a> {
     alpha: f32,
     a: Matrix<'a>,
     b: Matrix<'a>,
+    addends: Option<&'a [f32]>,
     write: Write,
     dst: &'a mut [f32],
     stride: usize,
@@ -159,13 +183,14 @@ impl Product<'_> {
             }
             let alpha = simd.splat_f32s(self.alpha);
             for r in 0..ROWS {
+                let addend = simd.splat_f32s(self.addends.map_or(0.0, |addends| addends[row + r]));
                 let dst = self.dst.as_mut_ptr().add((row + r) * self.stride + start);
                 for v in 0..VECTORS {
                     let dst = dst.wrapping_add(v * S::F32_LANES);
                     let last = v + 1 == VECTORS;
                     let sum = sums[r][v];
                     let value = if self.write == Write::Over {
-                        simd.mul_f32s(alpha, sum)
+                        simd.mul_add_e_f32s(alpha, sum, addend)
                     } else if last {
                         simd.mul_add_e_f32s(alpha, sum, simd.mask_load_ptr_f32s(mask, dst))
                     } else {

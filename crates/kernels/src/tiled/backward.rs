@@ -1,4 +1,4 @@
-//! Backward pass: weights are computed again, tile by tile, from each row's maximum and denominator. (From the log of
+//! Backward pass: weights are computed again, tile by tile, from each row's reference and denominator. (From the log of
 //! the denominator alone they would carry its rounding, which at scores of 200 is 1e-5 of every weight.)
 //!
 //! With `w_ijr = e_ijr t_ij`, `e_ijr` the normalised weight of a component and `t_ij = dO_i.v_j - dO_i.O_i`, and `g_r` the
@@ -7,14 +7,22 @@
 //! - `dq_i = sum_jr g_r w_ijr (k_jr - q_i)`, `dk_jr = sum_i g_r w_ijr (q_i - k_jr)` (the subtracted vector for distances only),
 //! - `dv_j = sum_ir e_ijr dO_i`, `dlog_prior_r = sum_ij w_ijr`, `ds_r = sum_ij w_ijr (log_prior_r - l_ijr) / s_r`.
 //!
-//! The terms in `q_i` and `k_jr` alone need only the sums of `w` over a row or a column.
+//! The terms in `q_i` and `k_jr` alone need only the sums of `w` over a row or a column. A row's sum over all keys and
+//! components is 0, so it is not even formed where all gains are equal. Weights stay relative to their reference: what would
+//! normalise them goes into `dO_i` and `dO_i.O_i`, once a query.
 
-use std::{f32::consts::LN_2, ops::Range};
+use std::ops::Range;
 
-use super::{Scores, blocks, rows};
+use super::{
+    QUERY_BLOCK, Scores, blocks,
+    gradients::add_up,
+    lanes,
+    strip::{STRIP, Strip, side_by_side},
+    tile::{Keys, Tile, multiply},
+};
 use crate::{
     Rows, Saved,
-    gemm::{self, Matrix, Write},
+    gemm::{Matrix, Write},
     parallel::{self, Disjoint},
     simd,
 };
@@ -36,10 +44,22 @@ const TASKS: usize = 16;
 /// Fewest keys of a segment.
 const SEGMENT: usize = 512;
 
+/// What all tasks read.
+struct Given<'a> {
+    references: &'a [f32],
+    inverses: &'a [f32],
+    deltas: &'a [f32],
+    grad_out: &'a [f32],
+    /// The gradient of the variances is wanted.
+    variance: bool,
+}
+
 /// Buffers that tasks fill, each its own part.
 struct Shared<'a> {
-    /// `[segments]` copies of `q`'s gradient, to be added up.
+    /// Gradient of `q` from the first segment of keys.
     q: Disjoint<'a, f32>,
+    /// The same from each other segment, to be added up.
+    q_copies: Disjoint<'a, f32>,
     k: Disjoint<'a, f32>,
     v: Disjoint<'a, f32>,
     bias: Option<Disjoint<'a, f32>>,
@@ -51,20 +71,17 @@ struct Shared<'a> {
     shift: Disjoint<'a, f32>,
 }
 
-/// One thread's memory for one task.
-struct Scratch<'s> {
-    x: &'s mut [f32],
-    p: &'s mut [f32],
-    t: &'s mut [f32],
-    /// Products of one row, kept where the gradient of the variances needs them after `w` stands in their place.
-    row: &'s mut [f32],
-    best: &'s mut [f32],
-    owner: &'s mut [f32],
-    q: &'s mut [f32],
-    u: &'s mut [f32],
-    c: &'s mut [f32],
-    norms: &'s mut [f32],
-    row_sums: &'s mut [f32],
+/// Which keys of which head a task works on.
+struct Segment {
+    b: usize,
+    hk: usize,
+    index: usize,
+    count: usize,
+    keys: Range<usize>,
+}
+
+/// Sums over all queries for the keys of a segment.
+struct KeySums<'s> {
     k: &'s mut [f32],
     v: &'s mut [f32],
     columns: &'s mut [f32],
@@ -72,13 +89,50 @@ struct Scratch<'s> {
     shift: &'s mut [f32],
 }
 
-/// One tile of one head.
-struct Place<'a> {
-    b: usize,
-    h: usize,
-    queries: &'a Range<usize>,
-    keys: &'a Range<usize>,
-    segment: &'a Range<usize>,
+/// One strip's operands and sums.
+struct Operands<'s> {
+    /// `[width][lanes]`, then `[queries][width]`.
+    q: &'s mut [f32],
+    q_rows: &'s mut [f32],
+    /// Normalised, `[value_width][lanes]`, then `[queries][value_width]`.
+    dout: &'s mut [f32],
+    dout_rows: &'s mut [f32],
+    /// What is taken from the scores of each component, `[M][lanes]`: infinite in lanes that see nothing.
+    offsets: &'s mut [f32],
+    tops: &'s mut [f32],
+    /// `dO_i.O_i`, normalised, `[lanes]`.
+    deltas: &'s mut [f32],
+    /// Gradient of `q`, `[width][lanes]`.
+    dq: &'s mut [f32],
+    /// `sum_j w_ijr`, `[M][lanes]`.
+    row_sums: &'s mut [f32],
+}
+
+/// Room for one tile.
+struct Room<'s> {
+    /// Scores of each component, then `w`.
+    x: &'s mut [f32],
+    /// Slopes `t`, then weights.
+    t: &'s mut [f32],
+    /// Scores once more, where the gradient of the variances needs them after `w` stands in their place.
+    kept: &'s mut [f32],
+    /// Logs of priors in base 2, `[M][keys]`, for the same.
+    priors: &'s mut [f32],
+    spare: &'s mut [f32],
+    /// Floats of `x` for one component.
+    size: usize,
+}
+
+impl<'s> Operands<'s> {
+    fn sizes(scores: &Scores) -> [usize; 9] {
+        let (q, v, m) = (scores.shape.head_width, scores.shape.value_width, scores.components());
+        [q, q, v, v, m, 1, 1, q, m].map(|rows| rows * STRIP)
+    }
+
+    fn of(memory: &'s mut [f32], sizes: [usize; 9]) -> Self {
+        let [q, q_rows, dout, dout_rows, offsets, tops, deltas, dq, row_sums] = parallel::split(memory, sizes);
+        Self { q, q_rows, dout, dout_rows, offsets, tops, deltas, dq, row_sums }
+    }
 }
 
 impl Scores<'_> {
@@ -92,8 +146,9 @@ impl Scores<'_> {
         let segment = shape.keys.div_ceil(segments);
         let segments = shape.keys.div_ceil(segment);
         let deltas = self.deltas(out, grad_out);
+        let given = Given { references: &saved[1], inverses: &saved[2], deltas: &deltas, grad_out, variance };
 
-        let mut q = vec![0.0; segments * self.q.len()];
+        let mut q = vec![0.0; self.q.len()];
         let mut k = vec![0.0; self.k.len()];
         let mut v = vec![0.0; self.v.len()];
         let mut bias_grad = bias.then(|| vec![0.0; shape.heads * shape.queries * shape.keys]);
@@ -101,28 +156,33 @@ impl Scores<'_> {
         let mut columns = vec![0.0; if columned { shape.batch * shape.heads * components * shape.keys } else { 0 }];
         let mut spread = vec![0.0; if variance { pairs * segments * components } else { 0 }];
         let mut shift = vec![0.0; if self.shift.is_some() { pairs * segments * components * width } else { 0 }];
-        let shared = Shared {
-            q: Disjoint::new(&mut q),
-            k: Disjoint::new(&mut k),
-            v: Disjoint::new(&mut v),
-            bias: bias_grad.as_mut().map(|b| Disjoint::new(b)),
-            columns: Disjoint::new(&mut columns),
-            spread: Disjoint::new(&mut spread),
-            shift: Disjoint::new(&mut shift),
-        };
-        // The gradient of a bias sums over the batch, so its tasks hold all batch rows.
-        let tasks = if bias { shape.key_heads * segments } else { pairs * segments };
-        parallel::for_each(tasks, |task| {
-            let (pair, index) = (task / segments, task % segments);
-            let keys = index * segment..((index + 1) * segment).min(shape.keys);
-            let batch = if bias { 0..shape.batch } else { pair / shape.key_heads..pair / shape.key_heads + 1 };
-            for b in batch {
-                let place = (b, pair % shape.key_heads, index, segments);
-                self.backward_segment(place, &keys, ([&saved[1], &saved[2], &deltas], grad_out), variance, &shared);
-            }
+        parallel::with_shared((segments - 1) * q.len(), |q_copies| {
+            let shared = Shared {
+                q: Disjoint::new(&mut q),
+                q_copies: Disjoint::new(q_copies),
+                k: Disjoint::new(&mut k),
+                v: Disjoint::new(&mut v),
+                bias: bias_grad.as_mut().map(|b| Disjoint::new(b)),
+                columns: Disjoint::new(&mut columns),
+                spread: Disjoint::new(&mut spread),
+                shift: Disjoint::new(&mut shift),
+            };
+            // The gradient of a bias sums over the batch, so its tasks hold all batch rows.
+            let tasks = if bias { shape.key_heads * segments } else { pairs * segments };
+            parallel::for_each(tasks, |task| {
+                let (pair, index) = (task / segments, task % segments);
+                let keys = index * segment..((index + 1) * segment).min(shape.keys);
+                let batch = if bias { 0..shape.batch } else { pair / shape.key_heads..pair / shape.key_heads + 1 };
+                for b in batch {
+                    let hk = pair % shape.key_heads;
+                    let segment = Segment { b, hk, index, count: segments, keys: keys.clone() };
+                    self.backward_segment(&segment, &given, &shared);
+                }
+            });
+            add_up(&mut q, q_copies);
         });
         Gradients {
-            q: add_up(q, self.q.len(), segments),
+            q,
             k,
             v,
             variance: variance.then(|| self.variance_gradient(&spread)),
@@ -132,376 +192,327 @@ impl Scores<'_> {
         }
     }
 
-    /// Whether sums of `w` over columns and rows are needed at all.
+    /// Whether sums of `w` over columns are needed.
     fn needs_columns(&self) -> bool {
         self.gaussian || self.prior.is_some() || self.shift.is_some()
     }
 
-    /// `dO_i . O_i`, `[B,H,N]`.
-    fn deltas(&self, out: &[f32], grad_out: &[f32]) -> Vec<f32> {
-        let shape = self.shape;
-        let mut deltas = vec![0.0; shape.batch * shape.heads * shape.queries];
-        let written = Disjoint::new(&mut deltas);
-        parallel::for_each(shape.batch * shape.heads, |head| {
-            let rows = shape.out_rows(head / shape.heads, head % shape.heads);
-            // SAFETY: this head's numbers belong to this task alone.
-            let deltas = unsafe { written.range(head * shape.queries, shape.queries) };
-            simd::vectorize(
-                #[inline(always)]
-                || {
-                    for (i, delta) in deltas.iter_mut().enumerate() {
-                        *delta = simd::dot(rows.row(out, i), rows.row(grad_out, i));
-                    }
-                },
-            );
-        });
-        deltas
+    /// Whether sums of `w` over rows are needed: with equal gains those of all components add up to 0.
+    fn needs_row_sums(&self) -> bool {
+        self.shift.is_some() || self.gaussian && self.gains.iter().any(|gain| *gain != self.gains[0])
     }
 
     /// All gradients that one segment of keys of one key head contributes.
-    fn backward_segment(
-        &self,
-        (b, hk, index, segments): (usize, usize, usize, usize),
-        segment: &Range<usize>,
-        (rows_saved, grad_out): ([&[f32]; 3], &[f32]),
-        variance: bool,
-        shared: &Shared,
-    ) {
+    fn backward_segment(&self, segment: &Segment, given: &Given, shared: &Shared) {
         let shape = &self.shape;
-        let components = self.components();
-        let copies = if self.shift.is_some() { 1 } else { components };
-        let (width, value_width, group) = (shape.head_width, shape.value_width, shape.group());
-        let (n, block) = (self.query_block(), self.key_block().min(segment.len()));
-        let size = n * block;
-        let columns = if self.needs_columns() { group * components * segment.len() } else { 0 };
+        let (components, copies, group) = (self.components(), self.copies(), shape.group());
+        let (width, value_width) = (shape.head_width, shape.value_width);
+        let (n, block) = (QUERY_BLOCK.min(shape.queries), self.key_block().min(segment.keys.len()));
+        let (size, strip_sizes) = (block * STRIP, Operands::sizes(self));
+        let strip_size = strip_sizes.iter().sum::<usize>();
+        let columns = if self.needs_columns() { group * components * segment.keys.len() } else { 0 };
         let sizes = [
             components * size,
             size,
-            size,
-            block,
-            block,
-            block,
-            n * width,
-            components * n,
+            if given.variance { components * size } else { 0 },
+            if given.variance { components * block } else { 0 },
+            self.spare() * size,
+            n.div_ceil(STRIP) * strip_size,
             components * block,
-            if variance { components * block } else { 0 },
-            components * n,
-            copies * segment.len() * width,
-            segment.len() * value_width,
+            copies * block * width,
+            block * value_width,
+            copies * segment.keys.len() * width,
+            segment.keys.len() * value_width,
             columns,
             components,
             components * width,
         ];
-        parallel::with_scratch(sizes.iter().sum(), |scratch| {
-            let [x, p, t, row, best, owner, q, u, c, norms, row_sums, k, v, columns, spread, shift] =
-                parallel::split(scratch, sizes);
-            let mut s = Scratch { x, p, t, row, best, owner, q, u, c, norms, row_sums, k, v, columns, spread, shift };
-            for sums in [&mut *s.k, s.v, s.columns, s.spread, s.shift] {
+        parallel::with_parts(sizes, |[x, t, kept, priors, spare, strips, c, k, v, dk, dv, columns, spread, shift]| {
+            let mut room = Room { x, t, kept, priors, spare, size };
+            let mut sums = KeySums { k: dk, v: dv, columns, spread, shift };
+            for sums in [&mut *sums.k, sums.v, sums.columns, sums.spread, sums.shift] {
                 sums.fill(0.0);
             }
+            let (b, hk) = (segment.b, segment.hk);
             for h in hk * group..(hk + 1) * group {
                 for queries in blocks(0..shape.queries, n) {
-                    let seen = self.hull(b, queries.clone());
-                    let seen = seen.start.max(segment.start)..seen.end.min(segment.end);
-                    let first = (b * shape.heads + h) * shape.queries + queries.start;
-                    let rows = first..first + queries.len();
-                    s.q[..queries.len() * width].fill(0.0);
-                    s.row_sums.fill(0.0);
-                    self.query_terms(b, h, &queries, &mut s.u[..components * queries.len()]);
-                    for keys in blocks(seen, block) {
-                        let place = Place { b, h, queries: &queries, keys: &keys, segment };
-                        let saved = rows_saved.map(|x| &x[rows.clone()]);
-                        self.backward_tile(&place, (saved, grad_out), &mut s, shared);
+                    for (strip, memory) in Strip::cut(queries.clone()).zip(strips.chunks_exact_mut(strip_size)) {
+                        self.load((b, h), &strip, given, Operands::of(memory, strip_sizes));
                     }
-                    self.finish_queries((b, h, index), &queries, &mut s, shared);
+                    let seen = self.hull(b, queries.clone());
+                    let seen = seen.start.max(segment.keys.start)..seen.end.min(segment.keys.end);
+                    for keys in blocks(seen, block) {
+                        let values = shape.value_rows(b, hk).slice(keys.start, keys.len());
+                        let v = side_by_side(self.v, &values, v);
+                        let k = self.keys((b, h), &keys, &mut c[..components * keys.len()], k);
+                        for (strip, memory) in Strip::cut(queries.clone()).zip(strips.chunks_exact_mut(strip_size)) {
+                            let seen = self.mask.visible_to(strip.queries.clone(), shape.queries, shape.keys);
+                            let seen = seen.start.max(keys.start)..seen.end.min(keys.end);
+                            if seen.is_empty() {
+                                continue;
+                            }
+                            let skipped = seen.start - keys.start;
+                            let v = Matrix::rows(&v.data[skipped * v.row..], v.row);
+                            let tile = Tile { b, h, strip: &strip, keys: seen };
+                            let mut operands = Operands::of(memory, strip_sizes);
+                            let operand = (&k.skip(skipped), v, &mut operands);
+                            self.backward_tile(&tile, segment, operand, &mut room, &mut sums);
+                            if let Some(bias) = &shared.bias {
+                                self.add_bias_gradient(&tile, bias, &mut room);
+                            }
+                        }
+                    }
+                    for (strip, memory) in Strip::cut(queries.clone()).zip(strips.chunks_exact_mut(strip_size)) {
+                        let operands = Operands::of(memory, strip_sizes);
+                        self.finish_strip(segment, h, &strip, operands, &mut sums, shared);
+                    }
                 }
             }
-            self.finish_keys((b, hk), segment, &mut s, shared);
-            let place = (b * shape.key_heads + hk) * segments + index;
-            if variance {
+            self.finish_keys(segment, &mut sums, shared);
+            let place = (b * shape.key_heads + hk) * segment.count + segment.index;
+            if given.variance {
                 // SAFETY: these numbers belong to this batch row, key head and segment, hence to this task alone.
-                unsafe { shared.spread.range(place * components, components) }.copy_from_slice(s.spread);
+                unsafe { shared.spread.range(place * components, components) }.copy_from_slice(sums.spread);
             }
             if self.shift.is_some() {
                 let len = components * width;
                 // SAFETY: as above.
-                unsafe { shared.shift.range(place * len, len) }.copy_from_slice(s.shift);
+                unsafe { shared.shift.range(place * len, len) }.copy_from_slice(sums.shift);
             }
         });
     }
 
-    fn backward_tile(&self, place: &Place, (saved, grad_out): ([&[f32]; 3], &[f32]), s: &mut Scratch, shared: &Shared) {
-        let Place { b, h, queries, keys, segment } = *place;
+    /// Fills a strip's operands and clears its sums.
+    fn load(&self, (b, h): (usize, usize), strip: &Strip, given: &Given, s: Operands) {
         let shape = &self.shape;
-        let (n, len) = (queries.len(), keys.len());
-        let (width, value_width) = (shape.head_width, shape.value_width);
-        let hk = h / shape.group();
-        let components = self.components();
-        let size = s.t.len();
-        let local = keys.start - segment.start;
-
-        self.tiles(b, h, queries, keys, s.x, size);
-        let gradient = shape.out_rows(b, h).slice(queries.start, n);
-        let value = shape.value_rows(b, hk).slice(keys.start, len);
-        let dout = Matrix::rows(&grad_out[gradient.offset..], gradient.stride);
-        let v = Matrix::rows(&self.v[value.offset..], value.stride);
-        gemm::product((n, len, value_width), 1.0, dout, v.transposed(), Write::Over, s.t, len);
-
-        self.key_terms(b, h, keys, &mut s.c[..components * len]);
-        if !s.norms.is_empty() {
-            for r in 0..components {
-                let norms = &mut s.norms[r * len..(r + 1) * len];
-                norms.fill(0.0);
-                if self.gaussian {
-                    self.for_each_norm((b, hk), r, keys, norms, |term, norm| *term = norm);
-                }
+        let (n, lanes, width) = (strip.queries.len(), strip.lanes, shape.value_width);
+        let first = (b * shape.heads + h) * shape.queries + strip.queries.start;
+        let [references, inverses] = [given.references, given.inverses].map(|all| {
+            let mut some = [0.0; STRIP];
+            some[..n].copy_from_slice(&all[first..first + n]);
+            some
+        });
+        let query = shape.query_rows(b, h);
+        strip.turn(self.q, &query, s.q);
+        let gradient = shape.out_rows(b, h);
+        for (l, i) in strip.queries.clone().enumerate() {
+            s.q_rows[l * query.width..][..query.width].copy_from_slice(query.row(self.q, i));
+            for (to, from) in s.dout_rows[l * width..][..width].iter_mut().zip(gradient.row(given.grad_out, i)) {
+                *to = inverses[l] * from;
+            }
+            s.deltas[l] = inverses[l] * given.deltas[first + l];
+        }
+        s.deltas[n..].fill(0.0);
+        strip.turn_rows(Matrix::rows(s.dout_rows, width), width, s.dout);
+        self.query_terms(b, h, strip, &mut s.offsets[..self.components() * lanes]);
+        for offsets in s.offsets[..self.components() * lanes].chunks_exact_mut(lanes) {
+            for (l, offset) in offsets.iter_mut().enumerate() {
+                *offset = if inverses[l] == 0.0 { f32::INFINITY } else { references[l] - *offset };
             }
         }
-        self.weigh_backward(place, saved, s);
-        if let Some(bias) = &shared.bias {
-            for i in 0..n {
-                let start = (h * shape.queries + queries.start + i) * shape.keys + keys.start;
-                // SAFETY: this head's rows at this segment's keys belong to this task alone.
-                let row = unsafe { bias.range(start, len) };
-                simd::add_scaled(row, 1.0, &s.x[i * len..(i + 1) * len]);
-            }
-        }
+        s.tops.copy_from_slice(&references);
+        s.dq.fill(0.0);
+        s.row_sums.fill(0.0);
+    }
 
-        let p = Matrix::rows(s.p, len).transposed();
-        let dv = &mut s.v[local * value_width..];
-        gemm::product((len, value_width, n), 1.0, p, dout, Write::Add, dv, value_width);
-        let query = shape.query_rows(b, h).slice(queries.start, n);
-        let q = Matrix::rows(&self.q[query.offset..], query.stride);
-        let copies = if self.shift.is_some() { 1 } else { components };
-        for r in 0..copies {
+    fn backward_tile(
+        &self,
+        tile: &Tile,
+        segment: &Segment,
+        (k, v, s): (&Keys, Matrix, &mut Operands),
+        room: &mut Room,
+        sums: &mut KeySums,
+    ) {
+        let (count, lanes, n) = (tile.keys.len(), tile.strip.lanes, tile.strip.queries.len());
+        let (width, value_width, size) = (self.shape.head_width, self.shape.value_width, room.size);
+        let local = tile.keys.start - segment.keys.start;
+
+        self.score(tile, s.q, *k, (room.x, size), room.spare);
+        let dout = Matrix::rows(s.dout, lanes);
+        simd::tile_product((count, lanes, value_width), 1.0, v, dout, Write::Over, room.t, lanes);
+        room.kept.copy_from_slice(&room.x[..room.kept.len()]);
+        let factors = self.dropout_factors(tile, room.spare);
+        if let Some(factors) = factors {
+            multiply(&mut room.t[..tile.len()], factors);
+        }
+        self.weigh_backward(tile, s, (&mut *room.x, &mut *room.t, size));
+        if let Some(factors) = factors {
+            multiply(&mut room.t[..tile.len()], factors);
+        }
+        self.add_up_weights(tile, segment, s, room, sums);
+
+        let p = Matrix::rows(room.t, lanes);
+        let dout = Matrix::rows(s.dout_rows, value_width);
+        let dv = &mut sums.v[local * value_width..];
+        simd::tile_product((count, value_width, n), 1.0, p, dout, Write::Add, dv, value_width);
+        let q = Matrix::rows(s.q_rows, width);
+        for r in 0..self.copies() {
             // Shifted copies of a key share one tile, the sum of theirs times their gains.
             let gain = if self.shift.is_some() { 1.0 } else { self.gains[r] };
-            let key = shape.key_rows(b, hk, r).slice(keys.start, len);
-            let k = Matrix::rows(&self.k[key.offset..], key.stride);
-            let w = Matrix::rows(&s.x[r * size..], len);
-            gemm::product((n, width, len), gain, w, k, Write::Add, s.q, width);
-            let dk = &mut s.k[(r * segment.len() + local) * width..];
-            gemm::product((len, width, n), gain, w.transposed(), q, Write::Add, dk, width);
+            let w = Matrix::rows(&room.x[r * size..], lanes);
+            let dk = &mut sums.k[(r * segment.keys.len() + local) * width..];
+            simd::tile_product((count, width, n), gain, w, q, Write::Add, dk, width);
+            simd::tile_product((width, lanes, count), gain, k.of(r).transposed(), w, Write::Add, s.dq, lanes);
         }
     }
 
-    /// Turns tiles of products into `w` (over `x`) and weights (`p`), and `dO.v` into `t`, adding up rows and columns.
-    fn weigh_backward(&self, place: &Place, [tops, inverses, deltas]: [&[f32]; 3], s: &mut Scratch) {
-        let Place { b, h, queries, keys, segment } = *place;
-        let (n, len) = (queries.len(), keys.len());
-        let components = self.components();
-        let size = s.t.len();
-        let group = h % self.shape.group();
-        let local = keys.start - segment.start;
-        let (columned, variance) = (!s.columns.is_empty(), !s.norms.is_empty());
+    /// Turns scores into `w`, and slopes into weights.
+    fn weigh_backward(&self, tile: &Tile, s: &Operands, (x, t, size): (&mut [f32], &mut [f32], usize)) {
+        let (lanes, components) = (tile.strip.lanes, self.components());
+        let t = &mut t[..tile.len()];
         simd::vectorize(
             #[inline(always)]
             || {
-                for i in 0..n {
-                    let query = queries.start + i;
-                    let seen = if inverses[i] == 0.0 { 0..0 } else { self.seen(query, keys) };
-                    let (row, at) = (i * len..(i + 1) * len, i * len + seen.start..i * len + seen.end);
-                    self.add_bias(h, query, keys, &mut s.x[row.clone()]);
-                    s.p[row.start..at.start].fill(0.0);
-                    s.p[at.end..row.end].fill(0.0);
-                    for tile in s.x.chunks_exact_mut(size).take(components) {
-                        tile[row.start..at.start].fill(0.0);
-                        tile[at.end..row.end].fill(0.0);
+                if self.hard {
+                    lanes::weigh_best(x, t, (size, lanes), components, s.offsets, s.deltas);
+                } else {
+                    lanes::weigh(x, t, (size, lanes), components, s.offsets, s.deltas);
+                }
+            },
+        );
+    }
+
+    /// Adds up `w` over rows and columns; leaves shifted copies' sum times their gains in the first tile.
+    fn add_up_weights(&self, tile: &Tile, segment: &Segment, s: &mut Operands, room: &mut Room, sums: &mut KeySums) {
+        let (count, lanes, len) = (tile.keys.len(), tile.strip.lanes, tile.len());
+        let components = self.components();
+        let (variance, columned, rowed) = (!room.kept.is_empty(), self.needs_columns(), self.needs_row_sums());
+        if variance {
+            self.prior_terms(tile.h, &tile.keys, &mut room.priors[..components * count]);
+        }
+        let column = |r: usize| {
+            (tile.h % self.shape.group() * components + r) * segment.keys.len() + tile.keys.start - segment.keys.start
+        };
+        simd::vectorize(
+            #[inline(always)]
+            || {
+                for r in 0..components {
+                    let w = &room.x[r * room.size..][..len];
+                    if columned {
+                        lanes::add_columns(w, lanes, &mut sums.columns[column(r)..]);
                     }
-                    let t = &mut s.t[at.clone()];
-                    let p = &mut s.p[at.clone()];
-                    if let Some(dropout) = self.dropout {
-                        dropout.apply(self.row_number(b, h, query), keys.start + seen.start, t);
+                    if rowed {
+                        lanes::add_rows(w, lanes, &mut s.row_sums[r * lanes..]);
                     }
-                    for t in t.iter_mut() {
-                        *t -= deltas[i];
+                    if variance {
+                        let scores = &room.kept[r * room.size..][..len];
+                        let log_priors = &room.priors[r * count..][..count];
+                        sums.spread[r] +=
+                            lanes::spread(w, scores, lanes, log_priors, (s.tops, &s.offsets[r * lanes..]));
                     }
-                    let (base, inverse) = (-tops[i], inverses[i]);
-                    let terms = |r: usize| &s.c[r * len..][seen.clone()];
-                    let (best, owner) = (&mut s.best[..t.len()], &mut s.owner[..t.len()]);
-                    if self.hard {
-                        for r in 0..components {
-                            let x = &s.x[r * size..][at.clone()];
-                            rows::claim(best, owner, x, terms(r), self.factor(r), s.u[r * n + i] + base, r);
-                        }
-                    }
-                    for r in 0..components {
-                        let x = &mut s.x[r * size..][at.clone()];
-                        let u = s.u[r * n + i];
-                        let products = &mut s.row[..x.len()];
-                        if variance {
-                            products.copy_from_slice(x);
-                        }
-                        if self.hard {
-                            rows::weigh_owned(x, p, t, best, owner, r, inverse);
-                        } else {
-                            rows::weigh(x, p, t, terms(r), self.factor(r), (u + base, inverse), r == 0);
-                        }
-                        if columned {
-                            let column = (group * components + r) * segment.len() + local;
-                            s.row_sums[r * n + i] += rows::add_up(x, &mut s.columns[column..][seen.clone()]);
-                        }
-                        if variance {
-                            s.spread[r] +=
-                                rows::spread(x, products, &s.norms[r * len..][seen.clone()], self.factor(r), u);
-                        }
-                    }
-                    if let Some(dropout) = self.dropout {
-                        dropout.apply(self.row_number(b, h, query), keys.start + seen.start, p);
-                    }
-                    if self.shift.is_some() {
-                        let (first, others) = s.x.split_at_mut(size);
-                        let sum = &mut first[at.clone()];
-                        sum.iter_mut().for_each(|w| *w *= self.gains[0]);
-                        for r in 1..components {
-                            simd::add_scaled(sum, self.gains[r], &others[(r - 1) * size..][at.clone()]);
-                        }
+                }
+                if self.shift.is_some() {
+                    let (first, others) = room.x.split_at_mut(room.size);
+                    let sum = &mut first[..len];
+                    sum.iter_mut().for_each(|w| *w *= self.gains[0]);
+                    for (w, gain) in others.chunks(room.size).zip(&self.gains[1..]) {
+                        simd::add_scaled(sum, *gain, &w[..len]);
                     }
                 }
             },
         );
     }
 
-    /// Adds to the gradient of `queries` what row sums alone decide, and writes it.
-    fn finish_queries(
+    fn add_bias_gradient(&self, tile: &Tile, bias: &Disjoint<f32>, room: &mut Room) {
+        let (count, shape) = (tile.keys.len(), &self.shape);
+        let half = room.spare.len() / 2;
+        let turned = &mut room.spare[half..];
+        tile.strip.turn_back(room.x, count, turned);
+        for (i, row) in tile.strip.queries.clone().zip(turned.chunks_exact(count)) {
+            let start = (tile.h * shape.queries + i) * shape.keys + tile.keys.start;
+            // SAFETY: this head's rows at this segment's keys belong to this task alone.
+            simd::add_scaled(unsafe { bias.range(start, count) }, 1.0, row);
+        }
+    }
+
+    /// Adds to the gradient of a strip's queries what row sums alone decide, and writes it.
+    fn finish_strip(
         &self,
-        (b, h, index): (usize, usize, usize),
-        queries: &Range<usize>,
-        s: &mut Scratch,
+        segment: &Segment,
+        h: usize,
+        strip: &Strip,
+        s: Operands,
+        sums: &mut KeySums,
         shared: &Shared,
     ) {
         let shape = &self.shape;
-        let (n, width) = (queries.len(), shape.head_width);
-        let query = shape.query_rows(b, h);
-        for i in 0..n {
-            let dq = &mut s.q[i * width..(i + 1) * width];
-            let q = query.row(self.q, queries.start + i);
-            for r in 0..self.components() {
-                let weight = self.gains[r] * s.row_sums[r * n + i];
-                if self.gaussian {
-                    simd::add_scaled(dq, -weight, q);
-                }
-                if let Some(shift) = self.shift_of(h / shape.group(), r) {
-                    simd::add_scaled(dq, weight, shift);
-                    simd::add_scaled(&mut s.shift[r * width..(r + 1) * width], weight, q);
+        let (width, query) = (shape.head_width, shape.query_rows(segment.b, h));
+        // The operand in lanes is done with.
+        let turned = s.q;
+        strip.turn_back(s.dq, width, turned);
+        for (l, i) in strip.queries.clone().enumerate() {
+            let dq = &mut turned[l * width..][..width];
+            let q = &s.q_rows[l * width..][..width];
+            if self.needs_row_sums() {
+                for r in 0..self.components() {
+                    let weight = self.gains[r] * s.row_sums[r * strip.lanes + l];
+                    if self.gaussian {
+                        simd::add_scaled(dq, -weight, q);
+                    }
+                    if let Some(shift) = self.shift_of(segment.hk, r) {
+                        simd::add_scaled(dq, weight, shift);
+                        simd::add_scaled(&mut sums.shift[r * width..(r + 1) * width], weight, q);
+                    }
                 }
             }
-            let rows = Rows { offset: index * self.q.len() + query.offset, ..query };
             // SAFETY: this segment's copy of this row belongs to this task alone.
-            unsafe { shared.q.row(&rows, queries.start + i) }.copy_from_slice(dq);
+            let row = unsafe {
+                match segment.index {
+                    0 => shared.q.row(&query, i),
+                    later => {
+                        let offset = (later - 1) * self.q.len() + query.offset;
+                        shared.q_copies.row(&Rows { offset, ..query }, i)
+                    }
+                }
+            };
+            row.copy_from_slice(dq);
         }
     }
 
     /// Adds to the gradients of the segment's keys what column sums alone decide, and writes keys, values and columns.
-    fn finish_keys(&self, (b, hk): (usize, usize), segment: &Range<usize>, s: &mut Scratch, shared: &Shared) {
+    fn finish_keys(&self, segment: &Segment, sums: &mut KeySums, shared: &Shared) {
         let shape = &self.shape;
-        let (components, group, len) = (self.components(), shape.group(), segment.len());
+        let (b, hk, keys) = (segment.b, segment.hk, &segment.keys);
+        let (components, group, len) = (self.components(), shape.group(), keys.len());
         let (width, value_width) = (shape.head_width, shape.value_width);
         if self.gaussian {
             for r in 0..components {
                 let copy = if self.shift.is_some() { 0 } else { r };
                 let (rows, shift) = (self.key_rows(b, hk, r), self.shift_of(hk, r));
-                for (local, j) in segment.clone().enumerate() {
-                    let column = |g: usize| s.columns[(g * components + r) * len + local];
+                for (local, j) in keys.clone().enumerate() {
+                    let column = |g: usize| sums.columns[(g * components + r) * len + local];
                     let weight = -self.gains[r] * (0..group).map(column).sum::<f32>();
-                    let dk = &mut s.k[(copy * len + local) * width..][..width];
+                    let dk = &mut sums.k[(copy * len + local) * width..][..width];
                     let key = rows.row(self.k, j);
                     simd::add_scaled(dk, weight, key);
                     if let Some(shift) = shift {
                         simd::add_scaled(dk, weight, shift);
-                        let ds = &mut s.shift[r * width..(r + 1) * width];
+                        let ds = &mut sums.shift[r * width..(r + 1) * width];
                         simd::add_scaled(ds, weight, key);
                         simd::add_scaled(ds, weight, shift);
                     }
                 }
             }
         }
-        for copy in 0..s.k.len() / (len * width) {
+        for copy in 0..self.copies() {
             let rows = self.key_rows(b, hk, copy);
-            for (local, j) in segment.clone().enumerate() {
+            for (local, j) in keys.clone().enumerate() {
                 // SAFETY: this segment's keys of this batch row and head belong to this task alone.
-                unsafe { shared.k.row(&rows, j) }.copy_from_slice(&s.k[(copy * len + local) * width..][..width]);
+                unsafe { shared.k.row(&rows, j) }.copy_from_slice(&sums.k[(copy * len + local) * width..][..width]);
             }
         }
         let rows = shape.value_rows(b, hk);
-        for (local, j) in segment.clone().enumerate() {
+        for (local, j) in keys.clone().enumerate() {
             // SAFETY: as above.
-            unsafe { shared.v.row(&rows, j) }.copy_from_slice(&s.v[local * value_width..][..value_width]);
+            unsafe { shared.v.row(&rows, j) }.copy_from_slice(&sums.v[local * value_width..][..value_width]);
         }
-        for (row, column) in s.columns.chunks_exact(len).enumerate() {
-            let start = ((b * shape.heads + hk * group) * components + row) * shape.keys + segment.start;
+        if !self.needs_columns() {
+            return;
+        }
+        for (row, column) in sums.columns.chunks_exact(len).enumerate() {
+            let start = ((b * shape.heads + hk * group) * components + row) * shape.keys + keys.start;
             // SAFETY: as above, for the query heads that read this key head.
             unsafe { shared.columns.range(start, len) }.copy_from_slice(column);
         }
     }
-
-    /// `ds_r`: the spread over all batch rows, heads and segments, in natural units, over `s_r`.
-    fn variance_gradient(&self, spread: &[f32]) -> Vec<f32> {
-        let components = self.components();
-        let total = |r: usize| spread.iter().skip(r).step_by(components).sum::<f32>();
-        (0..components).map(|r| total(r) * LN_2 * self.gains[r]).collect()
-    }
-
-    /// Column sums added up to the prior's shape: over the batch, and over positions where the prior is tied.
-    fn prior_gradient(&self, columns: &[f32], len: usize) -> Vec<f32> {
-        let positions = self.shape.keys;
-        let rows = self.shape.heads * self.components();
-        let tied = len == rows;
-        let mut gradient = vec![0.0; len];
-        for batch in columns.chunks_exact(rows * positions) {
-            if tied {
-                for (total, row) in gradient.iter_mut().zip(batch.chunks_exact(positions)) {
-                    *total += simd::sum(positions, |j| row[j]);
-                }
-            } else {
-                simd::add_scaled(&mut gradient, 1.0, batch);
-            }
-        }
-        if tied {
-            // A factor common to all components of a head cancels in the output, so their gradients sum to exactly 0:
-            // what is left of the sum is rounding of terms much larger than it.
-            for head in gradient.chunks_exact_mut(self.components()) {
-                let mean = head.iter().sum::<f32>() / head.len() as f32;
-                head.iter_mut().for_each(|gradient| *gradient -= mean);
-            }
-        }
-        gradient
-    }
-
-    /// Parts of the tasks added up to `[Hk,M,D]`.
-    fn shift_gradient(&self, parts: &[f32], segments: usize) -> Vec<f32> {
-        let len = self.components() * self.shape.head_width;
-        let mut gradient = vec![0.0; self.shape.key_heads * len];
-        for (task, part) in parts.chunks_exact(len).enumerate() {
-            let hk = task / segments % self.shape.key_heads;
-            simd::add_scaled(&mut gradient[hk * len..(hk + 1) * len], 1.0, part);
-        }
-        gradient
-    }
-}
-
-/// Sum of `copies` buffers of `len` floats, left to right, in the first.
-fn add_up(mut buffers: Vec<f32>, len: usize, copies: usize) -> Vec<f32> {
-    const CHUNK: usize = 1 << 14;
-    let (first, others) = buffers.split_at_mut(len);
-    if copies > 1 {
-        let written = Disjoint::new(first);
-        let others = &*others;
-        parallel::for_each(len.div_ceil(CHUNK), |chunk| {
-            let start = chunk * CHUNK;
-            let size = CHUNK.min(len - start);
-            // SAFETY: each chunk belongs to one task.
-            let sums = unsafe { written.range(start, size) };
-            simd::vectorize(
-                #[inline(always)]
-                || {
-                    for copy in others.chunks_exact(len) {
-                        simd::add_scaled(sums, 1.0, &copy[start..start + size]);
-                    }
-                },
-            );
-        });
-    }
-    buffers.truncate(len);
-    buffers
 }

@@ -1,24 +1,47 @@
-//! Forward pass: running maximum and denominator over tiles of keys.
+//! Forward pass: a running reference and denominator a query over tiles of keys.
 
 use std::{f32::consts::LN_2, ops::Range};
 
-use super::{Scores, blocks, rows};
+use super::{
+    Scores, blocks, lanes,
+    strip::{STRIP, Strip, side_by_side},
+    tile::{Tile, multiply},
+};
 use crate::{
     Saved,
-    gemm::{self, Matrix, Write},
+    gemm::{Matrix, Write},
     parallel::{self, Disjoint},
     simd,
 };
 
+/// Powers of two by which a weight may pass 1 before its query gets a new reference: sums are then seldom brought to a new
+/// one, and never come near the end of the range.
+const SLACK: f32 = 8.0;
+
+/// What one strip carries from tile to tile.
+struct Sums<'s> {
+    /// `u_ir`, `[M][lanes]`.
+    u: &'s [f32],
+    /// What weights are relative to: the largest score so far, to within `SLACK`, `[lanes]`.
+    reference: &'s mut [f32],
+    /// Room for what is taken from the scores of each component, `[M][lanes]`.
+    offsets: &'s mut [f32],
+    /// Sums of weights, `[lanes]`.
+    total: &'s mut [f32],
+    /// Sums of weights times values, `[value_width][lanes]`.
+    values: &'s mut [f32],
+}
+
 impl Scores<'_> {
-    /// Fills `out`; returns what the backward pass and callers need of each row's denominator.
+    /// Fills `out`; returns what the backward pass and callers need of each row's denominator: its log, what it is
+    /// relative to, and its inverse.
     pub fn forward(&self, out: &mut [f32]) -> Saved {
         let shape = self.shape;
         let rows = shape.batch * shape.heads * shape.queries;
-        let [mut lse, mut tops, mut inverses] = [(); 3].map(|()| vec![0.0; rows]);
+        let [mut lse, mut references, mut inverses] = [(); 3].map(|()| vec![0.0; rows]);
         let tiles = shape.queries.div_ceil(self.query_block());
         let written = Disjoint::new(out);
-        let saved = [&mut lse, &mut tops, &mut inverses].map(|x| Disjoint::new(x));
+        let saved = [&mut lse, &mut references, &mut inverses].map(|x| Disjoint::new(x));
         // Under a causal mask the last queries do the most work: they come first, so that threads end together.
         parallel::for_each(shape.batch * shape.heads * tiles, |task| {
             let (head, tile) = (task % (shape.batch * shape.heads), tiles - 1 - task / (shape.batch * shape.heads));
@@ -26,115 +49,147 @@ impl Scores<'_> {
             let queries = start..(start + self.query_block()).min(shape.queries);
             // SAFETY: rows `queries` of this batch row and head belong to this task alone.
             let saved = saved.each_ref().map(|x| unsafe { x.range(head * shape.queries + start, queries.len()) });
-            self.forward_tile(head / shape.heads, head % shape.heads, queries, &written, saved);
+            self.forward_task(head / shape.heads, head % shape.heads, queries, &written, saved);
         });
-        vec![lse, tops, inverses]
+        vec![lse, references, inverses]
     }
 
-    fn forward_tile(
+    fn forward_task(
         &self,
         b: usize,
         h: usize,
         queries: Range<usize>,
         out: &Disjoint<f32>,
-        [lse, tops, inverses]: [&mut [f32]; 3],
+        [lse, references, inverses]: [&mut [f32]; 3],
     ) {
         let shape = &self.shape;
-        let (components, n) = (self.components(), queries.len());
-        let (width, block) = (shape.value_width, self.key_block());
-        let size = n * block;
-        let sizes = [components * size, n * width, n, n, components * n, components * block];
-        parallel::with_scratch(sizes.iter().sum(), |scratch| {
-            let [x, sums, best, total, u, c] = parallel::split(scratch, sizes);
-            sums.fill(0.0);
-            best.fill(f32::NEG_INFINITY);
+        let (components, strips) = (self.components(), queries.len().div_ceil(STRIP));
+        let (width, value_width, block) = (shape.head_width, shape.value_width, self.key_block());
+        let size = block * STRIP;
+        let sizes = [
+            strips * width * STRIP,
+            strips * components * STRIP,
+            strips * STRIP,
+            strips * STRIP,
+            strips * value_width * STRIP,
+            components * size,
+            self.spare() * size,
+            components * block,
+            self.copies() * block * width,
+            block * value_width,
+            components * STRIP,
+            STRIP * value_width,
+        ];
+        parallel::with_parts(sizes, |[q, u, reference, total, sums, x, spare, c, k, v, offsets, turned]| {
+            reference.fill(f32::NEG_INFINITY);
             total.fill(0.0);
-            self.query_terms(b, h, &queries, u);
-            let value = shape.value_rows(b, h / shape.group());
+            sums.fill(0.0);
+            for (s, strip) in Strip::cut(queries.clone()).enumerate() {
+                strip.turn(self.q, &shape.query_rows(b, h), &mut q[s * width * STRIP..]);
+                self.query_terms(b, h, &strip, &mut u[s * components * STRIP..][..components * strip.lanes]);
+            }
+            let values = shape.value_rows(b, h / shape.group());
             for keys in blocks(self.hull(b, queries.clone()), block) {
-                let len = keys.len();
-                let c = &mut c[..components * len];
-                self.tiles(b, h, &queries, &keys, x, size);
-                self.key_terms(b, h, &keys, c);
-                self.weigh_tile((b, h), &queries, &keys, (x, size), (u, c), (best, total, sums));
-                let v = Matrix::rows(&self.v[value.start(keys.start)..], value.stride);
-                gemm::product((n, width, len), 1.0, Matrix::rows(x, len), v, Write::Add, sums, width);
+                let v = side_by_side(self.v, &values.slice(keys.start, keys.len()), v);
+                let k = self.keys((b, h), &keys, &mut c[..components * keys.len()], k);
+                for (s, strip) in Strip::cut(queries.clone()).enumerate() {
+                    let seen = self.mask.visible_to(strip.queries.clone(), shape.queries, shape.keys);
+                    let seen = seen.start.max(keys.start)..seen.end.min(keys.end);
+                    if seen.is_empty() {
+                        continue;
+                    }
+                    let skipped = seen.start - keys.start;
+                    let tile = Tile { b, h, strip: &strip, keys: seen };
+                    let sums = &mut Sums {
+                        u: &u[s * components * STRIP..],
+                        reference: &mut reference[s * STRIP..],
+                        offsets: &mut *offsets,
+                        total: &mut total[s * STRIP..],
+                        values: &mut sums[s * value_width * STRIP..],
+                    };
+                    self.score(&tile, &q[s * width * STRIP..], k.skip(skipped), (x, size), spare);
+                    self.weigh(&tile, (x, size), sums);
+                    if let Some(factors) = self.dropout_factors(&tile, spare) {
+                        multiply(&mut x[..tile.len()], factors);
+                    }
+                    let v = Matrix::rows(&v.data[skipped * v.row..], v.row).transposed();
+                    let (lanes, count) = (strip.lanes, tile.keys.len());
+                    let p = Matrix::rows(x, lanes);
+                    simd::tile_product((value_width, lanes, count), 1.0, v, p, Write::Add, sums.values, lanes);
+                }
             }
             let rows = shape.out_rows(b, h);
-            for i in 0..n {
-                // SAFETY: this row of this batch row and head belongs to this task alone.
-                let row = unsafe { out.row(&rows, queries.start + i) };
-                inverses[i] = if total[i] > 0.0 { 1.0 / total[i] } else { 0.0 };
-                for (y, x) in row.iter_mut().zip(&sums[i * width..]) {
-                    *y = x * inverses[i];
+            for (s, strip) in Strip::cut(queries.clone()).enumerate() {
+                let (first, n) = (strip.queries.start - queries.start, strip.queries.len());
+                let total = &total[s * STRIP..];
+                for (i, (reference, total)) in (first..).zip(reference[s * STRIP..].iter().zip(total)).take(n) {
+                    inverses[i] = if *total > 0.0 { 1.0 / total } else { 0.0 };
+                    references[i] = *reference;
+                    lse[i] = if *total > 0.0 { (reference + total.log2()) * LN_2 } else { f32::NEG_INFINITY };
                 }
-                tops[i] = best[i];
-                lse[i] = if total[i] > 0.0 { (best[i] + total[i].log2()) * LN_2 } else { f32::NEG_INFINITY };
+                let turned = &mut turned[..n * value_width];
+                strip.turn_back(&sums[s * value_width * STRIP..], value_width, turned);
+                for (i, row) in (first..).zip(turned.chunks_exact(value_width)) {
+                    // SAFETY: this row of this batch row and head belongs to this task alone.
+                    let out = unsafe { out.row(&rows, queries.start + i) };
+                    for (y, x) in out.iter_mut().zip(row) {
+                        *y = x * inverses[i];
+                    }
+                }
             }
         });
     }
 
-    /// Turns tiles of products into one of weights relative to each row's running maximum, in place of the first, and
-    /// brings the sums so far to the new maximum.
-    fn weigh_tile(
-        &self,
-        (b, h): (usize, usize),
-        queries: &Range<usize>,
-        keys: &Range<usize>,
-        (x, size): (&mut [f32], usize),
-        (u, c): (&[f32], &[f32]),
-        (best, total, sums): (&mut [f32], &mut [f32], &mut [f32]),
-    ) {
-        let (n, len, width) = (queries.len(), keys.len(), self.shape.value_width);
-        let components = self.components();
-        let (first, others) = x.split_at_mut(size);
+    /// Turns the tiles of scores into one of weights, in place of the first, and brings the sums so far to a new reference
+    /// where scores pass the old one by far.
+    fn weigh(&self, tile: &Tile, (x, size): (&mut [f32], usize), sums: &mut Sums) {
+        let (components, lanes, len) = (self.components(), tile.strip.lanes, tile.len());
+        let mut top = [f32::NEG_INFINITY; STRIP];
+        let mut sum = [0.0; STRIP];
         simd::vectorize(
             #[inline(always)]
             || {
-                for i in 0..n {
-                    let query = queries.start + i;
-                    let seen = self.seen(query, keys);
-                    let row = &mut first[i * len..(i + 1) * len];
-                    self.add_bias(h, query, keys, row);
-                    row[..seen.start].fill(0.0);
-                    row[seen.end..].fill(0.0);
-                    let row = &mut row[seen.clone()];
-                    let other = |r: usize| &others[(r - 1) * size + i * len..][seen.clone()];
-                    let terms = |r: usize| &c[r * len..][seen.clone()];
-
-                    let mut top = best[i].max(rows::max(row, terms(0), self.factor(0)) + u[i]);
-                    for r in 1..components {
-                        top = top.max(rows::max(other(r), terms(r), self.factor(r)) + u[r * n + i]);
+                for (x, u) in x.chunks(size).zip(sums.u.chunks_exact(lanes)).take(components) {
+                    let mut peaks = [f32::NEG_INFINITY; STRIP];
+                    lanes::peaks(&x[..len], lanes, &mut peaks);
+                    for ((top, peak), u) in top.iter_mut().zip(peaks).zip(u) {
+                        *top = if peak + u > *top { peak + u } else { *top };
                     }
-                    if top == f32::NEG_INFINITY {
-                        row.fill(0.0);
-                        continue;
+                }
+                let mut moved = false;
+                // Ends as the factors that bring sums from the old references to the new ones.
+                for (top, reference) in top.iter_mut().zip(&mut sums.reference[..lanes]) {
+                    let passed = *top > *reference + SLACK;
+                    let new = if passed { *top } else { *reference };
+                    *top = if passed { simd::exp2(*reference - new) } else { 1.0 };
+                    *reference = new;
+                    moved |= passed;
+                }
+                if moved {
+                    lanes::scale(&mut sums.total[..lanes], lanes, &top);
+                    lanes::scale(&mut sums.values[..self.shape.value_width * lanes], lanes, &top);
+                }
+            },
+        );
+        simd::vectorize(
+            #[inline(always)]
+            || {
+                let one = if self.hard { 1 } else { components };
+                if self.hard {
+                    lanes::keep_best(x, (size, len, lanes), components, sums.u);
+                }
+                let offsets = sums.offsets[..one * lanes].chunks_exact_mut(lanes);
+                for (offsets, u) in offsets.zip(sums.u.chunks_exact(lanes)) {
+                    for ((offset, reference), u) in offsets.iter_mut().zip(&*sums.reference).zip(u) {
+                        // A query that has seen no key yet has scores of negative infinity alone.
+                        let reference = if *reference == f32::NEG_INFINITY { 0.0 } else { *reference };
+                        *offset = if self.hard { reference } else { reference - u };
                     }
-                    let sum = if self.hard {
-                        rows::score(row, terms(0), self.factor(0), u[i] - top);
-                        for r in 1..components {
-                            rows::keep_best(row, other(r), terms(r), self.factor(r), u[r * n + i] - top);
-                        }
-                        rows::exp(row)
-                    } else {
-                        let mut sum = rows::exp_in_place(row, terms(0), self.factor(0), u[i] - top);
-                        for r in 1..components {
-                            sum += rows::exp_add(row, other(r), terms(r), self.factor(r), u[r * n + i] - top);
-                        }
-                        sum
-                    };
-                    if top > best[i] {
-                        let scale = simd::exp2(best[i] - top);
-                        total[i] *= scale;
-                        for y in &mut sums[i * width..(i + 1) * width] {
-                            *y *= scale;
-                        }
-                        best[i] = top;
-                    }
-                    total[i] += sum;
-                    if let Some(dropout) = self.dropout {
-                        dropout.apply(self.row_number(b, h, query), keys.start + seen.start, row);
-                    }
+                }
+                lanes::powers(x, (size, len, lanes), one, sums.offsets, &mut sum);
+                // A tile's sums are added up apart, so that each number takes part in few roundings.
+                for (total, sum) in sums.total[..lanes].iter_mut().zip(sum) {
+                    *total += sum;
                 }
             },
         );

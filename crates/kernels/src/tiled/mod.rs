@@ -16,16 +16,16 @@
 
 mod backward;
 mod forward;
+mod gradients;
+mod lanes;
 mod responsibilities;
-mod rows;
+mod strip;
+mod tile;
 
 use std::{f32::consts::LOG2_E, ops::Range};
 
-use crate::{
-    AttentionShape, Dropout, Mask, Rows,
-    gemm::{self, Matrix, Write},
-    simd,
-};
+use crate::{AttentionShape, Dropout, Mask, Rows, simd};
+use strip::{STRIP, Strip};
 
 /// Everything that defines the scores of a call, and its keys.
 #[derive(Clone, Debug)]
@@ -52,12 +52,12 @@ pub(crate) struct Scores<'a> {
     pub dropout: Option<Dropout>,
 }
 
-/// Queries of a tile: the more, the less often keys are packed for a product. Run in turn at 2k tokens of width 64, tiles of
-/// 512 by 256 were 5 to 10 % faster than 256 by 256 for mixtures and causal masks, and level for softmax; 1,024 queries, 128
-/// or 512 keys gained nothing.
+/// Queries of a task: several strips, which find the same keys in the second cache.
 const QUERY_BLOCK: usize = 512;
-/// Keys of a tile.
-const KEY_BLOCK: usize = 256;
+/// Scores of a strip, in floats, that stay in the first cache beside the operands.
+const TILE: usize = 96 * STRIP;
+/// Fewest keys of a tile: every tile reads and writes the strip's sums once.
+const FEWEST_KEYS: usize = 32;
 /// Tiles of queries are halved, down to a quarter, until there are this many tasks.
 const TASKS: usize = 32;
 
@@ -67,19 +67,24 @@ impl<'a> Scores<'a> {
         self.gains.len()
     }
 
-    /// Queries of a tile: fewer where half of the tile on the diagonal is wasted, and where there would be few tasks.
+    /// Tiles of keys that products take: one for all components where keys are shifted.
+    fn copies(&self) -> usize {
+        if self.shift.is_some() { 1 } else { self.components() }
+    }
+
+    /// Queries of a task: fewer where there would be few tasks.
     fn query_block(&self) -> usize {
         let AttentionShape { batch, heads, queries, .. } = self.shape;
-        let masked = self.mask.causal || self.mask.window.is_some();
-        let mut block = if masked { QUERY_BLOCK / 2 } else { QUERY_BLOCK };
+        let mut block = QUERY_BLOCK;
         while block > QUERY_BLOCK / 4 && batch * heads * queries.div_ceil(block) < TASKS {
             block /= 2;
         }
         block.min(queries)
     }
 
+    /// Keys of a tile.
     fn key_block(&self) -> usize {
-        KEY_BLOCK.min(self.shape.keys)
+        (TILE / STRIP / self.components()).max(FEWEST_KEYS).min(self.shape.keys)
     }
 
     /// Keys that queries `rows` of batch row `b` see: the mask's hull, cut to the first and last real key.
@@ -93,46 +98,17 @@ impl<'a> Scores<'a> {
         start..seen.end.min(last).max(start)
     }
 
-    /// `x_r = q k_r^T` for queries `rows` and `keys`: `M` tiles of `rows x keys`, `size` apart.
-    fn tiles(&self, b: usize, h: usize, rows: &Range<usize>, keys: &Range<usize>, x: &mut [f32], size: usize) {
-        let shape = &self.shape;
-        let (m, n, width) = (rows.len(), keys.len(), shape.head_width);
-        let query = shape.query_rows(b, h).slice(rows.start, m);
-        let q = Matrix::rows(&self.q[query.offset..], query.stride);
-        for r in 0..self.components() {
-            if r > 0 && self.shift.is_some() {
-                // One product serves all shifted copies of a key.
-                x.copy_within(0..m * n, r * size);
-                continue;
-            }
-            let key = shape.key_rows(b, h / shape.group(), r).slice(keys.start, n);
-            let k = Matrix::rows(&self.k[key.offset..], key.stride);
-            gemm::product((m, n, width), 1.0, q, k.transposed(), Write::Over, &mut x[r * size..], n);
-        }
-    }
-
     /// `c_jr` of `keys` in base 2, `[M][keys]`.
     fn key_terms(&self, b: usize, h: usize, keys: &Range<usize>, terms: &mut [f32]) {
         let shape = &self.shape;
         let hk = h / shape.group();
         let (components, n) = (self.components(), keys.len());
         let valid = self.mask.valid_row(b);
+        self.prior_terms(h, keys, terms);
         for r in 0..components {
             let terms = &mut terms[r * n..(r + 1) * n];
-            match self.prior {
-                None => terms.fill(0.0),
-                Some(prior) if prior.len() == shape.heads * components => {
-                    terms.fill(prior[h * components + r] * LOG2_E);
-                }
-                Some(prior) => {
-                    let start = (h * components + r) * shape.keys + keys.start;
-                    for (term, log_prior) in terms.iter_mut().zip(&prior[start..start + n]) {
-                        *term = log_prior * LOG2_E;
-                    }
-                }
-            }
             if self.gaussian {
-                self.for_each_norm((b, hk), r, keys, terms, |term, norm| *term -= norm);
+                self.subtract_norms((b, hk), r, keys, terms);
             }
             if let Some(valid) = valid {
                 for (term, j) in terms.iter_mut().zip(keys.clone()) {
@@ -142,15 +118,28 @@ impl<'a> Scores<'a> {
         }
     }
 
-    /// Hands `use_norm` each entry of `terms` with `|k_jr|^2 / (2 s_r)` in base 2.
-    fn for_each_norm(
-        &self,
-        (b, hk): (usize, usize),
-        r: usize,
-        keys: &Range<usize>,
-        terms: &mut [f32],
-        use_norm: impl Fn(&mut f32, f32),
-    ) {
+    /// Logs of the priors of `keys` in base 2, `[M][keys]`: 0 without a prior.
+    fn prior_terms(&self, h: usize, keys: &Range<usize>, terms: &mut [f32]) {
+        let (components, n) = (self.components(), keys.len());
+        for r in 0..components {
+            let terms = &mut terms[r * n..(r + 1) * n];
+            match self.prior {
+                None => terms.fill(0.0),
+                Some(prior) if prior.len() == self.shape.heads * components => {
+                    terms.fill(prior[h * components + r] * LOG2_E);
+                }
+                Some(prior) => {
+                    let start = (h * components + r) * self.shape.keys + keys.start;
+                    for (term, log_prior) in terms.iter_mut().zip(&prior[start..start + n]) {
+                        *term = log_prior * LOG2_E;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes `|k_jr|^2 / (2 s_r)` in base 2 from the terms of `keys`.
+    fn subtract_norms(&self, (b, hk): (usize, usize), r: usize, keys: &Range<usize>, terms: &mut [f32]) {
         let rows = self.key_rows(b, hk, r);
         let half = 0.5 * self.gains[r] * LOG2_E;
         let shift = self.shift_of(hk, r);
@@ -159,11 +148,11 @@ impl<'a> Scores<'a> {
             || {
                 for (term, j) in terms.iter_mut().zip(keys.clone()) {
                     let key = rows.row(self.k, j);
-                    let square = match shift {
-                        None => simd::dot(key, key),
-                        Some(shift) => simd::sum_pairs(key, shift, |key, shift| (key + shift) * (key + shift)),
-                    };
-                    use_norm(term, half * square);
+                    *term -= half
+                        * match shift {
+                            None => simd::dot(key, key),
+                            Some(shift) => simd::sum_pairs(key, shift, |key, shift| (key + shift) * (key + shift)),
+                        };
                 }
             },
         );
@@ -174,21 +163,21 @@ impl<'a> Scores<'a> {
         self.shape.key_rows(b, hk, if self.shift.is_some() { 0 } else { r })
     }
 
-    /// `u_ir` of queries `rows` in base 2, `[M][rows]`.
-    fn query_terms(&self, b: usize, h: usize, rows: &Range<usize>, terms: &mut [f32]) {
+    /// `u_ir` of a strip's queries in base 2, `[M][lanes]`; 0 in lanes without a query.
+    fn query_terms(&self, b: usize, h: usize, strip: &Strip, terms: &mut [f32]) {
         let shape = &self.shape;
         let query = shape.query_rows(b, h);
-        for (r, terms) in terms.chunks_exact_mut(rows.len()).enumerate() {
+        terms.fill(0.0);
+        for (r, terms) in terms.chunks_exact_mut(strip.lanes).enumerate() {
             let gain = self.gains[r] * LOG2_E;
             let shift = self.shift_of(h / shape.group(), r);
             if !self.gaussian && shift.is_none() {
-                terms.fill(0.0);
                 continue;
             }
             simd::vectorize(
                 #[inline(always)]
                 || {
-                    for (term, i) in terms.iter_mut().zip(rows.clone()) {
+                    for (term, i) in terms.iter_mut().zip(strip.queries.clone()) {
                         let q = query.row(self.q, i);
                         let norm = if self.gaussian { 0.5 * simd::dot(q, q) } else { 0.0 };
                         let along = shift.map_or(0.0, |shift| simd::dot(q, shift));
@@ -209,36 +198,6 @@ impl<'a> Scores<'a> {
     #[inline(always)]
     fn factor(&self, r: usize) -> f32 {
         self.gains[r] * LOG2_E
-    }
-
-    /// Adds bias and ALiBi, which softmax alone has, to one row of products, in units of the products.
-    #[inline(always)]
-    fn add_bias(&self, h: usize, i: usize, keys: &Range<usize>, x: &mut [f32]) {
-        if self.bias.is_none() && self.slopes.is_none() {
-            return;
-        }
-        let AttentionShape { queries, keys: s, .. } = self.shape;
-        let inverse = 1.0 / self.gains[0];
-        if let Some(bias) = self.bias {
-            let start = (h * queries + i) * s + keys.start;
-            simd::add_scaled(x, inverse, &bias[start..start + x.len()]);
-        }
-        if let Some(slopes) = self.slopes {
-            let slope = slopes[h] * inverse;
-            let position = (i + s) as f32 - queries as f32;
-            for (x, j) in x.iter_mut().zip(keys.start..) {
-                *x -= slope * (j as f32 - position).abs();
-            }
-        }
-    }
-
-    /// Part of tile row `i` (a query) that it sees among `keys`, as indices into the tile.
-    #[inline(always)]
-    fn seen(&self, i: usize, keys: &Range<usize>) -> Range<usize> {
-        let visible = self.mask.visible(i, self.shape.queries, self.shape.keys);
-        let start = visible.start.clamp(keys.start, keys.end);
-        let end = visible.end.clamp(start, keys.end);
-        start - keys.start..end - keys.start
     }
 
     /// Number that names the row of query `i` in dropout draws.

@@ -1,11 +1,13 @@
 //! The update of the prior in soft expectation-maximisation.
 
-use std::ops::Range;
-
-use super::{KEY_BLOCK, Scores, blocks, rows};
+use super::{
+    Scores, lanes,
+    strip::{STRIP, Strip},
+    tile::Tile,
+};
 use crate::{
     parallel::{self, Disjoint},
-    simd,
+    simd::{self, LANES},
 };
 
 impl Scores<'_> {
@@ -13,41 +15,58 @@ impl Scores<'_> {
     /// rows, `[H,M,S]`; a key without such a pair keeps `old`.
     pub fn responsibilities(&self, old: &[f32]) -> Vec<f32> {
         let shape = self.shape;
-        let components = self.components();
+        let (components, width, block) = (self.components(), shape.head_width, self.key_block());
         let mut prior = old.to_vec();
         let written = Disjoint::new(&mut prior);
-        let segments = shape.keys.div_ceil(KEY_BLOCK);
+        let segments = shape.keys.div_ceil(block);
         parallel::for_each(shape.heads * segments, |task| {
-            let (h, start) = (task / segments, task % segments * KEY_BLOCK);
-            let keys = start..(start + KEY_BLOCK).min(shape.keys);
-            let (n, len) = (self.query_block(), keys.len());
-            let size = n * len;
-            let sizes = [components * size, components * n, components * len, components * len, len, len, len];
-            parallel::with_scratch(sizes.iter().sum(), |scratch| {
-                let [x, u, c, sums, pairs, top, total] = parallel::split(scratch, sizes);
+            let (h, start) = (task / segments, task % segments * block);
+            let keys = start..(start + block).min(shape.keys);
+            let (len, size) = (keys.len(), keys.len() * STRIP);
+            let sizes = [
+                width * STRIP,
+                components * STRIP,
+                components * size,
+                size,
+                self.spare() * size,
+                components * len,
+                self.copies() * len * width,
+                components * len,
+                len,
+            ];
+            parallel::with_parts(sizes, |[q, u, x, counted, spare, c, k, sums, pairs]| {
                 sums.fill(0.0);
                 pairs.fill(0.0);
-                let mut s = Scratch { x, c, sums, pairs, top, total };
                 for b in 0..shape.batch {
-                    self.key_terms(b, h, &keys, s.c);
-                    for queries in blocks(0..shape.queries, n) {
-                        let u = &mut u[..components * queries.len()];
-                        self.tiles(b, h, &queries, &keys, s.x, size);
-                        self.query_terms(b, h, &queries, u);
-                        let real = self.mask.query_row(b, shape.queries);
-                        for (i, query) in queries.clone().enumerate() {
-                            if real.is_some_and(|real| real[query] == 0) {
-                                continue;
-                            }
-                            let seen = self.seen(query, &keys);
-                            self.add_responsibilities((i, len, size), seen, (u, queries.len()), &mut s);
+                    let k = self.keys((b, h), &keys, c, k);
+                    let real = self.mask.query_row(b, shape.queries);
+                    for strip in Strip::cut(0..shape.queries) {
+                        let tile = Tile { b, h, strip: &strip, keys: keys.clone() };
+                        strip.turn(self.q, &shape.query_rows(b, h), q);
+                        self.query_terms(b, h, &strip, &mut u[..components * strip.lanes]);
+                        self.score(&tile, q, k, (x, size), spare);
+                        // 1 in lanes of real queries.
+                        let mut asks = [0.0; STRIP];
+                        for (asks, i) in asks.iter_mut().zip(strip.queries.clone()) {
+                            *asks = if real.is_some_and(|real| real[i] == 0) { 0.0 } else { 1.0 };
                         }
+                        self.share_out(&tile, u, &asks, (&mut *x, size), counted);
+                        simd::vectorize(
+                            #[inline(always)]
+                            || {
+                                for r in 0..components {
+                                    let rho = &x[r * size..][..tile.len()];
+                                    lanes::add_columns(rho, strip.lanes, &mut sums[r * len..][..len]);
+                                }
+                                lanes::add_columns(&counted[..tile.len()], strip.lanes, pairs);
+                            },
+                        );
                     }
                 }
                 for r in 0..components {
                     // SAFETY: this head's entries at these keys belong to this task alone.
                     let prior = unsafe { written.range((h * components + r) * shape.keys + start, len) };
-                    for ((prior, sum), pairs) in prior.iter_mut().zip(&s.sums[r * len..]).zip(&*s.pairs) {
+                    for ((prior, sum), pairs) in prior.iter_mut().zip(&sums[r * len..]).zip(&*pairs) {
                         *prior = if *pairs > 0.0 { sum / pairs } else { *prior };
                     }
                 }
@@ -56,60 +75,47 @@ impl Scores<'_> {
         prior
     }
 
-    /// Adds one query's responsibilities to the sums of the keys it sees, and counts the pairs.
-    fn add_responsibilities(
-        &self,
-        (i, len, size): (usize, usize, usize),
-        seen: Range<usize>,
-        (u, n): (&[f32], usize),
-        s: &mut Scratch,
-    ) {
-        let components = self.components();
+    /// Turns scores into responsibilities, 0 for pairs that do not count, and marks with 1 those that do.
+    fn share_out(&self, tile: &Tile, u: &[f32], asks: &[f32], (x, size): (&mut [f32], usize), counted: &mut [f32]) {
+        let (lanes, components) = (tile.strip.lanes, self.components());
         simd::vectorize(
             #[inline(always)]
             || {
-                let at = i * len + seen.start..i * len + seen.end;
-                let (top, total) = (&mut s.top[seen.clone()], &mut s.total[seen.clone()]);
-                top.fill(f32::NEG_INFINITY);
-                for r in 0..components {
-                    let x = &mut s.x[r * size..][at.clone()];
-                    rows::score(x, &s.c[r * len..][seen.clone()], self.factor(r), u[r * n + i]);
-                    for (top, x) in top.iter_mut().zip(&*x) {
-                        *top = if *x > *top { *x } else { *top };
-                    }
-                }
-                // Of a padded key every score is negative infinity; it takes no part.
-                let power = |x: f32, top: f32| if top == f32::NEG_INFINITY { 0.0 } else { simd::exp2(x - top) };
-                total.fill(0.0);
-                for r in 0..components {
-                    let x = &mut s.x[r * size..][at.clone()];
-                    for ((x, top), total) in x.iter_mut().zip(&*top).zip(&mut *total) {
-                        *x = power(*x, *top);
-                        *total += *x;
-                    }
-                }
-                for (pairs, total) in s.pairs[seen.clone()].iter_mut().zip(&mut *total) {
-                    *pairs += if *total > 0.0 { 1.0 } else { 0.0 };
-                    *total = if *total > 0.0 { 1.0 / *total } else { 0.0 };
-                }
-                for r in 0..components {
-                    let sums = &mut s.sums[r * len..][seen.clone()];
-                    for ((sum, x), inverse) in sums.iter_mut().zip(&s.x[r * size..][at.clone()]).zip(&*total) {
-                        *sum += x * inverse;
+                for (row, counted) in counted[..tile.len()].chunks_exact_mut(lanes).enumerate() {
+                    for (v, counted) in counted.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+                        let at = |r: usize| r * size + row * lanes + v * LANES;
+                        let u = |r: usize| &u[r * lanes + v * LANES..][..LANES];
+                        let asks = &asks[v * LANES..][..LANES];
+                        let mut top = [f32::NEG_INFINITY; LANES];
+                        for r in 0..components {
+                            let (x, u) = (&mut x[at(r)..][..LANES], u(r));
+                            for l in 0..LANES {
+                                x[l] += u[l];
+                                top[l] = if x[l] > top[l] { x[l] } else { top[l] };
+                            }
+                        }
+                        let mut total = [0.0; LANES];
+                        for r in 0..components {
+                            let x = &mut x[at(r)..][..LANES];
+                            for l in 0..LANES {
+                                // Of a hidden key every score is negative infinity; it takes no part.
+                                let hidden = top[l] == f32::NEG_INFINITY;
+                                x[l] = if hidden { 0.0 } else { simd::exp2(x[l] - top[l]) };
+                                total[l] += x[l];
+                            }
+                        }
+                        for l in 0..LANES {
+                            counted[l] = if total[l] > 0.0 { asks[l] } else { 0.0 };
+                            total[l] = if total[l] > 0.0 { asks[l] / total[l] } else { 0.0 };
+                        }
+                        for r in 0..components {
+                            for (x, inverse) in x[at(r)..][..LANES].iter_mut().zip(total) {
+                                *x *= inverse;
+                            }
+                        }
                     }
                 }
             },
         );
     }
-}
-
-/// One thread's memory for one task.
-struct Scratch<'s> {
-    /// Scores, then powers, of each component.
-    x: &'s mut [f32],
-    c: &'s mut [f32],
-    sums: &'s mut [f32],
-    pairs: &'s mut [f32],
-    top: &'s mut [f32],
-    total: &'s mut [f32],
 }

@@ -1,0 +1,101 @@
+//! What remains of the gradients once all tiles are through: terms that sums over rows or columns alone decide, and sums
+//! over tasks.
+
+use std::f32::consts::LN_2;
+
+use super::Scores;
+use crate::{
+    parallel::{self, Disjoint},
+    simd,
+};
+
+impl Scores<'_> {
+    /// `dO_i . O_i`, `[B,H,N]`.
+    pub(super) fn deltas(&self, out: &[f32], grad_out: &[f32]) -> Vec<f32> {
+        let shape = self.shape;
+        let mut deltas = vec![0.0; shape.batch * shape.heads * shape.queries];
+        let written = Disjoint::new(&mut deltas);
+        parallel::for_each(shape.batch * shape.heads, |head| {
+            let rows = shape.out_rows(head / shape.heads, head % shape.heads);
+            // SAFETY: this head's numbers belong to this task alone.
+            let deltas = unsafe { written.range(head * shape.queries, shape.queries) };
+            simd::vectorize(
+                #[inline(always)]
+                || {
+                    for (i, delta) in deltas.iter_mut().enumerate() {
+                        *delta = simd::dot(rows.row(out, i), rows.row(grad_out, i));
+                    }
+                },
+            );
+        });
+        deltas
+    }
+
+    /// `ds_r`: the spread over all batch rows, heads and segments, in natural units, over `s_r`.
+    pub(super) fn variance_gradient(&self, spread: &[f32]) -> Vec<f32> {
+        let components = self.components();
+        let total = |r: usize| spread.iter().skip(r).step_by(components).sum::<f32>();
+        (0..components).map(|r| total(r) * LN_2 * self.gains[r]).collect()
+    }
+
+    /// Column sums added up to the prior's shape: over the batch, and over positions where the prior is tied.
+    pub(super) fn prior_gradient(&self, columns: &[f32], len: usize) -> Vec<f32> {
+        let positions = self.shape.keys;
+        let rows = self.shape.heads * self.components();
+        let tied = len == rows;
+        let mut gradient = vec![0.0; len];
+        for batch in columns.chunks_exact(rows * positions) {
+            if tied {
+                for (total, row) in gradient.iter_mut().zip(batch.chunks_exact(positions)) {
+                    *total += simd::sum(positions, |j| row[j]);
+                }
+            } else {
+                simd::add_scaled(&mut gradient, 1.0, batch);
+            }
+        }
+        if tied {
+            // A factor common to all components of a head cancels in the output, so their gradients sum to exactly 0:
+            // what is left of the sum is rounding of terms much larger than it.
+            for head in gradient.chunks_exact_mut(self.components()) {
+                let mean = head.iter().sum::<f32>() / head.len() as f32;
+                head.iter_mut().for_each(|gradient| *gradient -= mean);
+            }
+        }
+        gradient
+    }
+
+    /// Parts of the tasks added up to `[Hk,M,D]`.
+    pub(super) fn shift_gradient(&self, parts: &[f32], segments: usize) -> Vec<f32> {
+        let len = self.components() * self.shape.head_width;
+        let mut gradient = vec![0.0; self.shape.key_heads * len];
+        for (task, part) in parts.chunks_exact(len).enumerate() {
+            let hk = task / segments % self.shape.key_heads;
+            simd::add_scaled(&mut gradient[hk * len..(hk + 1) * len], 1.0, part);
+        }
+        gradient
+    }
+}
+
+/// `sums += copies`, each of `sums`' length, left to right.
+pub(super) fn add_up(sums: &mut [f32], copies: &[f32]) {
+    const CHUNK: usize = 1 << 14;
+    let len = sums.len();
+    if copies.is_empty() {
+        return;
+    }
+    let written = Disjoint::new(sums);
+    parallel::for_each(len.div_ceil(CHUNK), |chunk| {
+        let start = chunk * CHUNK;
+        let size = CHUNK.min(len - start);
+        // SAFETY: each chunk belongs to one task.
+        let sums = unsafe { written.range(start, size) };
+        simd::vectorize(
+            #[inline(always)]
+            || {
+                for copy in copies.chunks_exact(len) {
+                    simd::add_scaled(sums, 1.0, &copy[start..start + size]);
+                }
+            },
+        );
+    });
+}

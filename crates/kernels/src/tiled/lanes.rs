@@ -1,0 +1,242 @@
+//! Passes over tiles `[keys][lanes]`, to be called inside [`crate::simd::vectorize`].
+//!
+//! Tiles of several components lie `size` floats apart in one buffer; numbers of queries are `[lanes]`, or `[M][lanes]`.
+
+use crate::simd::{LANES, exp2};
+
+type Vector = [f32; LANES];
+
+/// Vectors of a row.
+#[inline(always)]
+fn vectors(x: &[f32]) -> &[Vector] {
+    x.as_chunks().0
+}
+
+/// The same, to write.
+#[inline(always)]
+fn vectors_mut(x: &mut [f32]) -> &mut [Vector] {
+    x.as_chunks_mut().0
+}
+
+#[inline(always)]
+fn larger(a: &Vector, b: &Vector) -> Vector {
+    std::array::from_fn(|l| if a[l] > b[l] { a[l] } else { b[l] })
+}
+
+/// `best = max(best, max_j x_j)`.
+#[inline(always)]
+pub(super) fn peaks(x: &[f32], lanes: usize, best: &mut [f32]) {
+    let best = vectors_mut(&mut best[..lanes]);
+    let mut fours = x.chunks_exact(4 * lanes);
+    for rows in &mut fours {
+        let (a, rows) = rows.split_at(lanes);
+        let (b, rows) = rows.split_at(lanes);
+        let (c, d) = rows.split_at(lanes);
+        let (a, b, c, d) = (vectors(a), vectors(b), vectors(c), vectors(d));
+        for (v, best) in best.iter_mut().enumerate() {
+            *best = larger(&larger(&larger(&a[v], &b[v]), &larger(&c[v], &d[v])), best);
+        }
+    }
+    for row in fours.remainder().chunks_exact(lanes) {
+        for (best, x) in best.iter_mut().zip(vectors(row)) {
+            *best = larger(x, best);
+        }
+    }
+}
+
+/// `x_0 = sum_r 2^(x_r - reference_r)` over the `components` tiles of `x`; adds it up to `total`.
+#[inline(always)]
+pub(super) fn powers(
+    x: &mut [f32],
+    (size, len, lanes): (usize, usize, usize),
+    components: usize,
+    references: &[f32],
+    total: &mut [f32],
+) {
+    let total = vectors_mut(&mut total[..lanes]);
+    if components == 1 {
+        let references = vectors(&references[..lanes]);
+        for row in x[..len].chunks_exact_mut(lanes) {
+            for ((x, reference), total) in vectors_mut(row).iter_mut().zip(references).zip(&mut *total) {
+                for l in 0..LANES {
+                    x[l] = exp2(x[l] - reference[l]);
+                    total[l] += x[l];
+                }
+            }
+        }
+        return;
+    }
+    for start in (0..len).step_by(lanes) {
+        for (v, total) in total.iter_mut().enumerate() {
+            let mut p = [0.0; LANES];
+            for r in 0..components {
+                let x = &x[r * size + start + v * LANES..][..LANES];
+                let reference = &references[r * lanes + v * LANES..][..LANES];
+                for l in 0..LANES {
+                    p[l] += exp2(x[l] - reference[l]);
+                }
+            }
+            x[start + v * LANES..][..LANES].copy_from_slice(&p);
+            for l in 0..LANES {
+                total[l] += p[l];
+            }
+        }
+    }
+}
+
+/// `x_0 = max_r (x_r + u_r)`.
+#[inline(always)]
+pub(super) fn keep_best(x: &mut [f32], (size, len, lanes): (usize, usize, usize), components: usize, u: &[f32]) {
+    for start in (0..len).step_by(lanes) {
+        for at in (start..start + lanes).step_by(LANES) {
+            let mut best = [f32::NEG_INFINITY; LANES];
+            for r in 0..components {
+                let (x, u) = (&x[r * size + at..][..LANES], &u[r * lanes + at - start..][..LANES]);
+                for l in 0..LANES {
+                    let y = x[l] + u[l];
+                    best[l] = if y > best[l] { y } else { best[l] };
+                }
+            }
+            x[at..at + LANES].copy_from_slice(&best);
+        }
+    }
+}
+
+/// Weights `e_r = 2^(x_r - reference_r)`, with `t` the slope of a weight: `x_r = e_r (t - delta)`, `t = sum_r e_r`.
+#[inline(always)]
+pub(super) fn weigh(
+    x: &mut [f32],
+    t: &mut [f32],
+    (size, lanes): (usize, usize),
+    components: usize,
+    references: &[f32],
+    deltas: &[f32],
+) {
+    let deltas = vectors(&deltas[..lanes]);
+    if components == 1 {
+        let references = vectors(&references[..lanes]);
+        for (x, t) in x.chunks_exact_mut(lanes).zip(t.chunks_exact_mut(lanes)) {
+            let queries = references.iter().zip(deltas);
+            for ((x, t), (reference, delta)) in vectors_mut(x).iter_mut().zip(vectors_mut(t)).zip(queries) {
+                for l in 0..LANES {
+                    let e = exp2(x[l] - reference[l]);
+                    x[l] = e * (t[l] - delta[l]);
+                    t[l] = e;
+                }
+            }
+        }
+        return;
+    }
+    for (row, t) in t.chunks_exact_mut(lanes).enumerate() {
+        for (v, (t, delta)) in vectors_mut(t).iter_mut().zip(deltas).enumerate() {
+            let slope: Vector = std::array::from_fn(|l| t[l] - delta[l]);
+            *t = [0.0; LANES];
+            for r in 0..components {
+                let x = &mut x[r * size + row * lanes + v * LANES..][..LANES];
+                let reference = &references[r * lanes + v * LANES..][..LANES];
+                for l in 0..LANES {
+                    let e = exp2(x[l] - reference[l]);
+                    x[l] = e * slope[l];
+                    t[l] += e;
+                }
+            }
+        }
+    }
+}
+
+/// The same where the best component alone has the weight, the lowest index of those that tie.
+#[inline(always)]
+pub(super) fn weigh_best(
+    x: &mut [f32],
+    t: &mut [f32],
+    (size, lanes): (usize, usize),
+    components: usize,
+    references: &[f32],
+    deltas: &[f32],
+) {
+    let deltas = vectors(&deltas[..lanes]);
+    for (row, t) in t.chunks_exact_mut(lanes).enumerate() {
+        for (v, (t, delta)) in vectors_mut(t).iter_mut().zip(deltas).enumerate() {
+            let at = |r: usize| r * size + row * lanes + v * LANES;
+            let reference = |r: usize| &references[r * lanes + v * LANES..][..LANES];
+            let (mut best, mut owner) = ([f32::NEG_INFINITY; LANES], [0.0; LANES]);
+            for r in 0..components {
+                let (x, reference) = (&x[at(r)..][..LANES], reference(r));
+                for l in 0..LANES {
+                    let y = x[l] - reference[l];
+                    owner[l] = if y > best[l] { r as f32 } else { owner[l] };
+                    best[l] = if y > best[l] { y } else { best[l] };
+                }
+            }
+            let weights: Vector = std::array::from_fn(|l| exp2(best[l]));
+            for r in 0..components {
+                let x = &mut x[at(r)..][..LANES];
+                for l in 0..LANES {
+                    x[l] = if owner[l] == r as f32 { weights[l] * (t[l] - delta[l]) } else { 0.0 };
+                }
+            }
+            *t = weights;
+        }
+    }
+}
+
+/// `sum_jl w_jl (log_prior_j - top_l - (x_jl - reference_l))`, in base 2: how far scores lie below the prior.
+#[inline(always)]
+pub(super) fn spread(
+    weights: &[f32],
+    scores: &[f32],
+    lanes: usize,
+    log_priors: &[f32],
+    (tops, references): (&[f32], &[f32]),
+) -> f32 {
+    let mut sums = [0.0f32; LANES];
+    for ((w, x), log_prior) in weights.chunks_exact(lanes).zip(scores.chunks_exact(lanes)).zip(log_priors) {
+        let queries = vectors(&tops[..lanes]).iter().zip(vectors(&references[..lanes]));
+        for ((w, x), (top, reference)) in vectors(w).iter().zip(vectors(x)).zip(queries) {
+            for l in 0..LANES {
+                let below = log_prior - top[l] - (x[l] - reference[l]);
+                // A hidden key lies infinitely far below.
+                sums[l] += if w[l] == 0.0 { 0.0 } else { w[l] * below };
+            }
+        }
+    }
+    crate::simd::tree(sums)
+}
+
+/// `sums_l += sum_j x_jl`.
+#[inline(always)]
+pub(super) fn add_rows(x: &[f32], lanes: usize, sums: &mut [f32]) {
+    for row in x.chunks_exact(lanes) {
+        for (sum, x) in vectors_mut(&mut sums[..lanes]).iter_mut().zip(vectors(row)) {
+            for l in 0..LANES {
+                sum[l] += x[l];
+            }
+        }
+    }
+}
+
+/// `columns_j += sum_l x_jl`.
+#[inline(always)]
+pub(super) fn add_columns(x: &[f32], lanes: usize, columns: &mut [f32]) {
+    for (row, column) in x.chunks_exact(lanes).zip(columns) {
+        let mut sums = [0.0; LANES];
+        for x in vectors(row) {
+            for l in 0..LANES {
+                sums[l] += x[l];
+            }
+        }
+        *column += crate::simd::tree(sums);
+    }
+}
+
+/// `x_jl *= factors_l`.
+#[inline(always)]
+pub(super) fn scale(x: &mut [f32], lanes: usize, factors: &[f32]) {
+    for row in x.chunks_exact_mut(lanes) {
+        for (x, factor) in vectors_mut(row).iter_mut().zip(vectors(&factors[..lanes])) {
+            for l in 0..LANES {
+                x[l] *= factor[l];
+            }
+        }
+    }
+}
