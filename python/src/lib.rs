@@ -14,6 +14,11 @@ mod tensor;
 mod threads;
 
 use pyo3::{exceptions::PyValueError, prelude::*};
+use regard_kernels::memory::Keeping;
+
+/// Outputs and gradients are freed by Python soon after the call: their memory is that of the next call.
+#[global_allocator]
+static ALLOCATOR: Keeping = Keeping;
 
 /// A call that no kernel accepts, as an exception.
 fn error(error: regard_kernels::Error) -> PyErr {

@@ -9,7 +9,7 @@ use pyo3::{
 };
 use regard_kernels::{
     AttentionOptions, Call, Dropout, Error, GaussianMixture, Layout, Mask, Operator as Kernel, Padding, View,
-    mechanism::Inference,
+    mechanism::Inference, memory::arbitrary,
 };
 
 use crate::{
@@ -231,7 +231,7 @@ impl Operator {
         let views = plan.views()?;
         let len = plan.out_shape.iter().product();
         let (out, buffers) = compute(py, || {
-            let mut out = vec![0.0; len];
+            let mut out = arbitrary(len);
             let buffers = plan.kernel.forward(&views, &mut out);
             (out, buffers)
         })?;

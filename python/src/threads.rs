@@ -79,10 +79,13 @@ pub fn get_threads() -> PyResult<usize> {
     Ok(pool(&mut lock())?.current_num_threads())
 }
 
-/// Frees the scratch memory that threads keep between calls, up to 64 MiB each.
+/// Frees what is kept for the next call: scratch memory of the threads, up to 64 MiB each, and the blocks of arrays that are
+/// gone, up to 1 GiB (never more than was in use at once).
 #[pyfunction]
 pub fn release_memory(py: Python<'_>) -> PyResult<()> {
-    compute(py, regard_kernels::parallel::release_scratch)
+    compute(py, regard_kernels::parallel::release_scratch)?;
+    regard_kernels::memory::release();
+    Ok(())
 }
 
 /// Forgets the threads of the parent process; called in a forked child.

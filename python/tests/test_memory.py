@@ -216,3 +216,18 @@ def test_memory_is_given_back() -> None:
     before = work(20)
     # The smallest array has 160 kB: kept, those of all rounds would be 32 MB.
     assert work(200) - before < 10_000_000
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is kept on Linux alone")
+def test_the_next_call_has_the_memory_of_the_last() -> None:
+    """Large arrays that are gone make room for those of the next call, until they are released."""
+    given = tensors("linear", tokens=65536)
+    attend = regard.Operator("linear")
+    first = attend(**given)
+    assert first.nbytes >= 1 << 20
+    place = address(first)
+    del first
+    assert address(attend(**given)) == place
+    held = resident()
+    regard.release_memory()
+    assert held - resident() >= 1 << 20

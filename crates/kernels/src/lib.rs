@@ -16,6 +16,7 @@ pub mod gemm;
 mod linear;
 mod mask;
 pub mod mechanism;
+pub mod memory;
 mod mixture_of_heads;
 mod operator;
 pub mod parallel;

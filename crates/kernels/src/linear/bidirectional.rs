@@ -8,6 +8,7 @@ use super::{
 use crate::{
     Saved,
     gemm::{Matrix, Write, product, transpose},
+    memory::arbitrary,
     parallel::{Disjoint, for_each, with_scratch},
     simd,
 };
@@ -18,7 +19,7 @@ pub(super) fn forward(operands: &Operands, out: &mut [f32]) -> Saved {
     let shape = operands.shape;
     let (width, value_width) = (shape.head_width, shape.value_width);
     let blocks = Blocks::spread(shape.queries, shape.batch * shape.heads);
-    let mut denominators = vec![0.0f32; shape.batch * shape.heads * shape.queries];
+    let mut denominators = arbitrary(shape.batch * shape.heads * shape.queries);
     let (shared_out, shared_denominators) = (Disjoint::new(out), Disjoint::new(&mut denominators));
 
     for_each(shape.batch * shape.heads * blocks.count, |task| {
@@ -127,9 +128,7 @@ pub(super) fn backward(operands: &Operands, output: Output, sums: &[f32], wanted
             }
         });
     }
-    // SAFETY: the blocks hold every query and every key, of which the latter are skipped only if no gradient of theirs is
-    // wanted.
-    unsafe { gradients.finish(operands, wanted.len()) }
+    gradients.finish(operands, wanted.len())
 }
 
 /// Writes the gradient of `q`; returns the gradients of the sums, shaped like them.

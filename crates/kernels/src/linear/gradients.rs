@@ -1,18 +1,18 @@
 //! Gradients of the inputs, written by tasks that each own their rows.
 
-use std::{mem::MaybeUninit, ops::Range};
+use std::ops::Range;
 
 use super::operands::{Operands, slope};
-use crate::{parallel::Disjoint, simd};
+use crate::{memory::arbitrary, parallel::Disjoint, simd};
 
 /// Gradient buffers of one backward pass, `None` where not wanted.
 ///
 /// Prior and shift collect a contribution from every key: each block of keys has sums of its own, added up at the end in
 /// a fixed order.
 pub(super) struct Gradients {
-    q: Option<Fresh>,
-    k: Option<Fresh>,
-    v: Option<Fresh>,
+    q: Option<Vec<f32>>,
+    k: Option<Vec<f32>>,
+    v: Option<Vec<f32>>,
     /// `[B, sums, blocks, M]`, in double precision: its terms cancel, for the gradient sums to 0 over components.
     log_prior: Option<Vec<f64>>,
     /// `[B, Hk, blocks, M, D]`.
@@ -23,36 +23,12 @@ pub(super) struct Gradients {
 /// Gradient buffers as tasks see them.
 pub(super) struct Shared<'a> {
     operands: &'a Operands<'a>,
-    q: Option<Disjoint<'a, MaybeUninit<f32>>>,
-    k: Option<Disjoint<'a, MaybeUninit<f32>>>,
-    v: Option<Disjoint<'a, MaybeUninit<f32>>>,
+    q: Option<Disjoint<'a, f32>>,
+    k: Option<Disjoint<'a, f32>>,
+    v: Option<Disjoint<'a, f32>>,
     log_prior: Option<Disjoint<'a, f64>>,
     shift: Option<Disjoint<'a, f32>>,
     blocks: usize,
-}
-
-/// A buffer that tasks fill whole: zeros first would cost as much memory traffic as the gradient itself, in one thread.
-struct Fresh {
-    data: Vec<f32>,
-    len: usize,
-}
-
-impl Fresh {
-    fn new(len: usize) -> Self {
-        Self { data: Vec::with_capacity(len), len }
-    }
-
-    fn elements(&mut self) -> &mut [MaybeUninit<f32>] {
-        &mut self.data.spare_capacity_mut()[..self.len]
-    }
-
-    /// # Safety
-    /// Every element must have been written.
-    unsafe fn finish(mut self) -> Vec<f32> {
-        // SAFETY: the capacity is at least `len`, and the caller promises the rest.
-        unsafe { self.data.set_len(self.len) };
-        self.data
-    }
 }
 
 /// What a chunk of keys has computed, one dense row a key.
@@ -76,9 +52,9 @@ impl Gradients {
         let keys = if operands.shifted() { 1 } else { operands.components };
         let sums = shape.batch * operands.sums();
         Self {
-            q: q.then(|| Fresh::new(shape.batch * shape.heads * shape.queries * shape.head_width)),
-            k: k.then(|| Fresh::new(tokens * keys * shape.keys * shape.head_width)),
-            v: v.then(|| Fresh::new(tokens * shape.keys * shape.value_width)),
+            q: q.then(|| arbitrary(shape.batch * shape.heads * shape.queries * shape.head_width)),
+            k: k.then(|| arbitrary(tokens * keys * shape.keys * shape.head_width)),
+            v: v.then(|| arbitrary(tokens * shape.keys * shape.value_width)),
             log_prior: log_prior.then(|| vec![0.0; sums * blocks * operands.components]),
             shift: shift.then(|| vec![0.0; tokens * blocks * operands.components * shape.head_width]),
             blocks,
@@ -88,21 +64,18 @@ impl Gradients {
     pub fn share<'a>(&'a mut self, operands: &'a Operands<'a>) -> Shared<'a> {
         Shared {
             operands,
-            q: self.q.as_mut().map(|fresh| Disjoint::new(fresh.elements())),
-            k: self.k.as_mut().map(|fresh| Disjoint::new(fresh.elements())),
-            v: self.v.as_mut().map(|fresh| Disjoint::new(fresh.elements())),
+            q: self.q.as_deref_mut().map(Disjoint::new),
+            k: self.k.as_deref_mut().map(Disjoint::new),
+            v: self.v.as_deref_mut().map(Disjoint::new),
             log_prior: self.log_prior.as_deref_mut().map(Disjoint::new),
             shift: self.shift.as_deref_mut().map(Disjoint::new),
             blocks: self.blocks,
         }
     }
 
-    /// The gradients in the order of the inputs, of which there are `inputs`.
-    ///
-    /// # Safety
-    /// Every query must have gone through [`Shared::write_queries`] or [`Shared::clear_queries`], and every key through
-    /// [`Shared::write_keys`].
-    pub unsafe fn finish(self, operands: &Operands, inputs: usize) -> Vec<Option<Vec<f32>>> {
+    /// The gradients in the order of the inputs, of which there are `inputs`. Every query must have gone through
+    /// [`Shared::write_queries`] or [`Shared::clear_queries`], and every key through [`Shared::write_keys`].
+    pub fn finish(self, operands: &Operands, inputs: usize) -> Vec<Option<Vec<f32>>> {
         let (shape, components) = (operands.shape, operands.components);
         let log_prior = self.log_prior.map(|partial| {
             // With one component the prior cancels altogether; with more, a sum belongs to one query head.
@@ -136,9 +109,7 @@ impl Gradients {
             }
             total
         });
-        // SAFETY: the rows of all queries and all keys are written, as the caller promises.
-        let [q, k, v] = [self.q, self.k, self.v].map(|fresh| fresh.map(|fresh| unsafe { fresh.finish() }));
-        let mut all = vec![q, k, v, log_prior, shift];
+        let mut all = vec![self.q, self.k, self.v, log_prior, shift];
         all.truncate(inputs);
         all
     }
@@ -184,7 +155,7 @@ impl Shared<'_> {
                     // SAFETY: the caller's promise.
                     let row = unsafe { q.row(&rows, i) };
                     for (((y, &f), &g), &z) in row.iter_mut().zip(features).zip(grad).zip(z) {
-                        y.write(slope(f) * (g + grad_denominator * z));
+                        *y = slope(f) * (g + grad_denominator * z);
                     }
                 }
             },
@@ -199,7 +170,7 @@ impl Shared<'_> {
         let Some(q) = &self.q else { return };
         for i in queries {
             // SAFETY: the caller's promise.
-            unsafe { q.row(&self.operands.shape.query_rows(b, h), i) }.fill(MaybeUninit::new(0.0));
+            unsafe { q.row(&self.operands.shape.query_rows(b, h), i) }.fill(0.0);
         }
     }
 
@@ -221,8 +192,8 @@ impl Shared<'_> {
             // SAFETY: as above.
             let shift = self.shift.as_ref().map(|p| unsafe { p.range((sum * operands.components + r) * width, width) });
             let written = !first || (r > 0 && operands.shifted());
-            // SAFETY: the caller's promise; and the rows have been written by an earlier sum, or for shifted keys by an
-            // earlier component.
+            // An earlier sum has written the rows, or for shifted keys an earlier component.
+            // SAFETY: the caller's promise.
             unsafe { self.write_component((b, s, r), keys.clone(), chunk, written, log_prior, shift) };
         }
         let (Some(v), rows) = (&self.v, shape.value_rows(b, key_head)) else { return };
@@ -233,9 +204,7 @@ impl Shared<'_> {
                     // SAFETY: the caller's promise.
                     let row = unsafe { v.row(&rows, j) };
                     for (y, &x) in row.iter_mut().zip(grad) {
-                        // SAFETY: sums come in ascending order, so the first has written this row.
-                        let old = if first { 0.0 } else { unsafe { y.assume_init() } };
-                        y.write(old + x);
+                        *y = if first { x } else { *y + x };
                     }
                 }
             },
@@ -245,7 +214,7 @@ impl Shared<'_> {
     /// [`Shared::write_keys`] of one component.
     ///
     /// # Safety
-    /// That of [`Shared::write_keys`], and the rows must have been written if `written`.
+    /// That of [`Shared::write_keys`].
     unsafe fn write_component(
         &self,
         (b, s, r): (usize, usize, usize),
@@ -274,10 +243,9 @@ impl Shared<'_> {
                         // SAFETY: the caller's promise.
                         let row = unsafe { k.row(&rows, j) };
                         if padded && !written {
-                            row.fill(MaybeUninit::new(0.0));
+                            row.fill(0.0);
                         } else if !padded {
-                            // SAFETY: the caller's promise.
-                            unsafe { put_key(row, features, grad, prior, written) };
+                            put_key(row, features, grad, prior, written);
                         }
                     }
                     if padded {
@@ -301,14 +269,10 @@ impl Shared<'_> {
 }
 
 /// `y (=|+=) prior phi'(k) grad`.
-///
-/// # Safety
-/// The row must have been written if `written`.
 #[inline(always)]
-unsafe fn put_key(row: &mut [MaybeUninit<f32>], features: &[f32], grad: &[f32], prior: f32, written: bool) {
+fn put_key(row: &mut [f32], features: &[f32], grad: &[f32], prior: f32, written: bool) {
     for ((y, &f), &g) in row.iter_mut().zip(features).zip(grad) {
-        // SAFETY: the caller's promise.
-        let old = if written { unsafe { y.assume_init() } } else { 0.0 };
-        y.write(old + prior * slope(f) * g);
+        let old = if written { *y } else { 0.0 };
+        *y = old + prior * slope(f) * g;
     }
 }

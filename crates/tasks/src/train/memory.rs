@@ -1,54 +1,32 @@
 //! How much memory a run takes.
 
 use std::{
-    alloc::{GlobalAlloc, Layout, System},
+    alloc::{GlobalAlloc, Layout},
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
+
+use regard_kernels::memory::{Keeping, keep_at_most};
 
 static CURRENT: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-/// The system's allocator, counting bytes. A binary that declares it the `#[global_allocator]` can measure the peak of
-/// any part of its run, which the system's own figure cannot: that one only grows.
+/// An allocator that counts bytes. A binary that declares it the `#[global_allocator]` can measure the peak of any part of
+/// its run, which the system's own figure cannot: that one only grows.
 ///
-/// One atomic addition and one maximum an allocation: nothing beside the buffers of a tensor. Large blocks get huge pages
-/// where the system gives them to those who ask.
+/// One atomic addition and one maximum an allocation: nothing beside the buffers of a tensor. Blocks are those of
+/// [`Keeping`], which keeps large ones and has them on huge pages.
 pub struct CountingAllocator;
-
-/// Bytes from which a block is worth huge pages: two of them.
-#[cfg(target_os = "linux")]
-const LARGE: usize = 4 << 20;
-
-/// Asks for huge pages in a block. A page of 2 MiB is one fault and one entry of the translation buffer in place of 512:
-/// tensors are touched in long strides, and every pass makes fresh ones.
-#[cfg(target_os = "linux")]
-fn prefer_huge_pages(block: *mut u8, size: usize) {
-    const PAGE: usize = 4096;
-    if block.is_null() || size < LARGE {
-        return;
-    }
-    let skipped = block.addr().next_multiple_of(PAGE) - block.addr();
-    // SAFETY: whole pages inside the block, whose content this leaves as it is. A refusal changes nothing.
-    unsafe {
-        let start = block.add(skipped);
-        libc::madvise(start.cast(), (size - skipped) / PAGE * PAGE, libc::MADV_HUGEPAGE);
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn prefer_huge_pages(_: *mut u8, _: usize) {}
 
 fn grow(bytes: usize) {
     let now = CURRENT.fetch_add(bytes, Relaxed) + bytes;
     PEAK.fetch_max(now, Relaxed);
 }
 
-// SAFETY: every request is handed to `System` unchanged; huge pages change no content.
+// SAFETY: every request is handed on unchanged.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promises are handed on, here and below.
-        let block = unsafe { System.alloc(layout) };
-        prefer_huge_pages(block, layout.size());
+        let block = unsafe { Keeping.alloc(layout) };
         if !block.is_null() {
             grow(layout.size());
         }
@@ -57,8 +35,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as above.
-        let block = unsafe { System.alloc_zeroed(layout) };
-        prefer_huge_pages(block, layout.size());
+        let block = unsafe { Keeping.alloc_zeroed(layout) };
         if !block.is_null() {
             grow(layout.size());
         }
@@ -67,13 +44,13 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: as above.
-        unsafe { System.dealloc(block, layout) };
+        unsafe { Keeping.dealloc(block, layout) };
         CURRENT.fetch_sub(layout.size(), Relaxed);
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: as above.
-        let block = unsafe { System.realloc(block, layout, size) };
+        let block = unsafe { Keeping.realloc(block, layout, size) };
         if !block.is_null() {
             if size >= layout.size() {
                 grow(size - layout.size());
@@ -87,15 +64,15 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
 /// Lets freed buffers stay with the process, for the next step to take again.
 ///
-/// Every step allocates and frees the same hundreds of megabytes. By default the GNU C library hands large blocks back
-/// to the system at once, which must clear each page when it gives it out again: a fifth of the time of a training
-/// step.
-/// To be called once, before any thread starts. Does nothing with other libraries.
+/// Every step allocates and frees the same hundreds of megabytes. By default large blocks go back to the system, which must
+/// clear each page when it gives it out again: a fifth of the time of a training step.
+/// To be called once, before any thread starts.
 pub fn keep_freed_buffers() {
+    keep_at_most(usize::MAX);
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: sets two numbers of the allocator; blocks already handed out are not affected.
+    // SAFETY: sets two numbers of the allocator of smaller blocks; blocks already handed out are not affected.
     unsafe {
-        // The largest that version 2.36 takes on 64 bits: larger blocks are mapped for themselves as before.
+        // The largest that version 2.36 takes on 64 bits.
         const MOST: libc::c_int = 32 << 20;
         libc::mallopt(libc::M_MMAP_THRESHOLD, MOST);
         libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX);

@@ -44,8 +44,7 @@ pub(in super::super) fn backward(
             backward_span(operands, &plan, (b, s, span), output, kept, later, &shared);
         }
     });
-    // SAFETY: the spans hold every key and every query that has a position, and the first clears the others.
-    unsafe { gradients.finish(operands, wanted.len()) }
+    gradients.finish(operands, wanted.len())
 }
 
 /// Gradient of each span's last sum: what all queries after the span give. Empty with one span.

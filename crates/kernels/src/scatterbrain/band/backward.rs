@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     gemm::{Matrix, Write, product},
+    memory::arbitrary,
     parallel::{Disjoint, for_each, split, with_scratch},
     simd,
 };
@@ -55,13 +56,14 @@ impl Band<'_> {
     pub(super) fn backward(&self, out: &[f32], scales: &RowScales, grad_out: &[f32]) -> Grads {
         let problem = &self.problem;
         let mut grads =
-            Grads { q: vec![0.0; problem.q.len()], k: vec![0.0; problem.k.len()], v: vec![0.0; problem.v.len()] };
+            Grads { q: arbitrary(problem.q.len()), k: arbitrary(problem.k.len()), v: arbitrary(problem.v.len()) };
         let output = Output { out, grad: grad_out, scales };
         let spans = &*scales.surroundings;
         let mut given = vec![0.0f32; self.streams() * self.spans() * self.state.sums()];
         let shared = [&mut grads.q, &mut grads.k, &mut grads.v].map(|x| Disjoint::new(&mut x[..]));
         if self.state.features == 0 {
             self.backward_spans(spans, &[], output, &mut given, &shared);
+            self.clear_unreached(&shared);
         } else if self.hull_len() == 0 {
             // All keys are far: the spans themselves tell what they give.
             self.backward_spans(spans, &[], output, &mut given, &shared);
@@ -102,6 +104,40 @@ impl Band<'_> {
                 let given = unsafe { given.range(number * self.state.sums(), self.state.sums()) };
                 self.backward_span((b, hk, span), stride, (kept, received), output, grads, given);
             });
+        }
+    }
+
+    /// Gradient 0 for keys in no hull.
+    fn clear_unreached(&self, grads: &[Disjoint<f32>; 3]) {
+        let shape = self.problem.shape;
+        let mut next = 0;
+        for reach in (0..self.spans()).map(|span| self.reach(span)).chain(std::iter::once(shape.keys..shape.keys)) {
+            for stream in 0..self.streams() {
+                let place = (stream / shape.key_heads, stream % shape.key_heads);
+                // SAFETY: the tasks of the spans are done, and these keys were nobody's.
+                unsafe { self.clear_keys(place, next..reach.start, grads) };
+            }
+            next = next.max(reach.end);
+        }
+    }
+
+    /// Gradient 0 for some keys.
+    ///
+    /// # Safety
+    /// No task may hold these rows.
+    pub(super) unsafe fn clear_keys(
+        &self,
+        (b, hk): (usize, usize),
+        keys: Range<usize>,
+        [_, grad_k, grad_v]: &[Disjoint<f32>; 3],
+    ) {
+        let (key_rows, value_rows) = (self.problem.shape.key_rows(b, hk, 0), self.problem.shape.value_rows(b, hk));
+        for j in keys {
+            // SAFETY: the caller's promise.
+            unsafe {
+                grad_k.row(&key_rows, j).fill(0.0);
+                grad_v.row(&value_rows, j).fill(0.0);
+            }
         }
     }
 

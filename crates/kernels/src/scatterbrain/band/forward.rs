@@ -8,6 +8,7 @@ use std::{
 use super::{Band, RowScales, span::Span};
 use crate::{
     gemm::{Matrix, Write, product},
+    memory::arbitrary,
     parallel::{Disjoint, for_each, split, with_scratch},
     simd,
 };
@@ -43,7 +44,7 @@ impl Band<'_> {
     pub(super) fn forward(&self, out: &mut [f32]) -> RowScales<'static> {
         let shape = self.problem.shape;
         let rows = shape.batch * shape.heads * shape.queries;
-        let [mut lse, mut tops, mut inverses] = [(); 3].map(|()| vec![0.0f32; rows]);
+        let [mut lse, mut tops, mut inverses] = [(); 3].map(|()| arbitrary(rows));
         let written = Disjoint::new(out);
         let saved = [&mut lse, &mut tops, &mut inverses].map(|x| Disjoint::new(x));
         let spans = self.surroundings();

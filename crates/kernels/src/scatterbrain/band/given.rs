@@ -244,7 +244,7 @@ impl Band<'_> {
     }
 
     /// Gradients of the keys that are in no hull.
-    pub(super) fn backward_far(&self, received: &[f32], [_, grad_k, grad_v]: &[Disjoint<f32>; 3]) {
+    pub(super) fn backward_far(&self, received: &[f32], grads: &[Disjoint<f32>; 3]) {
         let (shape, state) = (self.problem.shape, self.state);
         let (m, len) = (state.features, state.len());
         let (width, values) = (shape.head_width, shape.value_width);
@@ -261,8 +261,11 @@ impl Band<'_> {
             let received = &received[(stream * self.atoms.len() + atom) * len..][..len];
             let (scales, sums) = received.split_at(m);
             if scales.iter().all(|&scale| scale == f32::INFINITY) {
+                // SAFETY: the keys of this atom of this head are this task's.
+                unsafe { self.clear_keys((b, hk), self.atoms[atom].clone(), grads) };
                 return;
             }
+            let [_, grad_k, grad_v] = grads;
             let (z, s) = sums.split_at(m);
             let s = Matrix::rows(s, values);
             let (key_rows, value_rows) = (shape.key_rows(b, hk, 0), shape.value_rows(b, hk));
