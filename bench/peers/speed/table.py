@@ -7,6 +7,19 @@ from typing import Any
 
 COLUMNS = ("what", "size", "compared with", "ours", "other", "ratio", "target", "met", "agreement")
 RULE = "| :-- | :-- | :-- | --: | --: | --: | --: | :-- | --: |"
+OPERATORS = "Operators"
+SECTIONS = {
+    "fastformer": "Layers",
+    "moa": "Layers",
+    "step-decoder": "Training",
+    "step-text": "Training",
+    "curve": "Training",
+    "decode": "Decoding",
+    "threads": "Two threads",
+    "binary": "The program",
+    "build": "The program",
+}
+"""Where rows stand that are not of operators alone."""
 INTRODUCTION = """\
 Times are medians, with the tenth and the ninetieth percentile, of runs in turns, in one process where nothing else is
 said, on the same tensors: float32, batch 1, 8 heads of 64 channels. The ratio is ours by the other's, so less than 1 is
@@ -17,13 +30,17 @@ same mechanism in PyTorch. A row that fails this check has no times."""
 
 def markdown(record: dict[str, Any], title: str = "Speed beside PyTorch and the published peers") -> str:
     """The whole file."""
-    rows = record["rows"].values()
-    results = [result for row in rows for result in row["results"]]
+    rows = record["rows"]
+    results = [result for row in rows.values() for result in row["results"]]
     met = [result["met"] for result in results if result["met"] is not None]
-    lines = [f"# {title}", "", *_head([row["environment"] for row in rows], record), "", INTRODUCTION, ""]
-    lines += [f"{sum(met)} of {len(met)} targets met.", "", _cells(COLUMNS), RULE]
+    lines = [f"# {title}", "", *_head([row["environment"] for row in rows.values()], record), "", INTRODUCTION, ""]
+    lines += [f"{sum(met)} of {len(met)} targets met."]
     notes = list(dict.fromkeys(result["note"] for result in results if result["note"]))
-    lines += [line(result, notes) for result in results]
+    sections = dict.fromkeys(SECTIONS.get(name, OPERATORS) for name in rows)
+    for section in sections:
+        lines += ["", f"## {section}", "", _cells(COLUMNS), RULE]
+        there = [row for name, row in rows.items() if SECTIONS.get(name, OPERATORS) == section]
+        lines += [line(result, notes) for row in there for result in row["results"]]
     lines += ["", *(f"{number}. {note[0].upper()}{note[1:]}." for number, note in enumerate(notes, 1))]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -98,7 +98,7 @@ def text_classifier(settings: Settings) -> Iterator[Result]:
         return
     ours = Stepper(settings, TEXT_ARGUMENTS, 2)
     try:
-        times = in_turns([ours, timed(classifier(4096))], Patience(30.0, 2, 3))
+        times = in_turns([ours, timed(classifier(4096))], Patience(30.0, 2, 3, 0))
     except program.Unavailable as error:
         yield skipped(TEXT, str(error))
         return
