@@ -410,19 +410,35 @@ pub struct Translate {
 pub struct Inspect {
     /// Directory of a run.
     pub run: PathBuf,
-    /// What the experts of a mixture of heads do: their load, and the tokens that each prefers.
-    #[arg(long)]
+    /// What to look at: all, or some of entropy, rank, redundancy, likelihood, learned, maps, keys; entropy, redundancy,
+    /// likelihood and learned by default.
+    #[arg(long, value_name = "PARTS", value_delimiter = ',')]
+    pub what: Vec<String>,
+    /// Layers, from 1; all by default.
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    pub layers: Vec<usize>,
+    /// Heads, from 1; all by default.
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    pub heads: Vec<usize>,
+    /// Sequences, spread over the split.
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub sequences: usize,
+    /// Matrices whose rank is computed, at most: a layer, head and sequence each.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub matrices: usize,
+    /// What the experts of a mixture of heads do instead: their load, and the tokens that each prefers.
+    #[arg(long, conflicts_with_all = ["what", "layers", "heads", "sequences", "matrices"])]
     pub experts: bool,
     /// Part of the data.
     #[arg(long, value_enum, default_value_t = SplitName::Test)]
     pub split: SplitName,
-    /// Batches of 32 sequences, spread over the split; 0 for all of it.
+    /// With --experts: batches of 32 sequences, spread over the split; 0 for all of it.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub batches: usize,
-    /// Preferred tokens of each expert.
+    /// With --experts: preferred tokens of each expert.
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub tokens: usize,
-    /// Least occurrences of a token that is listed.
+    /// With --experts: least occurrences of a token that is listed.
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub least: u64,
     /// Which of the run's checkpoints.

@@ -2,7 +2,9 @@
 
 use std::{fmt::Display, io, path::Path};
 
-use regard_lab::{approx::SourceError, attend::AttendError, compare::CompareError, cost::model::CostError};
+use regard_lab::{
+    approx::SourceError, attend::AttendError, compare::CompareError, cost::model::CostError, inspect::SurveyError,
+};
 use regard_nn::models::ParameterError;
 use regard_tasks::{data::DataError, train::TrainError};
 
@@ -126,6 +128,12 @@ impl From<SourceError> for Failure {
             SourceError::Model(message) => Self::usage(message),
             SourceError::Task(error) => error.into(),
         }
+    }
+}
+
+impl From<SurveyError> for Failure {
+    fn from(SurveyError::Model(message): SurveyError) -> Self {
+        Self::usage(message)
     }
 }
 

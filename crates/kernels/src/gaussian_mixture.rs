@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    AttentionShape, Decode, Dropout, Error, Layout, Mask, Operator, Reference, Saved, View, cache::Cache,
+    AttentionShape, Decode, Dropout, Error, Layout, Mask, Operator, Reference, Saved, View, Weights, cache::Cache,
     mechanism::Score, reference, tiled::Scores,
 };
 
@@ -122,6 +122,10 @@ impl Operator for GaussianMixture {
 
     fn reference(&self, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference {
         reference::gaussian_mixture::gaussian_mixture(self, inputs, grad_out)
+    }
+
+    fn weights<'a>(&'a self, inputs: &[View<'a, f64>], batch: usize, head: usize) -> Vec<Weights<'a>> {
+        vec![reference::gaussian_mixture::weights(self, inputs, batch, head)]
     }
 
     fn has_lse(&self) -> bool {

@@ -29,6 +29,7 @@ pub mod simd;
 mod softmax;
 pub mod support;
 mod tiled;
+mod weights;
 
 pub use additive::Additive;
 pub use budget::sparse_share_for_entropy;
@@ -43,6 +44,7 @@ pub use operator::{Decode, Operator, Reference, Saved, View};
 pub use scatterbrain::Scatterbrain;
 pub use shape::{AttentionShape, Layout, Rows};
 pub use softmax::Softmax;
+pub use weights::{Averaged, Weights};
 
 /// The example of the README is a test.
 #[cfg(doctest)]

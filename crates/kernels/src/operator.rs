@@ -5,7 +5,7 @@
 
 use std::fmt::Debug;
 
-use crate::Error;
+use crate::{Error, Weights};
 
 /// A tensor as a contiguous slice and its shape.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +73,15 @@ pub trait Operator: Debug + Send + Sync {
 
     /// The float64 twin: the same formula, written to be read.
     fn reference(&self, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference;
+
+    /// The weights by which query head `head` of batch row `batch` averages tokens, from the float64 twin, a row on demand;
+    /// none for operators that are no attention.
+    ///
+    /// Mechanisms that average values give one matrix with `out_i = sum_j W_ij v_j`; a mixture of heads gives that of slot
+    /// `head`, Fastformer those of its two averages.
+    fn weights<'a>(&'a self, _inputs: &[View<'a, f64>], _batch: usize, _head: usize) -> Vec<Weights<'a>> {
+        Vec::new()
+    }
 
     /// Whether buffer 0 of [`Saved`] is the log of a softmax denominator, `[B,H,N]`.
     fn has_lse(&self) -> bool {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::{
-    AttentionShape, Decode, Dropout, Error, Layout, Mask, Operator, Reference, Saved, View, cache::Cache, reference,
-    tiled::Scores,
+    AttentionShape, Decode, Dropout, Error, Layout, Mask, Operator, Reference, Saved, View, Weights, cache::Cache,
+    reference, tiled::Scores,
 };
 
 /// `out = softmax_j(tau q_i.k_j + bias_ij) v`: inputs `q k v [bias]`, `bias [H,N,S]`.
@@ -97,6 +97,10 @@ impl Operator for Softmax {
 
     fn reference(&self, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference {
         reference::softmax::softmax(self, inputs, grad_out)
+    }
+
+    fn weights<'a>(&'a self, inputs: &[View<'a, f64>], batch: usize, head: usize) -> Vec<Weights<'a>> {
+        vec![reference::softmax::weights(self, inputs, batch, head)]
     }
 
     fn has_lse(&self) -> bool {

@@ -11,6 +11,7 @@ mod config_errors;
 mod copy;
 mod cost;
 mod information;
+mod inspect;
 mod language;
 mod program;
 mod tensors;

@@ -12,8 +12,9 @@ mod plan;
 mod tests;
 
 use crate::{
-    AttentionShape, Decode, Error, Layout, Mask, Operator, Reference, Saved, View, mechanism::AdditiveScores,
-    reference::additive::additive,
+    AttentionShape, Decode, Error, Layout, Mask, Operator, Reference, Saved, View, Weights,
+    mechanism::AdditiveScores,
+    reference::additive::{additive, weights},
 };
 use plan::Plan;
 
@@ -117,6 +118,12 @@ impl Operator for Additive {
         let shapes: Vec<_> = inputs.iter().map(|view| view.shape).collect();
         let shape = self.shape(&shapes).expect("inputs checked by out_shape");
         additive(&shape, &self.mask, self.scores, inputs, grad_out)
+    }
+
+    fn weights<'a>(&'a self, inputs: &[View<'a, f64>], batch: usize, head: usize) -> Vec<Weights<'a>> {
+        let shapes: Vec<_> = inputs.iter().map(|view| view.shape).collect();
+        let shape = self.shape(&shapes).expect("inputs checked by out_shape");
+        weights(shape, &self.mask, self.scores, inputs, batch, head).into()
     }
 
     fn decoder(&self) -> Option<Box<dyn Decode>> {

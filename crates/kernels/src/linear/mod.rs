@@ -11,7 +11,7 @@ mod decode;
 mod gradients;
 mod operands;
 
-use crate::{AttentionShape, Decode, Error, Layout, Mask, Operator, Reference, Saved, View, reference};
+use crate::{AttentionShape, Decode, Error, Layout, Mask, Operator, Reference, Saved, View, Weights, reference};
 use decode::Sums;
 use operands::Operands;
 
@@ -109,6 +109,10 @@ impl Operator for Linear {
 
     fn reference(&self, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference {
         reference::linear::linear(self, inputs, grad_out)
+    }
+
+    fn weights<'a>(&'a self, inputs: &[View<'a, f64>], batch: usize, head: usize) -> Vec<Weights<'a>> {
+        vec![reference::linear::weights(self, inputs, batch, head)]
     }
 
     fn decoder(&self) -> Option<Box<dyn Decode>> {

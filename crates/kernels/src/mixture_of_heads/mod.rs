@@ -5,7 +5,7 @@ mod decode;
 use std::{borrow::Cow, sync::Arc};
 
 use crate::{
-    Decode, Dropout, Error, Layout, Mask, Operator, Padding, Reference, Saved, Softmax, View,
+    Decode, Dropout, Error, Layout, Mask, Operator, Padding, Reference, Saved, Softmax, View, Weights,
     elementwise::Affine,
     reference,
     routing::{ExpertOutputs, ExpertQueries, GateKind, Gates, RouterLosses, Routing, router_losses},
@@ -274,6 +274,10 @@ impl Operator for MixtureOfHeads {
 
     fn reference(&self, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference {
         reference::mixture_of_heads::mixture_of_heads(self, inputs, grad_out)
+    }
+
+    fn weights<'a>(&'a self, inputs: &[View<'a, f64>], batch: usize, head: usize) -> Vec<Weights<'a>> {
+        vec![reference::mixture_of_heads::weights(self, inputs, batch, head)]
     }
 
     fn decoder(&self) -> Option<Box<dyn Decode>> {

@@ -1,6 +1,10 @@
 //! Additive attention (Fastformer), dense: the weights of every row's two averages as a matrix.
 
-use crate::{AttentionShape, Mask, Reference, Rows, View, mechanism::AdditiveScores};
+use super::row::{add_scaled, dense, normalise};
+use crate::{AttentionShape, Averaged, Mask, Reference, Rows, View, Weights, mechanism::AdditiveScores};
+
+/// Whether row `i` sees token `j`.
+type Sees<'a> = &'a dyn Fn(usize, usize) -> bool;
 
 /// A sequence of rows of all channels, `[N][H*D]`.
 type Sequence = Vec<Vec<f64>>;
@@ -25,6 +29,7 @@ struct Pass {
 }
 
 /// Sizes of a call and its parameters.
+#[derive(Clone, Copy)]
 struct Setting<'a> {
     tokens: usize,
     heads: usize,
@@ -36,7 +41,21 @@ struct Setting<'a> {
     w_t: &'a [f64],
 }
 
-impl Setting<'_> {
+impl<'a> Setting<'a> {
+    fn new(shape: &AttentionShape, scores: AdditiveScores, inputs: &[View<'a, f64>]) -> Self {
+        let parameters = &inputs[inputs.len() - 3..];
+        Self {
+            tokens: shape.queries,
+            heads: shape.heads,
+            head_width: shape.head_width,
+            width: shape.heads * shape.head_width,
+            released: scores == AdditiveScores::Released,
+            w_q: parameters[0].data,
+            w_k: parameters[1].data,
+            w_t: parameters[2].data,
+        }
+    }
+
     /// Channels of head `h`.
     fn channels(&self, h: usize) -> std::ops::Range<usize> {
         h * self.head_width..(h + 1) * self.head_width
@@ -50,31 +69,35 @@ impl Setting<'_> {
         }
     }
 
-    /// Weights `[H][N][N]` of the average that each row sees, and that average of `x`.
-    // Indices as in the formulas.
-    #[allow(clippy::needless_range_loop)]
-    fn average(&self, x: &Sequence, vectors: &[f64], sees: &dyn Fn(usize, usize) -> bool) -> (Vec<Sequence>, Sequence) {
+    /// Scores of all tokens `x` for head `h`.
+    fn scores(&self, x: &Sequence, vectors: &[f64], h: usize) -> Vec<f64> {
         let scale = 1.0 / (self.head_width as f64).sqrt();
+        let score = |x: &Vec<f64>| {
+            (0..self.width).filter_map(|c| self.entry(h, c).map(|e| scale * vectors[e] * x[c])).sum::<f64>()
+        };
+        x.iter().map(score).collect()
+    }
+
+    /// Weights of the average that row `i` sees.
+    fn weights(&self, scores: &[f64], i: usize, sees: Sees) -> Vec<f64> {
+        let seen: Vec<usize> = (0..self.tokens).filter(|&j| sees(i, j)).collect();
+        dense(self.tokens, &seen, &normalise(&seen.iter().map(|&j| scores[j]).collect::<Vec<_>>()).0)
+    }
+
+    /// The average of `x` that each row sees; each head's weights of each row go to `keep`, head by head.
+    fn average(&self, x: &Sequence, vectors: &[f64], sees: Sees, mut keep: impl FnMut(usize, Vec<f64>)) -> Sequence {
         let mut averages = vec![vec![0.0; self.width]; self.tokens];
-        let mut weights = vec![vec![vec![0.0; self.tokens]; self.tokens]; self.heads];
         for h in 0..self.heads {
-            let score = |j: usize| -> f64 {
-                (0..self.width).filter_map(|c| self.entry(h, c).map(|e| scale * vectors[e] * x[j][c])).sum()
-            };
-            let scores: Vec<f64> = (0..self.tokens).map(score).collect();
-            for i in 0..self.tokens {
-                let seen: Vec<usize> = (0..self.tokens).filter(|&j| sees(i, j)).collect();
-                let top = seen.iter().fold(f64::NEG_INFINITY, |top, &j| top.max(scores[j]));
-                let denominator: f64 = seen.iter().map(|&j| (scores[j] - top).exp()).sum();
-                for &j in &seen {
-                    weights[h][i][j] = (scores[j] - top).exp() / denominator;
-                    for c in self.channels(h) {
-                        averages[i][c] += weights[h][i][j] * x[j][c];
-                    }
+            let scores = self.scores(x, vectors, h);
+            for (i, average) in averages.iter_mut().enumerate() {
+                let weights = self.weights(&scores, i, sees);
+                for (weight, x) in weights.iter().zip(x) {
+                    add_scaled(&mut average[self.channels(h)], *weight, &x[self.channels(h)]);
                 }
+                keep(h, weights);
             }
         }
-        (weights, averages)
+        averages
     }
 
     /// Given the gradient of the averages, adds those of `x` and of the score vectors.
@@ -109,10 +132,11 @@ impl Setting<'_> {
         }
     }
 
-    fn forward(&self, q: Sequence, k: Sequence, v: Sequence, sees: &dyn Fn(usize, usize) -> bool) -> Pass {
-        let (alpha, global_query) = self.average(&q, self.w_q, sees);
+    fn forward(&self, q: Sequence, k: Sequence, v: Sequence, sees: Sees) -> Pass {
+        let [mut alpha, mut beta] = [(); 2].map(|()| vec![Sequence::new(); self.heads]);
+        let global_query = self.average(&q, self.w_q, sees, |h, weights| alpha[h].push(weights));
         let gated = product(&global_query, &k);
-        let (beta, global_key) = self.average(&gated, self.w_k, sees);
+        let global_key = self.average(&gated, self.w_k, sees, |h, weights| beta[h].push(weights));
         let values = product(&global_key, &v);
         Pass { q, k, v, alpha, global_query, gated, beta, global_key, values }
     }
@@ -123,6 +147,37 @@ fn product(a: &Sequence, b: &Sequence) -> Sequence {
     a.iter().zip(b).map(|(a, b)| a.iter().zip(b).map(|(a, b)| a * b).collect()).collect()
 }
 
+fn sees(mask: &Mask, tokens: usize, b: usize, i: usize, j: usize) -> bool {
+    mask.valid_row(b).is_none_or(|real| real[j] != 0) && mask.visible(i, tokens, tokens).contains(&j)
+}
+
+/// All channels of batch row `b`.
+fn read(shape: &AttentionShape, data: &[f64], b: usize) -> Sequence {
+    let rows: Vec<Rows> = (0..shape.heads).map(|h| shape.query_rows(b, h)).collect();
+    (0..shape.queries).map(|i| rows.iter().flat_map(|rows| rows.row(data, i)).copied().collect()).collect()
+}
+
+/// Weights `alpha` of the global query and `beta` of the global key of head `h` of batch row `b`, for inputs that
+/// [`Additive`](crate::Additive) has checked.
+pub fn weights<'a>(
+    shape: AttentionShape,
+    mask: &'a Mask,
+    scores: AdditiveScores,
+    inputs: &[View<'a, f64>],
+    b: usize,
+    h: usize,
+) -> [Weights<'a>; 2] {
+    let setting = Setting::new(&shape, scores, inputs);
+    let tokens = setting.tokens;
+    let sees = move |i: usize, j: usize| sees(mask, tokens, b, i, j);
+    let [q, k] = [0, 1].map(|input| read(&shape, inputs[input].data, b));
+    let gated = product(&setting.average(&q, setting.w_q, &sees, |_, _| {}), &k);
+    let of_queries = setting.scores(&q, setting.w_q, h);
+    let of_keys = setting.scores(&gated, setting.w_k, h);
+    [(Averaged::Queries, of_queries), (Averaged::Keys, of_keys)]
+        .map(|(averaged, scores)| Weights::new(averaged, [tokens; 2], move |i| setting.weights(&scores, i, &sees)))
+}
+
 /// The twin of [`Additive`](crate::Additive), for inputs that it has checked.
 pub fn additive(
     shape: &AttentionShape,
@@ -131,32 +186,18 @@ pub fn additive(
     inputs: &[View<f64>],
     grad_out: Option<&[f64]>,
 ) -> Reference {
-    let (tokens, heads, head_width) = (shape.queries, shape.heads, shape.head_width);
-    let width = heads * head_width;
+    let setting = Setting::new(shape, scores, inputs);
+    let Setting { tokens, heads, width, .. } = setting;
     let shared = inputs.len() == 5;
-    let parameters = &inputs[inputs.len() - 3..];
-    let setting = Setting {
-        tokens,
-        heads,
-        head_width,
-        width,
-        released: scores == AdditiveScores::Released,
-        w_q: parameters[0].data,
-        w_k: parameters[1].data,
-        w_t: parameters[2].data,
-    };
     let mut out = vec![0.0; shape.batch * tokens * width];
     let mut grads: Vec<Vec<f64>> = match grad_out {
         Some(_) => inputs.iter().map(|input| vec![0.0; input.data.len()]).collect(),
         None => Vec::new(),
     };
     for b in 0..shape.batch {
-        let real = |j: usize| mask.valid_row(b).is_none_or(|real| real[j] != 0);
-        let sees = |i: usize, j: usize| real(j) && mask.visible(i, tokens, tokens).contains(&j);
+        let sees = |i: usize, j: usize| sees(mask, tokens, b, i, j);
         let rows: Vec<Rows> = (0..heads).map(|h| shape.query_rows(b, h)).collect();
-        let read = |data: &[f64]| -> Sequence {
-            (0..tokens).map(|i| rows.iter().flat_map(|rows| rows.row(data, i)).copied().collect()).collect()
-        };
+        let read = |data: &[f64]| read(shape, data, b);
         let v = if shared { inputs[0].data } else { inputs[2].data };
         let pass = setting.forward(read(inputs[0].data), read(inputs[1].data), read(v), &sees);
         let seeing: Vec<usize> = (0..tokens).filter(|&i| (0..tokens).any(|j| sees(i, j))).collect();

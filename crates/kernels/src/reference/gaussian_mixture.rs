@@ -1,7 +1,7 @@
 //! Mixture of Gaussian keys, arXiv 2110.08678, section 2; one component is the plain Gaussian kernel.
 
-use super::row::{add_scaled, dot, dropout_factors, normalise, score_gradient, visible_keys, weigh};
-use crate::{AttentionShape, GaussianMixture, Reference, View, mechanism::Score};
+use super::row::{add_scaled, dense, dot, dropout_factors, normalise, score_gradient, visible_keys, weigh};
+use crate::{AttentionShape, Averaged, GaussianMixture, Reference, View, Weights, mechanism::Score};
 
 /// Attention by a mixture of Gaussian keys, and all its gradients.
 ///
@@ -54,6 +54,20 @@ pub fn gaussian_mixture(op: &GaussianMixture, inputs: &[View<f64>], grad_out: Op
         }
     }
     Reference { out, lse: Some(lse), grads }
+}
+
+/// The weights `A` of head `h` of batch row `b`.
+///
+/// # Panics
+/// If the shapes do not fit together: `Operator::out_shape` says why.
+pub fn weights<'a>(op: &'a GaussianMixture, inputs: &[View<'a, f64>], b: usize, h: usize) -> Weights<'a> {
+    let mixture = Mixture::new(op, inputs);
+    let AttentionShape { queries, keys, .. } = mixture.shape;
+    Weights::new(Averaged::Values, [queries, keys], move |i| {
+        let seen = visible_keys(&op.mask, &mixture.shape, b, i);
+        let scores: Vec<f64> = seen.iter().map(|&j| mixture.score(b, h, i, j).0).collect();
+        dense(keys, &seen, &normalise(&scores).0)
+    })
 }
 
 /// The prior of a soft-EM step, `[H,M,S]`: a probability, not its log.

@@ -1,7 +1,7 @@
 //! Linear attention (Katharopoulos et al. 2020) and the mixture of linear keys (arXiv 2110.08678, section 2.4).
 
-use super::row::{add_scaled, dot, visible_keys};
-use crate::{AttentionShape, Linear, Reference, View};
+use super::row::{add_scaled, dense, dot, visible_keys};
+use crate::{AttentionShape, Averaged, Linear, Reference, View, Weights};
 
 /// Features are not let below `e^-300`: the product of two is still a number, so no denominator is 0.
 const FLOOR: f64 = -300.0;
@@ -20,9 +20,8 @@ const FLOOR: f64 = -300.0;
 /// # Panics
 /// If the shapes do not fit together: `Operator::out_shape` says why.
 pub fn linear(op: &Linear, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference {
-    let (q, k, v) = (inputs[0], inputs[1], inputs[2]);
-    let shape = AttentionShape::from_tensors(q.shape, k.shape, v.shape, op.layout, op.mixture && !op.shifted)
-        .expect("inputs that passed out_shape");
+    let (q, v) = (inputs[0], inputs[2]);
+    let shape = sizes(op, inputs);
     let AttentionShape { batch, heads, queries, keys, head_width, .. } = shape;
 
     let mut out = vec![0.0; batch * heads * queries * shape.value_width];
@@ -75,6 +74,30 @@ pub fn linear(op: &Linear, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Re
         }
     }
     Reference { out, lse: None, grads }
+}
+
+/// The weights `a_ij / sum_j a_ij` of head `h` of batch row `b`.
+///
+/// # Panics
+/// If the shapes do not fit together: `Operator::out_shape` says why.
+pub fn weights<'a>(op: &'a Linear, inputs: &[View<'a, f64>], b: usize, h: usize) -> Weights<'a> {
+    let shape = sizes(op, inputs);
+    let AttentionShape { queries, keys, .. } = shape;
+    let parts = Components::new(op, inputs, &shape, b, h);
+    let mixed: Vec<Vec<f64>> = (0..keys).map(|j| parts.mixed(j)).collect();
+    let (q, q_rows) = (inputs[0].data, shape.query_rows(b, h));
+    Weights::new(Averaged::Values, [queries, keys], move |i| {
+        let features: Vec<f64> = q_rows.row(q, i).iter().map(|&x| phi(x)).collect();
+        let seen = visible_keys(&op.mask, &shape, b, i);
+        let weights: Vec<f64> = seen.iter().map(|&j| dot(&features, &mixed[j])).collect();
+        let sum: f64 = weights.iter().sum();
+        dense(keys, &seen, &weights.iter().map(|a| a / sum).collect::<Vec<_>>())
+    })
+}
+
+fn sizes(op: &Linear, inputs: &[View<f64>]) -> AttentionShape {
+    let [q, k, v] = [0, 1, 2].map(|at| inputs[at].shape);
+    AttentionShape::from_tensors(q, k, v, op.layout, op.mixture && !op.shifted).expect("inputs that passed out_shape")
 }
 
 fn phi(x: f64) -> f64 {

@@ -2,9 +2,9 @@
 
 use super::{
     routing::{expert_outputs, expert_queries, gates},
-    softmax::softmax,
+    softmax::{self, softmax},
 };
-use crate::{MixtureOfHeads, Reference, View};
+use crate::{Averaged, MixtureOfHeads, Reference, View, Weights};
 
 /// `y_t = sum_s w_ts softmax(x_t W_q^e K^T / sqrt(D)) V W_o^e` with `e` the expert in slot `s` of token `t`, `K = x_kv W_k`,
 /// `V = x_kv W_v`, and all its gradients.
@@ -54,6 +54,27 @@ pub fn mixture_of_heads(op: &MixtureOfHeads, inputs: &[View<f64>], grad_out: Opt
     };
     grads.extend([of_w_gate, of_w_query, of_w_key, of_w_value, of_w_out]);
     Reference { out, lse: None, grads }
+}
+
+/// The weights of slot `slot` of batch row `b`: row `i` is that of the expert that query `i` has there.
+///
+/// # Panics
+/// If the shapes do not fit together: `Operator::out_shape` says why.
+pub fn weights<'a>(op: &MixtureOfHeads, inputs: &[View<'a, f64>], b: usize, slot: usize) -> Weights<'a> {
+    let x = inputs[0];
+    let x_kv = if op.cross { inputs[1] } else { x };
+    let [w_gate, w_query, w_key] = [5, 4, 3].map(|from_end| inputs[inputs.len() - from_end]);
+    let sizes = op.sizes(&inputs.iter().map(|input| input.shape).collect::<Vec<_>>()).expect("checked shapes");
+    let routing = op.routing(&product(x, w_gate), &sizes);
+    let (q, k) = (expert_queries(&routing, &[x, w_query], None).out, product(x_kv, w_key));
+    let q_shape = [sizes.batch, sizes.queries, op.active, sizes.head_width];
+    let k_shape = [sizes.batch, sizes.keys, 1, sizes.head_width];
+    let attention = op.softmax();
+    Weights::new(Averaged::Values, [sizes.queries, sizes.keys], move |i| {
+        let k = View::new(&k[..], &k_shape);
+        let attended = [View::new(&q[..], &q_shape), k, k];
+        softmax::row(&attention, &attended, &softmax::sizes(&attention, &attended), [b, slot, i])
+    })
 }
 
 /// `x w` for rows `x [..,from]` and `w [from,to]`.

@@ -15,6 +15,13 @@ pub(super) fn normalise(scores: &[f64]) -> (Vec<f64>, f64) {
     (powers.iter().map(|p| p / sum).collect(), max + sum.ln())
 }
 
+/// Weights of some keys as a row over all of them.
+pub(super) fn dense(keys: usize, seen: &[usize], weights: &[f64]) -> Vec<f64> {
+    let mut row = vec![0.0; keys];
+    seen.iter().zip(weights).for_each(|(&j, &weight)| row[j] = weight);
+    row
+}
+
 /// Keys that query `i` of batch row `b` sees: the causal or windowed range without padded keys.
 pub(super) fn visible_keys(mask: &Mask, shape: &AttentionShape, b: usize, i: usize) -> Vec<usize> {
     let real = mask.valid_row(b);

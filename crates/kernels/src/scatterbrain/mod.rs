@@ -11,7 +11,7 @@ mod gathered;
 use std::borrow::Cow;
 
 use crate::{
-    AttentionShape, Decode, Error, Layout, Mask, Operator, Reference, Saved, Softmax, View,
+    AttentionShape, Decode, Error, Layout, Mask, Operator, Reference, Saved, Softmax, View, Weights,
     features::FeatureKind,
     reference,
     support::{SupportKind, SupportOptions},
@@ -184,6 +184,10 @@ impl Operator for Scatterbrain {
 
     fn reference(&self, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference {
         reference::scatterbrain::scatterbrain(self, inputs, grad_out)
+    }
+
+    fn weights<'a>(&'a self, inputs: &[View<'a, f64>], batch: usize, head: usize) -> Vec<Weights<'a>> {
+        vec![reference::scatterbrain::weights(self, inputs, batch, head)]
     }
 
     fn has_lse(&self) -> bool {

@@ -89,6 +89,11 @@ impl Dense {
         entropy / self.rows as f64
     }
 
+    /// Its singular values; `None` if they do not converge.
+    pub fn singular_values(&self) -> Option<Vec<f64>> {
+        self.view().singular_values().ok()
+    }
+
     pub(super) fn view(&self) -> MatRef<'_, f64> {
         MatRef::from_row_major_slice(&self.data, self.rows, self.columns)
     }

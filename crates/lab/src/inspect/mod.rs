@@ -1,98 +1,36 @@
 //! What goes on inside a trained model.
+//!
+//! A forward pass writes what its attention computed into a log ([`AttentionLog`](regard_nn::attention::AttentionLog));
+//! everything here reads those records and nothing else of the model. A model from elsewhere is inspected as soon as its
+//! layers are built from [`Attention`](regard_nn::attention::Attention), and a mechanism as soon as its operator gives its
+//! [weights](regard_kernels::Operator::weights).
+//!
+//! Rows of attention are computed on demand, one query at a time for all heads, in float64 from the mechanism's twin. A
+//! whole matrix exists in two places: while its singular values are computed, and in a picture of it.
 
+mod attended;
+mod entropy;
+mod experts;
+mod likelihood;
+mod moments;
+mod parameters;
+mod pictures;
+mod rank;
+mod redundancy;
 mod report;
-mod tally;
+mod sequences;
+mod survey;
+#[cfg(test)]
+mod tests;
 
-use std::{collections::BTreeMap, sync::Arc};
-
-use regard_nn::{
-    blocks::{Context, Place, RouterLog, RouterRecord, Stack},
-    models::TokenBatch,
-};
-use regard_tasks::{
-    data::{DataError, TaskData},
-    train::{Batch, Model, Split, split_batches},
-};
-
-pub use report::{Experts, Router};
-pub use tally::{Load, Preference, Tally};
-
-/// Sequences at once.
-const ROWS: usize = 32;
-
-/// What to look at.
-#[derive(Clone, Copy, Debug)]
-pub struct Wanted {
-    /// The split.
-    pub split: Split,
-    /// Batches of 32 sequences, spread over the split; 0 for all of it.
-    pub batches: usize,
-    /// Preferred tokens an expert.
-    pub tokens: usize,
-    /// Least occurrences of a token that is listed.
-    pub least: u64,
-}
-
-/// The routers of `model` on its data, bottom to top; none where it has no mixture of heads.
-///
-/// # Errors
-/// A split that cannot be cut into batches.
-pub fn routers(model: &Model, data: &TaskData, wanted: &Wanted) -> Result<Vec<Router>, DataError> {
-    let mut tallies: BTreeMap<(Stack, usize, Place), Tally> = BTreeMap::new();
-    for batch in split_batches(data, wanted.split, ROWS, wanted.batches)? {
-        let log = Arc::new(RouterLog::with_choices());
-        model.predictions(&batch, &Context::evaluation().with_router_log(log.clone()));
-        for record in log.take() {
-            let Some(chosen) = &record.chosen else { continue };
-            let tokens = real_tokens(queries(&batch, &record));
-            let active = chosen.len() / tokens.len();
-            let place = (record.stack, record.layer, record.place);
-            let tally = tallies.entry(place).or_insert_with(|| Tally::new(record.load.len(), active));
-            tally.add(chosen, &tokens, [record.entropy, record.balance, record.z]);
-        }
-    }
-    let two_stacks = matches!(model, Model::Translator(_));
-    let router = |((stack, layer, place), tally): (&(Stack, usize, Place), &Tally)| {
-        let (place, name) = match (two_stacks, stack, place) {
-            (false, ..) => ("layer", format!("layer {layer}")),
-            (_, Stack::Encoder, _) => ("encoder", format!("encoder {layer}")),
-            (_, _, Place::CrossWeights) => ("cross", format!("decoder {layer}, cross")),
-            _ => ("decoder", format!("decoder {layer}")),
-        };
-        Router { name, place, load: tally.load(), preferences: tally.preferences(wanted.tokens, wanted.least) }
-    };
-    Ok(tallies.iter().map(router).collect())
-}
-
-/// Tokens of the data as text, by id.
-pub fn token_texts(data: &TaskData) -> Vec<String> {
-    let pieces = |tokenizer: &regard_tasks::data::TextTokenizer| {
-        (0..tokenizer.vocabulary() as i32).map(|id| tokenizer.piece(id)).collect()
-    };
-    match data {
-        TaskData::Translation(data) => pieces(&data.tokenizer),
-        TaskData::Masked(data) => pieces(&data.tokenizer),
-        TaskData::Language(data) => {
-            let text = |id: usize| data.vocabulary.decode(&[id as u16]).unwrap_or_default();
-            (0..data.vocabulary.len()).map(|id| format!("{:?}", text(id))).collect()
-        }
-        _ => (0..data.vocabulary()).map(|id| id.to_string()).collect(),
-    }
-}
-
-/// The tokens that a router chose for: those of the source in an encoder.
-fn queries<'a>(batch: &'a Batch, record: &RouterRecord) -> &'a TokenBatch {
-    match (record.stack, &batch.source) {
-        (Stack::Encoder, Some(source)) => source,
-        _ => &batch.tokens,
-    }
-}
-
-/// Ids of all positions, none for padding.
-fn real_tokens(tokens: &TokenBatch) -> Vec<Option<i32>> {
-    let real = |at: usize| {
-        let padding = tokens.padding.as_ref();
-        padding.is_none_or(|padding| padding.as_slice()[at] != 0)
-    };
-    tokens.ids.iter().enumerate().map(|(at, id)| real(at).then_some(*id)).collect()
-}
+pub use attended::{Attended, place_name};
+pub use entropy::Entropy;
+pub use experts::{Experts, Load, Preference, Router, Tally, Wanted, routers, token_texts};
+pub use likelihood::Likelihood;
+pub use moments::Moments;
+pub use parameters::{HeadParameters, KeyProjection, key_projections};
+pub use rank::{MatrixRank, RANK_TOLERANCE};
+pub use redundancy::Redundancy;
+pub use report::Inspection;
+pub use sequences::Recording;
+pub use survey::{Part, Plan, Survey, SurveyError, survey};

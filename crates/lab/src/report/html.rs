@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::escape::escape;
 use super::files::write_atomically;
-use super::{Chart, Table, svg};
+use super::{Chart, HeatMap, Table, svg};
 
 /// One piece of a section.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +22,13 @@ pub enum Block {
         name: String,
         /// The chart.
         chart: Chart,
+    },
+    /// A heat map, also written as `plots/NAME.svg`, and its panels as `plots/NAME-N.png`.
+    HeatMap {
+        /// Name of the files, without extension.
+        name: String,
+        /// The heat map.
+        map: HeatMap,
     },
 }
 
@@ -95,7 +102,7 @@ impl Report {
         page + "</main>\n</body>\n</html>\n"
     }
 
-    /// Writes `report.html` and `plots/NAME.svg` into `folder`, each file whole or not at all, the page last.
+    /// Writes `report.html`, `plots/NAME.svg` and, of heat maps, `plots/NAME-N.png` into `folder`, each file whole or not at all, the page last.
     ///
     /// # Errors
     /// Those of the file system, with the path.
@@ -103,15 +110,26 @@ impl Report {
         let blocks = self.sections.iter().flat_map(|section| &section.blocks);
         let mut plots: Vec<PathBuf> = Vec::new();
         for block in blocks {
-            let Block::Chart { name, chart } = block else { continue };
-            let name = file_name(name);
+            let (name, svg) = match block {
+                Block::Chart { name, chart } => (file_name(name), chart.to_svg()),
+                Block::HeatMap { name, map } => (file_name(name), map.to_svg()),
+                _ => continue,
+            };
             let numbered = |number: usize| if number == 1 { name.clone() } else { format!("{name}-{number}") };
             let path = |number| folder.join("plots").join(numbered(number) + ".svg");
             // Two charts of one name would overwrite each other.
             let free = (1..=plots.len() + 1).map(path).find(|path| !plots.contains(path));
             let path = free.unwrap_or_else(|| path(plots.len() + 1));
-            write_atomically(&path, chart.to_svg().as_bytes())?;
-            plots.push(path);
+            write_atomically(&path, svg.as_bytes())?;
+            plots.push(path.clone());
+            let Block::HeatMap { map, .. } = block else { continue };
+            let (stem, most) = (path.with_extension(""), map.most());
+            for (number, panel) in map.panels.iter().enumerate().filter(|(_, panel)| !panel.values.is_empty()) {
+                let mut path = stem.clone().into_os_string();
+                path.push(format!("-{}.png", number + 1));
+                write_atomically(Path::new(&path), &panel.to_png(map.shade, most))?;
+                plots.push(path.into());
+            }
         }
         let page = folder.join("report.html");
         write_atomically(&page, self.to_html().as_bytes())?;
@@ -126,6 +144,7 @@ impl Block {
             Self::Code(text) => format!("<pre><code>{}</code></pre>\n", escape(text)),
             Self::Table(table) => table.to_html(),
             Self::Chart { chart, .. } => format!("<figure>\n{}</figure>\n", chart.to_inline_svg()),
+            Self::HeatMap { map, .. } => format!("<figure>\n{}</figure>\n", map.to_inline_svg()),
         }
     }
 }

@@ -285,6 +285,18 @@ impl Canvas {
             &format!("<path d=\"{path}\" {class} halo\" {fill} stroke=\"{ground}\" stroke-width=\"1\">{hint}</path>\n");
     }
 
+    /// A picture of pixels that carries its data, stretched to this size.
+    pub fn image(&mut self, corner: (f64, f64), size: (f64, f64), address: &str) {
+        self.body += &format!(
+            "<image x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" preserveAspectRatio=\"none\" \
+             style=\"image-rendering:pixelated\" href=\"{address}\"/>\n",
+            px(corner.0),
+            px(corner.1),
+            px(size.0),
+            px(size.1)
+        );
+    }
+
     /// Everything that `draw` draws, cut off at the edges of this rectangle.
     pub fn clipped(&mut self, corner: (f64, f64), size: (f64, f64), draw: impl FnOnce(&mut Self)) {
         let (x, y, wide, high) = (px(corner.0), px(corner.1), px(size.0), px(size.1));

@@ -8,7 +8,7 @@ use regard_kernels::{
 };
 
 use super::{
-    DecodeState, KeyState,
+    AttentionCall, DecodeState, KeyState,
     projection::{Heads, project},
     state::Host,
 };
@@ -86,14 +86,31 @@ impl Fastformer {
         self.transform_bias(ops::additive(q, k, v, self.parameters(), self.heads.kernel(), call))
     }
 
-    pub(crate) fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
-        let (shape, device) = (token.dims(), token.device());
-        let (q, k, v) = self.project(token);
+    /// The call that [`Self::attend`] makes.
+    pub(crate) fn calls(
+        &self,
+        queries: Tensor<3>,
+        _: KeyState,
+        mask: &Mask,
+        context: &Context,
+        place: Place,
+    ) -> Vec<AttentionCall> {
+        vec![AttentionCall::new(self.heads.operator(mask, context, place), self.inputs(queries))]
+    }
+
+    /// Inputs of the operator.
+    fn inputs(&self, x: Tensor<3>) -> Vec<Host> {
+        let (q, k, v) = self.project(x);
         let AdditiveParameters { score_q, score_k, w_t } = self.parameters();
         let mut inputs: Vec<Host> = vec![q.into(), k.into()];
         inputs.extend(v.map(Host::from));
         inputs.extend([score_q.into(), score_k.into(), w_t.into()]);
-        self.transform_bias(state.step(&inputs, shape, &device))
+        inputs
+    }
+
+    pub(crate) fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
+        let (shape, device) = (token.dims(), token.device());
+        self.transform_bias(state.step(&self.inputs(token), shape, &device))
     }
 
     fn project(&self, x: Tensor<3>) -> (Tensor<4>, Tensor<4>, Option<Tensor<4>>) {

@@ -8,7 +8,7 @@ use regard_kernels::{
 };
 
 use super::{
-    DecodeState, KeyState,
+    AttentionCall, DecodeState, KeyState,
     projection::{Heads, Projections},
     state::{Host, set},
 };
@@ -87,22 +87,27 @@ impl GaussianMixture {
         self.projections.join(ops::gaussian_mixture(q, keys, v, kernel, call))
     }
 
+    /// The call that [`Self::attend`] makes.
+    pub(crate) fn calls(
+        &self,
+        queries: Tensor<3>,
+        keys: KeyState,
+        mask: &Mask,
+        context: &Context,
+        place: Place,
+    ) -> Vec<AttentionCall> {
+        let q = self.projections.queries(queries, 0);
+        let (keys, v) = self.mixture_keys(keys);
+        vec![AttentionCall::new(self.heads().operator(mask, context, place), inputs(q, keys, v))]
+    }
+
     pub(crate) fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
         let q = self.projections.queries(token.clone(), state.position());
         let (keys, v) = self.mixture_keys(self.keys(token, state.position()));
         let (shape, device) = (q.dims(), q.device());
-        let k = match keys.shift {
-            Some(_) => Host::from(keys.k.squeeze_dim::<4>(2)),
-            None => keys.k.into(),
-        };
-        let mut inputs = vec![q.into(), k, v.into(), keys.variance.into()];
         // Whole, also where it depends on the position: the state knows which it is at.
-        inputs.extend(self.log_prior().map(|prior| match prior {
-            LogPrior::Tied(prior) => Host::from(prior),
-            LogPrior::PerPosition(prior) => prior.into(),
-        }));
-        inputs.extend(keys.shift.map(Host::from));
-        self.projections.join(state.step(&inputs, shape, &device))
+        let keys = MixtureKeys { log_prior: self.log_prior(), ..keys };
+        self.projections.join(state.step(&inputs(q, keys, v), shape, &device))
     }
 
     fn keys(&self, keys: Tensor<3>, from: usize) -> KeyState {
@@ -155,4 +160,19 @@ impl GaussianMixture {
     pub(crate) fn heads(&self) -> &Heads {
         &self.projections.heads
     }
+}
+
+/// Inputs of the operator.
+fn inputs(q: Tensor<4>, keys: MixtureKeys, v: Tensor<4>) -> Vec<Host> {
+    let k = match keys.shift {
+        Some(_) => Host::from(keys.k.squeeze_dim::<4>(2)),
+        None => keys.k.into(),
+    };
+    let mut inputs = vec![q.into(), k, v.into(), keys.variance.into()];
+    inputs.extend(keys.log_prior.map(|prior| match prior {
+        LogPrior::Tied(prior) => Host::from(prior),
+        LogPrior::PerPosition(prior) => prior.into(),
+    }));
+    inputs.extend(keys.shift.map(Host::from));
+    inputs
 }

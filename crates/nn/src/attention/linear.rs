@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 use regard_kernels::Mask;
 
 use super::{
-    DecodeState, KeyState,
+    AttentionCall, DecodeState, KeyState,
     projection::{Heads, Projections},
     state::Host,
 };
@@ -55,18 +55,25 @@ impl LinearAttention {
         self.projections.join(ops::linear_attention(q, keys, v, self.heads().kernel(), call))
     }
 
+    /// The call that [`Self::attend`] makes.
+    pub(crate) fn calls(
+        &self,
+        queries: Tensor<3>,
+        keys: KeyState,
+        mask: &Mask,
+        context: &Context,
+        place: Place,
+    ) -> Vec<AttentionCall> {
+        let q = self.projections.queries(queries, 0);
+        let (keys, v) = self.linear_keys(keys);
+        vec![AttentionCall::new(self.heads().operator(mask, context, place), inputs(q, keys, v))]
+    }
+
     pub(crate) fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
         let q = self.projections.queries(token.clone(), state.position());
         let (keys, v) = self.linear_keys(self.keys(token, state.position()));
         let (shape, device) = (q.dims(), q.device());
-        let k = match (&keys.shift, &keys.log_prior) {
-            (None, Some(_)) => Host::from(keys.k),
-            _ => keys.k.squeeze_dim::<4>(2).into(),
-        };
-        let mut inputs = vec![q.into(), k, v.into()];
-        inputs.extend(keys.log_prior.map(Host::from));
-        inputs.extend(keys.shift.map(Host::from));
-        self.projections.join(state.step(&inputs, shape, &device))
+        self.projections.join(state.step(&inputs(q, keys, v), shape, &device))
     }
 
     fn keys(&self, keys: Tensor<3>, from: usize) -> KeyState {
@@ -84,4 +91,16 @@ impl LinearAttention {
     pub(crate) fn heads(&self) -> &Heads {
         &self.projections.heads
     }
+}
+
+/// Inputs of the operator.
+fn inputs(q: Tensor<4>, keys: LinearKeys, v: Tensor<4>) -> Vec<Host> {
+    let k = match (&keys.shift, &keys.log_prior) {
+        (None, Some(_)) => Host::from(keys.k),
+        _ => keys.k.squeeze_dim::<4>(2).into(),
+    };
+    let mut inputs = vec![q.into(), k, v.into()];
+    inputs.extend(keys.log_prior.map(Host::from));
+    inputs.extend(keys.shift.map(Host::from));
+    inputs
 }

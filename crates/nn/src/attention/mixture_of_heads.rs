@@ -10,7 +10,7 @@ use regard_kernels::{
     routing::{RouterStart, Routing, Sampling, router_losses},
 };
 
-use super::{AttentionConfig, DecodeState, KeyState, projection::Heads};
+use super::{AttentionCall, AttentionConfig, DecodeState, KeyState, projection::Heads};
 use crate::{
     blocks::{Context, Init, Place, RouterRecord},
     ops,
@@ -90,6 +90,25 @@ impl MixtureOfHeads {
         let call = self.heads.call(mask.clone(), context, place);
         let out = ops::softmax(q, k.expect("experts have keys"), v, None, &self.softmax_options(), call);
         ops::expert_outputs(out, weights, self.w_out.val(), &routing)
+    }
+
+    /// The call of softmax that [`Self::attend`] makes in evaluation: one head a slot, with the query of the expert in it.
+    pub(crate) fn calls(
+        &self,
+        queries: Tensor<3>,
+        keys: KeyState,
+        mask: &Mask,
+        context: &Context,
+        place: Place,
+    ) -> Vec<AttentionCall> {
+        let logits = self.logits(queries.clone());
+        let (routing, _) = ops::route(&logits, self.heads.options.moa.active, None, query_padding(mask, place));
+        let (_, q) = self.weights_and_queries(queries, logits, &routing, 0);
+        let (k, v) = keys.single();
+        let inputs = vec![q.into(), k.expect("experts have keys").into(), v.into()];
+        let call = self.heads.call(mask.clone(), context, place);
+        let operator = self.softmax_options().operator(call).unwrap_or_else(|error| panic!("{error}"));
+        vec![AttentionCall::new(operator, inputs).with_experts(routing.chosen().to_vec())]
     }
 
     pub(crate) fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {

@@ -11,6 +11,7 @@ mod mixture_of_heads;
 mod multi_head;
 mod places;
 mod projection;
+mod record;
 mod scatterbrain;
 mod state;
 #[cfg(test)]
@@ -34,6 +35,7 @@ pub use mixture_of_heads::MixtureOfHeads;
 pub use multi_head::MultiHead;
 pub use places::Attentions;
 pub(crate) use places::{DECODER, ENCODER, at as at_place};
+pub use record::{AttentionCall, AttentionLog, AttentionRecord};
 pub use regard_kernels::AttentionOptions as AttentionConfig;
 pub use scatterbrain::Scatterbrain;
 pub use state::DecodeState;
@@ -127,6 +129,13 @@ impl Attention {
         context: &Context,
         place: Place,
     ) -> Tensor<3> {
+        if let Some(log) = &context.attention {
+            let (stack, layer) = context.position();
+            let seen = (queries.clone(), keys.clone());
+            let calls = each!(self, layer => layer.calls(seen.0, seen.1, mask, context, place));
+            let options = each!(self, layer => layer.heads()).options.clone();
+            log.push(AttentionRecord { stack, layer, place, options, calls });
+        }
         each!(self, layer => layer.attend(queries, keys, mask, context, place))
     }
 

@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 use regard_kernels::Mask;
 
 use super::{
-    DecodeState, KeyState,
+    AttentionCall, DecodeState, KeyState,
     projection::{Heads, Projections},
 };
 use crate::{
@@ -41,6 +41,21 @@ impl MultiHead {
         let (k, heads) = (k.expect("softmax has keys"), self.heads());
         let out = ops::softmax(q, k, v, None, heads.kernel(), heads.call(mask.clone(), context, place));
         self.projections.join(out)
+    }
+
+    /// The call that [`Self::attend`] makes.
+    pub(crate) fn calls(
+        &self,
+        queries: Tensor<3>,
+        keys: KeyState,
+        mask: &Mask,
+        context: &Context,
+        place: Place,
+    ) -> Vec<AttentionCall> {
+        let (k, v) = keys.single();
+        let k = k.expect("softmax has keys");
+        let inputs = vec![self.projections.queries(queries, 0).into(), k.into(), v.into()];
+        vec![AttentionCall::new(self.heads().operator(mask, context, place), inputs)]
     }
 
     pub(crate) fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {

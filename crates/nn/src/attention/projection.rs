@@ -1,9 +1,11 @@
 //! What the layers share: sizes, projections, positions, dropout.
 
+use std::sync::Arc;
+
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 use regard_kernels::{
-    Call, Dropout, Layout, Mask,
+    Call, Dropout, Layout, Mask, Operator,
     mechanism::{KeyDesign, Position},
 };
 
@@ -75,6 +77,15 @@ impl Heads {
             (context.training && self.dropout > 0.0).then(|| Dropout { rate: self.dropout, key: context.key(place) });
         let slopes = (self.options.position == Position::Alibi).then(|| alibi_slopes(self.options.heads).into());
         Call { layout: Layout::TokenFirst, mask, slopes, dropout, ..Call::default() }
+    }
+
+    /// The operator of a call.
+    ///
+    /// # Panics
+    /// Options that no layer is built with.
+    pub fn operator(&self, mask: &Mask, context: &Context, place: Place) -> Arc<dyn Operator> {
+        let call = self.call(mask.clone(), context, place);
+        self.kernel.operator(call).unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Options for [`AttentionOptions::operator`](regard_kernels::AttentionOptions::operator).

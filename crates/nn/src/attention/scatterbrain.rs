@@ -13,7 +13,7 @@ use regard_kernels::{
 };
 
 use super::{
-    AttentionConfig, DecodeState, KeyState,
+    AttentionCall, AttentionConfig, DecodeState, KeyState,
     projection::{Heads, Projections},
     state::{Host, set},
 };
@@ -115,6 +115,34 @@ impl Scatterbrain {
         self.projections.join(out)
     }
 
+    /// The call that [`Self::attend`] makes; two where a gate averages them.
+    pub(crate) fn calls(
+        &self,
+        queries: Tensor<3>,
+        keys: KeyState,
+        mask: &Mask,
+        context: &Context,
+        place: Place,
+    ) -> Vec<AttentionCall> {
+        let q = self.projections.queries(queries, 0);
+        let (k, v) = keys.single();
+        let (n, s) = (q.dims()[1], v.dims()[1]);
+        let draws = self.draws(context);
+        let one = |k: Option<Tensor<4>>, options: &AttentionConfig| {
+            let call = self.heads().call(mask.clone(), context, place);
+            let operator = options.operator(call).unwrap_or_else(|error| panic!("{error}"));
+            let inputs = inputs(&operator.inputs(), (q.clone(), k, v.clone()), &draws);
+            AttentionCall::new(operator, inputs)
+        };
+        let (Some(gate), Some([exact, smooth])) = (&self.gate, &self.parts) else {
+            return vec![one(k, &cut_to_length(self.heads().kernel(), n, s))];
+        };
+        let gate: Vec<f32> = sigmoid(gate.val()).into_data_as::<f32>().try_into_vec().expect("f32, as asked");
+        let rest = gate.iter().map(|share| 1.0 - share).collect();
+        let low_rank_keys = k.clone().unwrap_or_else(|| ops::unit_keys(q.clone()));
+        vec![one(k, &cut_to_length(exact, n, s)).with_shares(gate), one(Some(low_rank_keys), smooth).with_shares(rest)]
+    }
+
     /// A fresh state, where every part has one.
     pub(crate) fn decoder(&self, call: Call) -> Result<Option<Box<dyn Decode>>, Error> {
         let (Some(gate), Some([exact, smooth])) = (&self.gate, &self.parts) else {
@@ -179,6 +207,22 @@ fn draw(heads: &Heads, key: u64, number: u64, device: &Device) -> Tensor<2> {
 
 fn tensor<const D: usize>(values: Vec<f32>, shape: [usize; D], device: &Device) -> Tensor<D> {
     Tensor::from_data(TensorData::new(values, shape), device)
+}
+
+/// Inputs of an operator by these names.
+fn inputs(names: &[&str], (q, k, v): (Tensor<4>, Option<Tensor<4>>, Tensor<4>), draws: &Draws) -> Vec<Host> {
+    let input = |name: &&str| {
+        let input = match *name {
+            "q" => Some(Host::from(q.clone())),
+            "k" => k.clone().map(Host::from),
+            "v" => Some(v.clone().into()),
+            "projection" => draws.projection.clone().map(Host::from),
+            "directions" => draws.directions.clone().map(Host::from),
+            _ => draws.rotations.clone().map(Host::from),
+        };
+        input.unwrap_or_else(|| panic!("tensor '{name}' is missing"))
+    };
+    names.iter().map(input).collect()
 }
 
 /// Options of the sparse and of the low-rank part, each by itself.

@@ -14,8 +14,14 @@ pub struct DecodeState {
 /// A tensor on the host.
 #[derive(Clone, Debug)]
 pub(crate) struct Host {
-    data: Vec<f32>,
-    shape: Vec<usize>,
+    pub data: Vec<f32>,
+    pub shape: Vec<usize>,
+}
+
+impl Host {
+    pub fn view(&self) -> View<'_, f32> {
+        View::new(&self.data, &self.shape)
+    }
 }
 
 impl<const D: usize> From<Tensor<D>> for Host {
@@ -50,7 +56,7 @@ impl DecodeState {
 
     /// The output, of `shape`, for the next token.
     pub(crate) fn step<const D: usize>(&mut self, inputs: &[Host], shape: [usize; D], device: &Device) -> Tensor<D> {
-        let views: Vec<_> = inputs.iter().map(|input| View::new(&input.data, &input.shape)).collect();
+        let views: Vec<_> = inputs.iter().map(Host::view).collect();
         let mut out = vec![0.0; shape.iter().product()];
         self.decoder.step(&views, &mut out);
         self.position += 1;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use regard_kernels::random::substream;
 
 use super::RouterLog;
+use crate::attention::AttentionLog;
 
 /// Whether a forward pass trains, and which draws of dropout are its own.
 ///
@@ -25,6 +26,8 @@ pub struct Context {
     pub loss_scale: f64,
     /// Where the routers of mixtures of heads write what they did, if anybody asks.
     pub router: Option<Arc<RouterLog>>,
+    /// Where attention writes what it computed, if anybody asks.
+    pub attention: Option<Arc<AttentionLog>>,
     stack: Stack,
     layer: u64,
 }
@@ -48,6 +51,7 @@ impl Default for Context {
             micro_batch: 0,
             loss_scale: 1.0,
             router: None,
+            attention: None,
             stack: Stack::default(),
             layer: 0,
         }
@@ -102,10 +106,16 @@ impl Context {
         Self { router: Some(log), ..self }
     }
 
+    /// The same, with attention writing into `log`.
+    #[must_use]
+    pub fn with_attention_log(self, log: Arc<AttentionLog>) -> Self {
+        Self { attention: Some(log), ..self }
+    }
+
     /// The same, with nobody to write to.
     #[must_use]
-    pub(crate) fn without_router_log(self) -> Self {
-        Self { router: None, ..self }
+    pub(crate) fn without_logs(self) -> Self {
+        Self { router: None, attention: None, ..self }
     }
 
     /// The same inside layer `layer`; 0 is the embedding.

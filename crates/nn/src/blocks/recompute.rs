@@ -178,7 +178,7 @@ impl<L: Layer> Operator for Recompute<L> {
         let part =
             Part { block: self.frozen.block.clone().train(), shared: self.frozen.shared.clone().map(Module::train) };
         // What routers did is on record since the first pass.
-        let context = self.context.clone().without_router_log();
+        let context = self.context.clone().without_logs();
         let out = self.pass(&part, blocks.clone(), &context);
         let grads = (out * tensor(&inputs[0], grad_out, &device)).sum().backward();
         let of = |x: &Tensor<3>| x.grad(&grads).expect("inputs are tracked").into_data().try_to_vec().expect("f32");

@@ -4,8 +4,10 @@ mod features;
 mod hashes;
 mod support;
 
-use super::row::{add_scaled, dot, normalise, score_gradient, visible_keys, weigh};
-use crate::{AttentionShape, Reference, Scatterbrain, View, features::FeatureKind, support::SupportKind};
+use super::row::{add_scaled, dense, dot, normalise, score_gradient, visible_keys, weigh};
+use crate::{
+    AttentionShape, Averaged, Reference, Scatterbrain, View, Weights, features::FeatureKind, support::SupportKind,
+};
 pub use features::log_features;
 pub use hashes::{Groups, groups};
 pub use support::support;
@@ -96,17 +98,26 @@ pub fn scatterbrain(op: &Scatterbrain, inputs: &[View<f64>], grad_out: Option<&[
 /// # Panics
 /// If the shapes do not fit together: `Operator::out_shape` says why.
 pub fn matrix(op: &Scatterbrain, inputs: &[View<f64>]) -> Vec<f64> {
+    let AttentionShape { batch, heads, queries, .. } = Call::new(op, inputs).shape;
+    let head = |pair: usize| {
+        let weights = weights(op, inputs, pair / heads, pair % heads);
+        (0..queries).flat_map(move |i| weights.row(i))
+    };
+    (0..batch * heads).flat_map(head).collect()
+}
+
+/// The weights `w` of head `h` of batch row `b`.
+///
+/// # Panics
+/// If the shapes do not fit together: `Operator::out_shape` says why.
+pub fn weights<'a>(op: &'a Scatterbrain, inputs: &[View<'a, f64>], b: usize, h: usize) -> Weights<'a> {
     let call = Call::new(op, inputs);
-    let AttentionShape { batch, heads, queries, keys, .. } = call.shape;
-    let mut matrix = vec![0.0; batch * heads * queries * keys];
-    for (pair, matrix) in matrix.chunks_exact_mut(queries * keys).enumerate() {
-        let head = Head::new(&call, pair / heads, pair % heads);
-        for (i, weights) in matrix.chunks_exact_mut(keys).enumerate() {
-            let row = head.row(i);
-            row.keys.iter().zip(&row.weights).for_each(|(&j, &w)| weights[j] = w);
-        }
-    }
-    matrix
+    let AttentionShape { queries, keys, .. } = call.shape;
+    let head = Head::new(&call, b, h);
+    Weights::new(Averaged::Values, [queries, keys], move |i| {
+        let row = head.row(i);
+        dense(keys, &row.keys, &row.weights)
+    })
 }
 
 /// The tensors of a call by their names.

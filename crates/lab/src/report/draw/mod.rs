@@ -1,10 +1,12 @@
 //! Charts as pictures.
 
 mod frame;
+mod heat;
 mod lines;
 mod marks;
 
 use super::chart::{Chart, Data};
+use super::heat_map::HeatMap;
 use super::svg::{Anchor, Canvas, Letters, MARGIN, Paint};
 use frame::{TEXT, TITLE, WIDTH};
 
@@ -18,22 +20,33 @@ pub(super) fn inline(chart: &Chart) -> String {
     draw(chart, false)
 }
 
+/// A heat map, as a file or as an element of a page.
+pub(super) fn heat_document(map: &HeatMap, file: bool) -> String {
+    let draw = |canvas: &mut Canvas| heat::heat(canvas, map);
+    titled(&map.title, &map.subtitle, file, draw)
+}
+
 fn draw(chart: &Chart, file: bool) -> String {
+    let draw = |canvas: &mut Canvas| match &chart.data {
+        Data::Lines(series) => lines::lines(canvas, chart, series),
+        Data::Scatter(marks) => marks::scatter(canvas, chart, marks),
+        Data::Bars(marks) => marks::rows(canvas, chart, marks, true),
+        Data::Dots(marks) => marks::rows(canvas, chart, marks, false),
+    };
+    titled(&chart.title, &chart.subtitle, file, draw)
+}
+
+/// A picture under its title; `draw` returns its height, or `None` when there is nothing to show.
+fn titled(title: &str, subtitle: &str, file: bool, draw: impl FnOnce(&mut Canvas) -> Option<f64>) -> String {
     let mut canvas = Canvas::default();
     let heading = Letters::new(TITLE, Paint::Ink, Anchor::Start);
-    canvas.text((MARGIN, 26.0), &chart.title, Letters { bold: true, ..heading });
-    canvas.text((MARGIN, 46.0), &chart.subtitle, Letters::new(TEXT, Paint::Muted, Anchor::Start));
-    let height = match &chart.data {
-        Data::Lines(series) => lines::lines(&mut canvas, chart, series),
-        Data::Scatter(marks) => marks::scatter(&mut canvas, chart, marks),
-        Data::Bars(marks) => marks::rows(&mut canvas, chart, marks, true),
-        Data::Dots(marks) => marks::rows(&mut canvas, chart, marks, false),
-    };
-    let height = height.unwrap_or_else(|| {
+    canvas.text((MARGIN, 26.0), title, Letters { bold: true, ..heading });
+    canvas.text((MARGIN, 46.0), subtitle, Letters::new(TEXT, Paint::Muted, Anchor::Start));
+    let height = draw(&mut canvas).unwrap_or_else(|| {
         canvas.text((WIDTH / 2.0, 110.0), "no values to show", Letters::new(TEXT, Paint::Muted, Anchor::Middle));
         150.0
     });
-    canvas.finish((WIDTH, height), &chart.title, &chart.subtitle, file)
+    canvas.finish((WIDTH, height), title, subtitle, file)
 }
 
 #[cfg(test)]

@@ -1,0 +1,147 @@
+//! Matrices as pictures, no larger than a reader can see.
+
+use rayon::prelude::*;
+use regard_kernels::Averaged;
+
+use super::{attended::Attended, parameters::KeyProjection};
+use crate::report::{HeatMap, Panel, Shade};
+
+/// Cells of a picture along one side, at most; more are averaged.
+const MOST_CELLS: usize = 256;
+
+/// A picture and the name of its file.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Picture {
+    pub name: String,
+    pub map: HeatMap,
+}
+
+/// Means over cells of a matrix whose rows come one by one.
+struct Cells {
+    /// Rows and columns of the matrix.
+    size: [usize; 2],
+    /// Rows and columns of the picture.
+    cells: [usize; 2],
+    sums: Vec<f64>,
+    counts: Vec<f64>,
+}
+
+impl Cells {
+    fn new(size: [usize; 2]) -> Self {
+        let cells = size.map(|length| length.clamp(1, MOST_CELLS));
+        let count = cells[0] * cells[1];
+        Self { size, cells, sums: vec![0.0; count], counts: vec![0.0; count] }
+    }
+
+    fn add(&mut self, i: usize, row: &[f64]) {
+        let line = i * self.cells[0] / self.size[0];
+        for (j, value) in row.iter().enumerate() {
+            let at = line * self.cells[1] + j * self.cells[1] / self.size[1];
+            self.sums[at] += value;
+            self.counts[at] += 1.0;
+        }
+    }
+
+    fn panel(self, title: String) -> Panel {
+        let values = self.sums.iter().zip(&self.counts).map(|(sum, count)| sum / count).collect();
+        let [rows, columns] = self.cells;
+        Panel { title, rows, columns, values, ends: self.size }
+    }
+}
+
+/// The weights of some heads.
+pub(super) fn pooled_weights(attended: &Attended, averaged: Averaged, heads: &[usize], name: &str) -> Picture {
+    let size = attended.lengths();
+    let panels = attended.with_rows(averaged, heads, |rows| {
+        let mut cells: Vec<Cells> = heads.iter().map(|_| Cells::new(size)).collect();
+        // Some rows at a time, so that the matrix is never whole.
+        for first in (0..size[0]).step_by(MOST_CELLS) {
+            let block: Vec<Vec<Vec<f64>>> =
+                (first..size[0].min(first + MOST_CELLS)).into_par_iter().map(rows).collect();
+            for (i, of_heads) in block.iter().enumerate() {
+                cells.iter_mut().zip(of_heads).for_each(|(cells, row)| cells.add(first + i, row));
+            }
+        }
+        cells.into_iter().zip(heads).map(|(cells, h)| cells.panel(format!("head {}", h + 1))).collect()
+    });
+    let subtitle = format!("one sequence of {} tokens; {}", size[1], attended.record().options.label());
+    let map = HeatMap {
+        title: format!("Attention, {name}"),
+        subtitle: if size.iter().any(|length| *length > MOST_CELLS) {
+            format!("{subtitle}; cells are means")
+        } else {
+            subtitle
+        },
+        x: "key".into(),
+        y: "query".into(),
+        shade: Shade::Weights,
+        panels,
+    };
+    Picture { name: format!("attention {name}"), map }
+}
+
+/// The keys of some heads, a panel a head and component; nothing where queries do not meet keys.
+pub(super) fn pooled_keys(attended: &Attended, heads: &[usize], name: &str) -> Option<Picture> {
+    let mut panels = Vec::new();
+    for &h in heads {
+        let keys = attended.keys(h)?;
+        let count = keys.components.len();
+        for (r, component) in keys.components.iter().enumerate() {
+            let mut cells = Cells::new([component.len(), attended.width()]);
+            component.iter().enumerate().for_each(|(j, key)| cells.add(j, key));
+            let title = match count {
+                1 => format!("head {}", h + 1),
+                _ => format!("head {}, component {}", h + 1, r + 1),
+            };
+            panels.push(cells.panel(title));
+        }
+    }
+    let map = HeatMap {
+        title: format!("Keys, {name}"),
+        subtitle: format!("one sequence of {} tokens", attended.lengths()[1]),
+        x: "channel".into(),
+        y: "position".into(),
+        shade: Shade::Signed,
+        panels,
+    };
+    Some(Picture { name: format!("keys {name}"), map })
+}
+
+/// Projections of keys, a picture a parameter.
+pub(super) fn projections(all: &[KeyProjection]) -> Vec<Picture> {
+    let one = |of_name: &[KeyProjection]| {
+        let panel = |projection: &KeyProjection| {
+            let mut cells = Cells::new([projection.rows, projection.columns]);
+            let rows = projection.data.chunks_exact(projection.columns);
+            rows.enumerate().for_each(|(i, row)| cells.add(i, row));
+            cells.panel(projection.component.map_or_else(String::new, |r| format!("component {r}")))
+        };
+        let name = &of_name[0].name;
+        let map = HeatMap {
+            title: format!("Projection of keys, {name}"),
+            subtitle: "heads side by side".into(),
+            x: "channel of the keys".into(),
+            y: "channel of the state".into(),
+            shade: Shade::Signed,
+            panels: of_name.iter().map(panel).collect(),
+        };
+        Picture { name: format!("projection {name}"), map }
+    };
+    all.chunk_by(|a, b| a.name == b.name).map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_are_means() {
+        let mut cells = Cells::new([2 * MOST_CELLS, 3]);
+        for i in 0..2 * MOST_CELLS {
+            cells.add(i, &[1.0, i as f64, 0.0]);
+        }
+        let panel = cells.panel("x".into());
+        assert_eq!((panel.rows, panel.columns, panel.ends), (MOST_CELLS, 3, [2 * MOST_CELLS, 3]));
+        assert_eq!(panel.values[..6], [1.0, 0.5, 0.0, 1.0, 2.5, 0.0]);
+    }
+}
