@@ -67,7 +67,7 @@ fn softmax_and_a_mixture_are_looked_into() {
 
     let refused = |arguments: &[&str], parts: &[&str]| {
         let mut command = regard(["inspect", "--quiet", "--cache", "none"]);
-        Ended::of(command.arg(&path).args(arguments)).assert_failure(USAGE, parts);
+        Ended::of(command.arg(&path).args(arguments)).failure(USAGE, parts);
     };
     refused(&["--layers", "3"], &["layer 3", "expected 1 to 2"]);
     refused(&["--heads", "0"], &["head 0", "expected 1 to 2"]);
@@ -75,5 +75,5 @@ fn softmax_and_a_mixture_are_looked_into() {
     refused(&["--what", "maps"], &["maps", "--out"]);
     refused(&["--sequences", "0"], &["--sequences is 0"]);
     refused(&["--experts"], &["without a mixture of heads"]);
-    run(["inspect", "/nowhere"]).assert_failure(DATA, &["/nowhere", "no run"]);
+    run(["inspect", "/nowhere"]).failure(DATA, &["/nowhere", "no run"]);
 }

@@ -212,7 +212,7 @@ fn parts_layers_and_heads_are_chosen() {
 /// The three attentions of a translator, one of which reads a sequence of another length.
 #[test]
 fn a_translator_has_three_attentions() {
-    let attentions = Attentions::from(AttentionOptions { heads: 2, ..AttentionOptions::default() });
+    let attentions = Attentions::from(&AttentionOptions { heads: 2, ..AttentionOptions::default() });
     let model = Translator::new(&config(), &attentions, 13, TOKENS, 5, &Device::flex()).unwrap();
     let log = Arc::new(AttentionLog::new());
     let context = Context::evaluation().with_attention_log(log.clone());
