@@ -59,9 +59,10 @@ fn by_parts<S: Serializer>(positions: &[Moments], serializer: S) -> Result<S::Ok
     list.end()
 }
 
-/// `-sum w ln w` in nats of weights that sum to 1.
+/// `-sum w ln w` in nats of weights that sum to 1; NaN, which moments leave out, of a row without any.
 pub(super) fn row_entropy(row: &[f64]) -> f64 {
-    row.iter().filter(|w| **w > 0.0).map(|w| -w * w.ln()).sum()
+    let mut seen = row.iter().filter(|w| **w > 0.0).peekable();
+    if seen.peek().is_none() { f64::NAN } else { seen.map(|w| -w * w.ln()).sum() }
 }
 
 #[cfg(test)]
@@ -75,6 +76,7 @@ mod tests {
         for (position, (row, visible)) in rows.iter().zip([1, 2, 3, 0]).enumerate() {
             entropy.add(position, row_entropy(row), visible);
         }
+        assert!(row_entropy(&rows[3]).is_nan());
         let (half, third) = (2f64.ln(), 1.5 * 2f64.ln());
         assert_eq!((entropy.nats.count, entropy.normalised.count), (3, 2));
         assert!((entropy.nats.mean - (half + third) / 3.0).abs() < 1e-15);

@@ -41,9 +41,10 @@ pub(super) struct PairSums {
 }
 
 impl PairSums {
-    /// Adds the rows `a` and `b` of one query, cut to the keys that the mask lets it see.
+    /// Adds the rows `a` and `b` of one query, cut to the keys that the mask lets it see; not those of a query to which a
+    /// support leaves nothing.
     pub fn add(&mut self, a: &[f64], b: &[f64]) {
-        if a.is_empty() {
+        if [a, b].iter().any(|row| row.iter().all(|weight| *weight == 0.0)) {
             return;
         }
         self.rows += 1;
@@ -129,6 +130,7 @@ mod tests {
         sums.join(&first);
         sums.add(rows[2].0, rows[2].1);
         sums.add(&[], &[]);
+        sums.add(&[0.0; 2], &[0.5; 2]);
         let mut pair = Redundancy::new([1, 2]);
         pair.add(&sums, None);
         let difference: f64 = 2.0 * 0.0625 + 0.25 + 0.0625 + 0.5625;
