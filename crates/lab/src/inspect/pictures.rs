@@ -9,6 +9,9 @@ use crate::report::{HeatMap, Panel, Shade};
 /// Cells of a picture along one side, at most; more are averaged.
 const MOST_CELLS: usize = 256;
 
+/// End of the scale of weights, as a multiple of an even row's: a few large ones would leave all others white.
+const END: f64 = 10.0;
+
 /// A picture and the name of its file.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Picture {
@@ -64,17 +67,17 @@ pub(super) fn pooled_weights(attended: &Attended, averaged: Averaged, heads: &[u
         }
         cells.into_iter().zip(heads).map(|(cells, h)| cells.panel(format!("head {}", h + 1))).collect()
     });
-    let subtitle = format!("one sequence of {} tokens; {}", size[1], attended.record().options.label());
+    let pooled = if size.iter().any(|length| *length > MOST_CELLS) { "; cells are means" } else { "" };
+    let (tokens, label) = (size[1], attended.record().options.label());
     let map = HeatMap {
         title: format!("Attention, {name}"),
-        subtitle: if size.iter().any(|length| *length > MOST_CELLS) {
-            format!("{subtitle}; cells are means")
-        } else {
-            subtitle
-        },
+        subtitle: format!(
+            "{label}, one sequence of {tokens} tokens; the scale ends at {END} times an even weight{pooled}"
+        ),
         x: "key".into(),
         y: "query".into(),
         shade: Shade::Weights,
+        end: Some(END / size[1] as f64),
         panels,
     };
     Picture { name: format!("attention {name}"), map }
@@ -102,6 +105,7 @@ pub(super) fn pooled_keys(attended: &Attended, heads: &[usize], name: &str) -> O
         x: "channel".into(),
         y: "position".into(),
         shade: Shade::Signed,
+        end: None,
         panels,
     };
     Some(Picture { name: format!("keys {name}"), map })
@@ -123,6 +127,7 @@ pub(super) fn projections(all: &[KeyProjection]) -> Vec<Picture> {
             x: "channel of the keys".into(),
             y: "channel of the state".into(),
             shade: Shade::Signed,
+            end: None,
             panels: of_name.iter().map(panel).collect(),
         };
         Picture { name: format!("projection {name}"), map }

@@ -39,6 +39,8 @@ pub struct HeatMap {
     pub y: String,
     /// Colours.
     pub shade: Shade,
+    /// End of the scale; the largest magnitude where absent. What lies beyond has the colour of the end.
+    pub end: Option<f64>,
     /// The matrices.
     pub panels: Vec<Panel>,
 }
@@ -105,8 +107,13 @@ impl Panel {
 }
 
 impl HeatMap {
-    /// The largest magnitude of a finite value over all panels.
+    /// End of the scale.
     pub fn most(&self) -> f64 {
+        self.end.unwrap_or_else(|| self.largest())
+    }
+
+    /// The largest magnitude of a finite value over all panels.
+    pub(super) fn largest(&self) -> f64 {
         let values = self.panels.iter().flat_map(|panel| &panel.values);
         values.filter(|value| value.is_finite()).fold(0.0, |most: f64, value| most.max(value.abs()))
     }
@@ -160,7 +167,7 @@ mod tests {
             for value in [0.0, 1.0, -3.0, f64::NAN, f64::INFINITY] {
                 let panels = vec![panel(3, 5, value), panel(1, 1, 1.0), panel(256, 2, value)];
                 let (title, x, y) = ("<t>".to_owned(), "key".to_owned(), "query".to_owned());
-                let map = HeatMap { title, subtitle: "&".into(), x, y, shade, panels };
+                let map = HeatMap { title, subtitle: "&".into(), x, y, shade, end: None, panels };
                 for svg in [map.to_svg(), map.to_inline_svg()] {
                     assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
                     let document = roxmltree::Document::parse(&svg).unwrap_or_else(|error| panic!("{error}"));

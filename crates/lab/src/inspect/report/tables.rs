@@ -83,11 +83,11 @@ pub fn redundancy(attentions: &[Attention]) -> Table {
     let columns = vec![
         Column::text("attention"),
         Column::number("pairs", Format::Plain),
-        fixed("distance of weights"),
-        fixed("correlation of weights"),
-        fixed("distance of outputs"),
+        fixed("weights apart"),
+        fixed("weights correlate"),
+        fixed("outputs apart"),
         fixed("relative"),
-        fixed("correlation of outputs"),
+        fixed("outputs correlate"),
         fixed("alignment"),
     ];
     let mut table = Table::new("Redundancy of heads", columns);
@@ -109,9 +109,9 @@ pub fn redundancy(attentions: &[Attention]) -> Table {
         ]);
     }
     table.note(
-        "Mean over pairs of heads and sequences with the deviation. Distance of weights: root mean square over queries, at \
-         most 1.414. Relative: distance of outputs by their norm, 1.414 for orthogonal ones. Alignment: linear CKA, 1 for \
-         outputs alike up to a rotation.",
+        "Mean over pairs of heads and sequences with the deviation. Weights apart: root mean square over queries of the \
+         distance of two rows, at most 1.414. Relative: outputs apart by their norm, 1.414 for orthogonal ones. Alignment: \
+         linear CKA, 1 for outputs alike up to a rotation.",
     )
 }
 

@@ -8,8 +8,6 @@ use super::super::{
 };
 use super::frame::{TEXT, TICK, WIDTH, fitted};
 
-/// Panels in a row, at most.
-const ACROSS: usize = 4;
 /// Sides of panels, at most.
 const SIDE: f64 = 340.0;
 /// Left of a panel: numbers and the name of the axis.
@@ -29,8 +27,13 @@ pub fn heat(canvas: &mut Canvas, map: &HeatMap) -> Option<f64> {
     if panels.is_empty() {
         return None;
     }
-    // As many rows as needed, filled evenly: five panels are three and two.
-    let lines = panels.len().div_ceil(ACROSS);
+    // Few panels are large; as many rows as needed, filled evenly: five panels are three and two.
+    let most_across = match panels.len() {
+        0..=4 => 2,
+        5..=12 => 3,
+        _ => 4,
+    };
+    let lines = panels.len().div_ceil(most_across);
     let across = panels.len().div_ceil(lines);
     let column = (WIDTH - MARGIN) / across as f64;
     let side = (column - LEFT - 14.0).min(SIDE);
@@ -82,7 +85,8 @@ fn scale(canvas: &mut Canvas, map: &HeatMap, most: f64, (left, top): (f64, f64))
     };
     canvas.image((left, top), BAR, &data_address(&bar.pixels(map.shade, most, 1)));
     for (part, anchor) in [(0.0, Anchor::Start), (0.5, Anchor::Middle), (1.0, Anchor::End)] {
-        let text = significant(low + part * (high - low), 2);
+        let beyond = if part == 1.0 && map.largest() > most { "≥ " } else { "" };
+        let text = format!("{beyond}{}", significant(low + part * (high - low), 2));
         canvas.text((left + part * BAR.0, top + BAR.1 + 16.0), &text, Letters::new(TICK, Paint::Muted, anchor));
     }
 }
