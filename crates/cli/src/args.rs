@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use regard_lab::bench::Level;
 use regard_tasks::train::Split;
 
 const TENSORS: &str = "Tensors of the input: q [B,H,N,D], k [B,Hk,S,D] (mixtures [B,Hk,M,S,D]), v [B,Hk,S,Dv], F32 or \
@@ -188,48 +189,91 @@ pub enum Listed {
 
 #[derive(Debug, Args)]
 pub struct Bench {
+    /// How much around a mechanism is measured with it.
+    #[arg(long, value_enum, default_value_t = BenchLevel::Operator)]
+    pub level: BenchLevel,
     /// Mechanism, with options after a colon where wanted, as in sparse:support.kind=smyrf; may be repeated. By default those of
-    /// figure 6 of the Scatterbrain paper.
+    /// figure 6 of the Scatterbrain paper; with --level step that of the configuration.
     #[arg(long, value_name = "ENTRY")]
     pub mechanism: Vec<String>,
-    /// Tokens of a sequence, each measured.
-    #[arg(
-        long,
-        value_name = "N,N,...",
-        value_delimiter = ',',
-        default_values_t = [512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536]
-    )]
+    /// Tokens of a sequence, each measured; with --level decode those before the token that is timed. By default 512 to 65536,
+    /// with --level step the longest of the task.
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
     pub lengths: Vec<usize>,
     /// Longest length of mechanisms whose time grows with its square.
     #[arg(long, value_name = "N", default_value_t = 16_384)]
     pub longest_quadratic: usize,
-    /// Query heads.
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    pub heads: usize,
-    /// Channels of a head.
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    pub head_width: usize,
-    /// Sequences at once.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub batch: usize,
+    /// Query heads, each measured; 8 by default, with --level step those of the configuration.
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    pub heads: Vec<usize>,
+    /// Channels of a head, each measured; 64 by default.
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    pub head_width: Vec<usize>,
+    /// Sequences at once, each measured; 1 by default, with --level step train.batch.
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    pub batch: Vec<usize>,
+    /// Numbers of threads, each measured in turn, in place of --threads.
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    pub threads_sweep: Vec<usize>,
     /// Each query sees only keys up to its own position.
     #[arg(long)]
     pub causal: bool,
-    /// One option of all mechanisms, as in key_value_heads=1; may be repeated.
+    /// Level step: named configuration; a decoder of 4 layers, 256 wide, where there is neither it nor --config.
+    #[arg(long, value_name = "NAME")]
+    pub preset: Option<String>,
+    /// Level step: configuration file (TOML), laid over the preset.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Level step: tokens in the vocabulary; the task's by default, 1000 without a configuration.
+    #[arg(long, value_name = "N")]
+    pub vocabulary: Option<usize>,
+    /// One option of all mechanisms, as in key_value_heads=1, with --level step of the model too; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Timed runs of each mechanism at each length.
+    /// Untimed runs of each mechanism before the timed ones.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub warm_up: usize,
+    /// Timed runs of each mechanism at each combination of sizes.
     #[arg(long, value_name = "N", default_value_t = 7)]
     pub repeats: usize,
-    /// No further run of a mechanism at a length after so many seconds of runs.
+    /// No further run of a mechanism at its sizes after so many seconds of runs.
     #[arg(long, value_name = "NUMBER", default_value_t = 20.0)]
     pub seconds: f64,
+    /// Also the length at which each mechanism overtakes exact attention, which is added where it is missing.
+    #[arg(long)]
+    pub crossover: bool,
+    /// Also ratios to an earlier result, or to a git revision that is built and takes turns with this program.
+    #[arg(long, value_name = "FILE.json|REVISION")]
+    pub compare: Option<String>,
     /// Draws tensors, projections and hashes.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// Directory for the table, the charts as SVG and a report.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchLevel {
+    /// The operator alone, forward and backward.
+    Operator,
+    /// The attention layer with its projections, forward and backward.
+    Layer,
+    /// A training step of a model: forward pass, loss, backward pass, optimizer.
+    Step,
+    /// One token of incremental decoding.
+    Decode,
+}
+
+impl From<BenchLevel> for Level {
+    fn from(level: BenchLevel) -> Self {
+        match level {
+            BenchLevel::Operator => Self::Operator,
+            BenchLevel::Layer => Self::Layer,
+            BenchLevel::Step => Self::Step,
+            BenchLevel::Decode => Self::Decode,
+        }
+    }
 }
 
 #[derive(Debug, Args)]

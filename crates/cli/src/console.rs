@@ -1,6 +1,10 @@
 //! What a person sees while it runs: bars on a terminal, lines elsewhere, all on standard error.
 
-use std::{cell::Cell, io::IsTerminal, time::Duration};
+use std::{
+    io::IsTerminal,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use regard_tasks::train::{Evaluation, Progress, StepReport};
@@ -29,7 +33,8 @@ pub struct TrainingBar {
     bar: ProgressBar,
     prefix: String,
     lines: bool,
-    loss: Cell<f64>,
+    /// The bits of a running mean.
+    loss: AtomicU64,
 }
 
 impl TrainingBar {
@@ -37,7 +42,12 @@ impl TrainingBar {
     pub fn new(prefix: &str, steps: usize, quiet: bool) -> Self {
         let bar = bar(steps as u64, quiet);
         bar.set_prefix(prefix.to_owned());
-        Self { lines: !quiet && bar.is_hidden(), bar, prefix: prefix.to_owned(), loss: Cell::new(f64::NAN) }
+        Self {
+            lines: !quiet && bar.is_hidden(),
+            bar,
+            prefix: prefix.to_owned(),
+            loss: AtomicU64::new(f64::NAN.to_bits()),
+        }
     }
 
     /// Takes the bar away.
@@ -49,13 +59,14 @@ impl TrainingBar {
 impl Progress for TrainingBar {
     fn step(&self, report: &StepReport) {
         // A running mean over about 20 updates: single losses jump.
-        let old = self.loss.get();
-        self.loss.set(if old.is_nan() { report.loss } else { old + 0.05 * (report.loss - old) });
+        let old = f64::from_bits(self.loss.load(Relaxed));
+        let loss = if old.is_nan() { report.loss } else { old + 0.05 * (report.loss - old) };
+        self.loss.store(loss.to_bits(), Relaxed);
         let memory = report.peak_bytes.map_or(String::new(), |bytes| format!("  {} MiB", bytes >> 20));
         self.bar.set_position(report.step as u64);
         self.bar.set_message(format!(
             "loss {:.3}  {:.0} ms  {:.1}k tokens/s{memory}",
-            self.loss.get(),
+            loss,
             report.milliseconds,
             report.tokens_per_second / 1e3
         ));

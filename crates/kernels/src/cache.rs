@@ -30,44 +30,58 @@ impl Cache {
     pub fn new(operator: Arc<dyn Operator>, layout: Layout, window: Option<usize>) -> Self {
         Self { operator, layout, window, rows: Vec::new(), dropped: 0, tokens: 0 }
     }
-}
 
-impl Decode for Cache {
-    fn step(&mut self, inputs: &[View<f32>], out: &mut [f32]) {
-        let names = self.operator.inputs();
+    /// Keys and values of the next token join the cache; returns how many tokens are in it.
+    fn append(&mut self, inputs: &[View<f32>]) -> usize {
         let (q, k, v) = (&inputs[0], &inputs[1], &inputs[2]);
         let batch = q.shape[0];
         self.rows.resize_with(batch, Row::default);
         self.tokens += 1;
         // With one token, [B,H,1,D] and [B,1,H,D] are the same memory; only components and heads trade places.
         let head_first = self.layout == Layout::HeadFirst;
-        let heads = |x: &View<f32>| if head_first { x.shape[1] } else { x.shape[x.shape.len() - 2] };
-        let width = q.shape[3];
+        let (heads, width) = (self.heads(k), q.shape[3]);
         let (k_len, v_len) = (k.data.len() / batch, v.data.len() / batch);
-        let components = k_len / (heads(k) * width);
+        let components = k_len / (heads * width);
         for (b, row) in self.rows.iter_mut().enumerate() {
             let token = &k.data[b * k_len..(b + 1) * k_len];
             for r in 0..components {
-                for h in 0..heads(k) {
-                    let at = if head_first { h * components + r } else { r * heads(k) + h };
+                for h in 0..heads {
+                    let at = if head_first { h * components + r } else { r * heads + h };
                     row.k.extend_from_slice(&token[at * width..(at + 1) * width]);
                 }
             }
             row.v.extend_from_slice(&v.data[b * v_len..(b + 1) * v_len]);
         }
-        let mut cached = self.tokens - self.dropped;
-        if let Some(window) = self.window
-            && cached > 2 * (window + 1)
-        {
-            // Half of the cache leaves at a time, so that a token costs a constant amount of copying on average.
-            let leaving = cached - (window + 1);
-            for row in &mut self.rows {
-                row.k.drain(..leaving * k_len);
-                row.v.drain(..leaving * v_len);
+        let cached = self.tokens - self.dropped;
+        match self.window {
+            Some(window) if cached > 2 * (window + 1) => {
+                // Half of the cache leaves at a time, so that a token costs a constant amount of copying on average.
+                let leaving = cached - (window + 1);
+                for row in &mut self.rows {
+                    row.k.drain(..leaving * k_len);
+                    row.v.drain(..leaving * v_len);
+                }
+                self.dropped += leaving;
+                cached - leaving
             }
-            self.dropped += leaving;
-            cached -= leaving;
+            _ => cached,
         }
+    }
+
+    /// Heads of a tensor of one token.
+    fn heads(&self, x: &View<f32>) -> usize {
+        if self.layout == Layout::HeadFirst { x.shape[1] } else { x.shape[x.shape.len() - 2] }
+    }
+}
+
+impl Decode for Cache {
+    fn step(&mut self, inputs: &[View<f32>], out: &mut [f32]) {
+        let names = self.operator.inputs();
+        let cached = self.append(inputs);
+        let (q, k, v) = (&inputs[0], &inputs[1], &inputs[2]);
+        let (batch, width) = (q.shape[0], q.shape[3]);
+        let heads = |x: &View<f32>| self.heads(x);
+        let components = k.data.len() / (batch * heads(k) * width);
         // A prior a position is cut to the positions in the cache.
         let parameters: Vec<(Vec<usize>, Vec<f32>)> = inputs[3..]
             .iter()
@@ -96,6 +110,10 @@ impl Decode for Cache {
             views.extend(parameters.iter().map(|(shape, data)| View::new(data, shape)));
             self.operator.forward(&views, out);
         }
+    }
+
+    fn absorb(&mut self, inputs: &[View<f32>], _: &mut [f32]) {
+        self.append(inputs);
     }
 
     fn reorder(&mut self, rows: &[usize]) {

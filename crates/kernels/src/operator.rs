@@ -100,6 +100,12 @@ pub trait Decode: Debug + Send {
     /// (priors, variances, score vectors) whole; fills `out` with the row that the whole causal form would give there.
     fn step(&mut self, inputs: &[View<f32>], out: &mut [f32]);
 
+    /// Takes the next token as [`Decode::step`] does where nobody asks for its output, as of all but the last token of a prompt.
+    /// What is in `out` afterwards says nothing.
+    fn absorb(&mut self, inputs: &[View<f32>], out: &mut [f32]) {
+        self.step(inputs, out);
+    }
+
     /// Batch row `i` goes on from where row `rows[i]` is: rows may trade places, repeat or be left out, as the hypotheses
     /// of a beam search do. Before the first token all rows are alike and nothing happens.
     ///

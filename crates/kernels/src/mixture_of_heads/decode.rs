@@ -30,6 +30,15 @@ impl Decode for HeadCache {
         parts.join(&heads, &weights, out);
     }
 
+    fn absorb(&mut self, inputs: &[View<f32>], _: &mut [f32]) {
+        let parts = Parts::new(&self.operator, inputs, None);
+        let (_, q) = parts.weights_and_queries();
+        let [k, v] = parts.keys_and_values();
+        let (head_shape, key_shape) = (parts.head_shape(), parts.key_shape());
+        let token = [View::new(&q, &head_shape), View::new(&k, &key_shape), View::new(&v, &key_shape)];
+        self.attention.absorb(&token, &mut []);
+    }
+
     fn reorder(&mut self, rows: &[usize]) {
         self.attention.reorder(rows);
     }

@@ -248,7 +248,7 @@ fn averaged(points: &[(f64, f64)]) -> Vec<Point> {
     let mean = |group: &[(f64, f64)]| {
         let x = group.iter().map(|point| point.0).sum::<f64>() / group.len() as f64;
         let y = Mean::of(group.iter().map(|point| point.1))?;
-        Some(Point { x, y: y.mean, deviation: y.standard_error.unwrap_or(0.0) })
+        Some(Point::deviating(x, y.mean, y.standard_error.unwrap_or(0.0)))
     };
     points.chunks(size).filter_map(mean).collect()
 }
@@ -263,6 +263,6 @@ mod tests {
         assert_eq!(averaged(&few).len(), 12);
         let many: Vec<(f64, f64)> = (0..24).map(|i| (f64::from(i), f64::from(i % 2))).collect();
         let points = averaged(&many);
-        assert_eq!((points.len(), points[0].x, points[0].y, points[0].deviation), (12, 0.5, 0.5, 0.5));
+        assert_eq!((points.len(), points[0].x, points[0].y, points[0].above), (12, 0.5, 0.5, 0.5));
     }
 }

@@ -3,10 +3,12 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use regard_kernels::{
-    AttentionOptions, Error, Mechanism, draws,
+    AttentionOptions, Error, Mechanism, View, draws,
     mechanism::{AdditiveScores, Prior},
     random::{bits, substream},
 };
+
+use super::Sizes;
 
 /// One tensor, shared by the mechanisms that take the same.
 #[derive(Clone, Debug)]
@@ -15,12 +17,11 @@ pub(super) struct Tensor {
     pub shape: Vec<usize>,
 }
 
-/// Sizes that all mechanisms of a benchmark share.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    pub batch: usize,
-    pub length: usize,
-    pub head_width: usize,
+impl Tensor {
+    /// As operators take it.
+    pub fn view(&self) -> View<'_, f32> {
+        View::new(&self.data, &self.shape)
+    }
 }
 
 /// The tensors of one length. Two mechanisms that take a tensor of the same name and shape get the same one.
@@ -38,12 +39,12 @@ impl Tensors {
         Self { seed, drawn: BTreeMap::new() }
     }
 
-    /// The input `name` of the mechanism of `options`, token first.
+    /// The input `name` of the mechanism of `options`, token first; heads are those of the options.
     ///
     /// # Errors
     /// An input that no benchmark can make up, options that do not fit each other.
     pub fn input(&mut self, name: &'static str, options: &AttentionOptions, sizes: Sizes) -> Result<Tensor, Error> {
-        let Sizes { batch, length, head_width } = sizes;
+        let Sizes { batch, length, head_width, .. } = sizes;
         let (heads, key_heads, components) = (options.heads, options.key_heads(), options.components());
         let width = heads * head_width;
         let (experts, share) = (options.moa.experts, (width as f32).sqrt().recip());
@@ -105,6 +106,11 @@ impl Tensors {
         self.uniform("grad_out", shape, 1.0)
     }
 
+    /// Tokens `[B,N,d]`.
+    pub fn tokens(&mut self, shape: Vec<usize>) -> Tensor {
+        self.uniform("x", shape, 1.0)
+    }
+
     /// Numbers of mean 0 and this deviation, equally likely within their bounds.
     fn uniform(&mut self, name: &'static str, shape: Vec<usize>, deviation: f32) -> Tensor {
         let stream = NAMES.iter().position(|known| *known == name).expect("a name of the list");
@@ -126,7 +132,7 @@ mod tests {
     fn numbers_have_the_deviation_asked_for_and_are_shared() {
         let mut tensors = Tensors::new(3);
         let options = AttentionOptions::default();
-        let sizes = Sizes { batch: 2, length: 100, head_width: 16 };
+        let sizes = Sizes { batch: 2, length: 100, head_width: 16, heads: 4, threads: 1 };
         let q = tensors.input("q", &options, sizes).unwrap();
         assert_eq!(q.shape, [2, 100, 4, 16]);
         let mean = |power: i32| q.data.iter().map(|x| f64::from(*x).powi(power)).sum::<f64>() / q.data.len() as f64;

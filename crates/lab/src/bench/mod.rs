@@ -1,43 +1,168 @@
-//! Time and memory of mechanisms against the length of the sequence: the operators alone, without a model around them.
+//! Time and memory of mechanisms against the length of the sequence and other sizes: of the operators alone, of layers, of
+//! whole training steps, and of decoding token by token.
 //!
-//! Mechanisms take turns within each round of runs, so that a machine that slows down slows all of them. The first run of
-//! each is thrown away but for its memory.
+//! Every mechanism is first run beside its float64 twin at a small size. Mechanisms and numbers of threads take turns within
+//! each round of runs, so that a machine that slows down slows all of them. The first runs of each are thrown away but for
+//! their memory.
 
+mod charts;
+mod check;
+mod compare;
+mod crossover;
+mod decode;
 mod inputs;
-mod measure;
+mod layer;
+mod operator;
 mod report;
+mod rounds;
+mod sizes;
+mod step;
+mod timing;
+mod workload;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use regard_kernels::{AttentionOptions, Error, Mechanism, support::SupportKind};
+use serde::{Deserialize, Serialize};
 
-use regard_kernels::{AttentionOptions, Error, support::SupportKind};
-use serde::Serialize;
-
+pub use check::{BOUND, Check, check};
+pub use compare::{Earlier, merge};
+pub use crossover::{Crossing, Crossover};
 pub use report::Benchmark;
+pub use rounds::run;
+pub use sizes::Sizes;
+pub use step::Recipe;
+pub use timing::Timing;
 
-use inputs::Tensors;
-use measure::Case;
+/// How much around a mechanism is measured with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Level {
+    /// The operator alone.
+    #[default]
+    Operator,
+    /// The attention layer with its projections.
+    Layer,
+    /// A training step of a model: forward pass, loss, backward pass, optimizer.
+    Step,
+    /// One token of incremental decoding.
+    Decode,
+}
+
+impl Level {
+    /// What is timed at this level.
+    pub fn passes(self) -> &'static [Pass] {
+        match self {
+            Self::Operator | Self::Layer => &[Pass::Forward, Pass::Both],
+            Self::Step => &[Pass::Step],
+            Self::Decode => &[Pass::Token],
+        }
+    }
+
+    /// Its name on the command line and in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Operator => "operator",
+            Self::Layer => "layer",
+            Self::Step => "step",
+            Self::Decode => "decode",
+        }
+    }
+}
+
+/// Something that has a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pass {
+    /// The forward pass.
+    Forward,
+    /// Forward and backward pass together.
+    Both,
+    /// A training step.
+    Step,
+    /// A decoded token.
+    Token,
+}
+
+impl Pass {
+    /// Its name in names of files and of JSON fields.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Forward => "forward",
+            Self::Both => "both",
+            Self::Step => "step",
+            Self::Token => "token",
+        }
+    }
+
+    /// Its name in tables.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Both => "forward+backward",
+            _ => self.name(),
+        }
+    }
+}
 
 /// One mechanism with its options.
 #[derive(Clone, Debug)]
 pub struct Subject {
     /// Name in tables and charts.
     pub label: String,
-    /// Its options: heads, causality and all that is its own.
+    /// Its options: causality and all that is its own.
     pub options: AttentionOptions,
+    /// Whether it keeps the heads of its options whatever the sizes of the benchmark say.
+    pub own_heads: bool,
+    /// The model around it; needed by [`Level::Step`] alone.
+    pub recipe: Option<Recipe>,
 }
 
-/// What is measured.
+impl Subject {
+    /// Options with these heads, unless it has its own.
+    fn with_heads(&self, heads: usize) -> AttentionOptions {
+        let heads = if self.own_heads { self.options.heads } else { heads };
+        AttentionOptions { heads, ..self.options.clone() }
+    }
+
+    /// Width of a head, in a model its own.
+    fn head_width(&self, options: &AttentionOptions, sizes: Sizes) -> usize {
+        self.recipe.as_ref().map_or(sizes.head_width, |recipe| recipe.model.head_width(options))
+    }
+
+    /// Exact attention: what others should overtake.
+    pub fn is_exact(&self) -> bool {
+        self.options.mechanism == Mechanism::Softmax && self.options.window.is_none()
+    }
+
+    /// Whether time grows with the square of the length: of exact mechanisms, of a full support, and of sizes that are a
+    /// share of the length.
+    fn is_quadratic(&self) -> bool {
+        let options = &self.options;
+        let sized = options.uses_features() || options.uses_support();
+        options.mechanism.facts().time == "N^2"
+            || (options.uses_support() && options.support.kind == SupportKind::Full)
+            || (sized && options.budget.is_some())
+    }
+}
+
+/// What is measured: every mechanism at every combination of sizes.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
+    /// How much of a model around the mechanism.
+    pub level: Level,
     /// The mechanisms.
     pub subjects: &'a [Subject],
-    /// Tokens of a sequence, queries and keys alike.
+    /// Tokens of a sequence, queries and keys alike; at [`Level::Decode`] those before the one that is timed.
     pub lengths: &'a [usize],
+    /// Query heads.
+    pub heads: &'a [usize],
+    /// Channels of a head, of values too; at [`Level::Step`] those of the model, whatever is here.
+    pub head_widths: &'a [usize],
     /// Sequences at once.
-    pub batch: usize,
-    /// Channels of a head, of values too.
-    pub head_width: usize,
-    /// Timed runs of each mechanism at each length, at least 1 ...
+    pub batches: &'a [usize],
+    /// Threads, each in turn; the current ones where there are none here.
+    pub threads: &'a [usize],
+    /// Untimed runs before the timed ones, at least 1.
+    pub warm_ups: usize,
+    /// Timed runs of each mechanism at each combination of sizes, at least 1 ...
     pub repeats: usize,
     /// ... unless they have taken so many seconds together.
     pub seconds: f64,
@@ -47,36 +172,93 @@ pub struct Plan<'a> {
     pub seed: u64,
 }
 
-/// Times of some runs in milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Timing {
-    /// The median.
-    pub median: f64,
-    /// The fastest run.
-    pub fastest: f64,
-    /// The slowest run.
-    pub slowest: f64,
-}
-
-/// One mechanism at one length.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// One mechanism at one combination of sizes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
     /// The mechanism.
     pub label: String,
-    /// Tokens.
-    pub length: usize,
+    /// How much around it.
+    #[serde(default)]
+    pub level: Level,
+    /// Length, batch, heads, threads.
+    #[serde(flatten)]
+    pub at: Sizes,
+    /// Whether a query sees only what comes before it.
+    pub causal: bool,
+    /// Whether it is exact attention, which others should overtake.
+    #[serde(default)]
+    pub exact: bool,
     /// Sizes of support and features in words.
     pub sizes: String,
+    /// How it compares with its float64 twin; files of older versions do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub check: Option<Check>,
+    /// Untimed runs.
+    #[serde(default)]
+    pub warm_ups: usize,
     /// Timed runs.
     pub runs: usize,
     /// Time of the forward pass.
-    pub forward: Timing,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forward: Option<Timing>,
     /// Time of forward and backward pass together.
-    pub both: Timing,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub both: Option<Timing>,
+    /// Time of a training step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<Timing>,
+    /// Time of a decoded token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<Timing>,
     /// Most bytes in use at once in the forward pass beyond the inputs: output, what is kept, scratch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forward_bytes: Option<u64>,
     /// The same of both passes, gradients included, beyond inputs and the gradient of the output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub both_bytes: Option<u64>,
+    /// Most bytes in use at once in a training step, parameters and moments included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_bytes: Option<u64>,
+    /// Bytes of the state of decoding after its context.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_bytes: Option<u64>,
+}
+
+impl Measurement {
+    /// The time of a pass, where its level has that pass.
+    pub fn time(&self, pass: Pass) -> Option<Timing> {
+        match pass {
+            Pass::Forward => self.forward,
+            Pass::Both => self.both,
+            Pass::Step => self.step,
+            Pass::Token => self.token,
+        }
+    }
+
+    /// The bytes of a pass: at most in use, or held by a state of decoding.
+    pub fn bytes(&self, pass: Pass) -> Option<u64> {
+        match pass {
+            Pass::Forward => self.forward_bytes,
+            Pass::Both => self.both_bytes,
+            Pass::Step => self.step_bytes,
+            Pass::Token => self.state_bytes,
+        }
+    }
+
+    fn set(&mut self, pass: Pass, time: Option<Timing>, bytes: Option<u64>) {
+        let (own_time, own_bytes) = match pass {
+            Pass::Forward => (&mut self.forward, &mut self.forward_bytes),
+            Pass::Both => (&mut self.both, &mut self.both_bytes),
+            Pass::Step => (&mut self.step, &mut self.step_bytes),
+            Pass::Token => (&mut self.token, &mut self.state_bytes),
+        };
+        (*own_time, *own_bytes) = (time, bytes);
+    }
+
+    /// Whether it computes something else than it should, so that its times mean nothing.
+    pub fn is_wrong(&self) -> bool {
+        self.check.as_ref().is_some_and(|check| !check.passed)
+    }
 }
 
 /// Why a benchmark ended early.
@@ -105,136 +287,25 @@ pub enum BenchError {
         /// The output or a gradient.
         what: String,
     },
+    /// A model or data that cannot be.
+    #[error("{label} at {length} tokens: {problem}")]
+    Model {
+        /// The mechanism.
+        label: String,
+        /// Tokens.
+        length: usize,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Threads that the system does not give.
+    #[error("{count} threads: {problem}; lower --threads-sweep")]
+    Threads {
+        /// Threads asked for.
+        count: usize,
+        /// What the system says.
+        problem: String,
+    },
     /// The stop flag was raised.
     #[error("interrupted")]
     Interrupted,
-}
-
-impl Subject {
-    /// Whether time grows with the square of the length: of exact mechanisms, of a full support, and of sizes that are a
-    /// share of the length.
-    fn is_quadratic(&self) -> bool {
-        let options = &self.options;
-        let sized = options.uses_features() || options.uses_support();
-        options.mechanism.facts().time == "N^2"
-            || (options.uses_support() && options.support.kind == SupportKind::Full)
-            || (sized && options.budget.is_some())
-    }
-}
-
-impl Plan<'_> {
-    /// Subjects at each length, as they will be measured.
-    pub fn points(&self) -> usize {
-        self.lengths.iter().map(|length| self.subjects_at(*length).count()).sum()
-    }
-
-    fn subjects_at(&self, length: usize) -> impl Iterator<Item = &Subject> {
-        self.subjects.iter().filter(move |subject| length <= self.longest_quadratic || !subject.is_quadratic())
-    }
-}
-
-/// Measures every mechanism at every length; `watch` gets each result as it comes.
-///
-/// # Errors
-/// Options that do not fit, a number that is not finite, or a raised `stop`.
-pub fn run(plan: &Plan, watch: &dyn Fn(&Measurement), stop: &AtomicBool) -> Result<Vec<Measurement>, BenchError> {
-    let check = || if stop.load(Ordering::Relaxed) { Err(BenchError::Interrupted) } else { Ok(()) };
-    let mut all = Vec::new();
-    for &length in plan.lengths {
-        let mut tensors = Tensors::new(plan.seed);
-        let mut cases = Vec::new();
-        for subject in plan.subjects_at(length) {
-            let failed = |source| BenchError::Options { label: subject.label.clone(), length, source };
-            cases.push(Case::new(subject, plan, length, &mut tensors).map_err(failed)?);
-        }
-        for case in &mut cases {
-            check()?;
-            if all.is_empty() {
-                // What a process does once (threads, tables) is in the memory of none.
-                case.warm_up()?;
-            }
-            case.warm_up()?;
-        }
-        for round in 0..plan.repeats {
-            for case in cases.iter_mut().filter(|case| round == 0 || case.seconds() < plan.seconds) {
-                check()?;
-                case.run();
-            }
-        }
-        for case in cases {
-            let measurement = case.measurement();
-            watch(&measurement);
-            all.push(measurement);
-        }
-    }
-    Ok(all)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use regard_kernels::{Mechanism, mechanism::Fraction};
-
-    use super::*;
-
-    fn subject(mechanism: Mechanism) -> Subject {
-        let options = AttentionOptions { mechanism, heads: 2, ..AttentionOptions::default() };
-        Subject { label: options.label(), options }
-    }
-
-    fn plan<'a>(subjects: &'a [Subject], lengths: &'a [usize]) -> Plan<'a> {
-        Plan { subjects, lengths, batch: 2, head_width: 8, repeats: 3, seconds: 60.0, longest_quadratic: 40, seed: 1 }
-    }
-
-    #[test]
-    fn every_mechanism_is_found_through_the_list() {
-        for causal in [false, true] {
-            for &mechanism in Mechanism::ALL {
-                let mut subject = subject(mechanism);
-                subject.options.causal = causal;
-                let subjects = [subject];
-                let seen = run(&plan(&subjects, &[24]), &|_| {}, &AtomicBool::new(false)).unwrap();
-                assert_eq!((seen.len(), seen[0].length, seen[0].runs), (1, 24, 3), "{mechanism}");
-                let Measurement { forward, both, .. } = &seen[0];
-                assert!(
-                    0.0 < forward.fastest && forward.fastest <= forward.median && forward.median <= forward.slowest
-                );
-                assert!(forward.median < both.slowest, "{mechanism}");
-            }
-        }
-    }
-
-    #[test]
-    fn what_is_quadratic_stops_early() {
-        let mut budget = subject(Mechanism::Performer);
-        budget.label = "budget".into();
-        budget.options.budget = Some(Fraction::new(0.5).unwrap());
-        let subjects = [subject(Mechanism::Softmax), subject(Mechanism::Performer), budget];
-        let plan = plan(&subjects, &[16, 64]);
-        assert_eq!(plan.points(), 4);
-        let watched = Cell::new(0);
-        let watch = |_: &Measurement| watched.set(watched.get() + 1);
-        let seen = run(&plan, &watch, &AtomicBool::new(false)).unwrap();
-        let points: Vec<_> = seen.iter().map(|m| (m.label.as_str(), m.length)).collect();
-        assert_eq!(points, [("softmax", 16), ("performer", 16), ("budget", 16), ("performer", 64)]);
-        assert_eq!((watched.get(), seen[2].sizes.as_str()), (4, "4 rows"));
-    }
-
-    #[test]
-    fn a_spent_time_limit_leaves_one_run_and_a_raised_flag_none() {
-        let subjects = [subject(Mechanism::Softmax)];
-        let mut plan = plan(&subjects, &[16]);
-        plan.seconds = 0.0;
-        assert_eq!(run(&plan, &|_| {}, &AtomicBool::new(false)).unwrap()[0].runs, 1);
-        assert!(matches!(run(&plan, &|_| {}, &AtomicBool::new(true)), Err(BenchError::Interrupted)));
-    }
-
-    #[test]
-    fn options_that_do_not_fit_name_mechanism_and_length() {
-        let mut window = subject(Mechanism::Linear);
-        window.options.window = Some(3);
-        let error = run(&plan(&[window], &[16]), &|_| {}, &AtomicBool::new(false)).unwrap_err().to_string();
-        assert!(error.starts_with("linear at 16 tokens: ") && error.contains("window"), "{error}");
-    }
 }

@@ -46,21 +46,33 @@ impl Axis {
     }
 }
 
-/// One value, with the ends of its deviation where there is one.
+/// One value, with the ends of its band where there is one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
     /// Across.
     pub x: f64,
     /// Up.
     pub y: f64,
-    /// Half the height of the band or error bar; 0 for none.
-    pub deviation: f64,
+    /// How far the band goes down from the value; 0 for none.
+    pub below: f64,
+    /// How far it goes up.
+    pub above: f64,
 }
 
 impl Point {
-    /// A value without a deviation.
+    /// A value without a band.
     pub fn new(x: f64, y: f64) -> Self {
-        Self { x, y, deviation: 0.0 }
+        Self::deviating(x, y, 0.0)
+    }
+
+    /// A value with its deviation.
+    pub fn deviating(x: f64, y: f64, deviation: f64) -> Self {
+        Self { x, y, below: deviation, above: deviation }
+    }
+
+    /// A value in an interval from `low` to `high`.
+    pub fn between(x: f64, y: f64, low: f64, high: f64) -> Self {
+        Self { x, y, below: y - low, above: high - y }
     }
 }
 
@@ -94,7 +106,7 @@ impl Series {
             let mean = here.iter().sum::<f64>() / count;
             let squares = here.iter().map(|y| (y - mean).powi(2)).sum::<f64>();
             let deviation = if here.len() > 1 { (squares / (count - 1.0)).sqrt() } else { 0.0 };
-            Point { x, y: mean, deviation }
+            Point::deviating(x, mean, deviation)
         };
         Self { name: name.into(), points: steps.into_iter().map(mean_at).collect(), style }
     }

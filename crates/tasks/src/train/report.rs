@@ -128,7 +128,7 @@ impl Record {
 }
 
 /// Who watches a run. Calls come from the training thread.
-pub trait Progress {
+pub trait Progress: Sync {
     /// After each update.
     fn step(&self, report: &StepReport);
     /// After each evaluation.

@@ -209,8 +209,11 @@ impl<'a> Trainer<'a> {
         Ok(Outcome::Finished { step: self.state.step })
     }
 
-    /// One update of the parameters.
-    fn update(&mut self) -> Result<StepReport, TrainError> {
+    /// One update of the parameters, without what [`Trainer::run`] does around it: evaluations, checkpoints, reports.
+    ///
+    /// # Errors
+    /// A loss or gradient that is not finite.
+    pub fn update(&mut self) -> Result<StepReport, TrainError> {
         let start = Instant::now();
         let (config, step) = (self.config, self.state.step);
         let batches: Vec<Batch> =

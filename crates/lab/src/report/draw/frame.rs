@@ -45,15 +45,20 @@ impl Frame {
         x >= self.left - 0.5 && x <= self.right + 0.5 && y >= self.top - 0.5 && y <= self.bottom + 0.5
     }
 
-    /// Ends of an error bar at `y`, kept inside the frame.
-    pub fn bar(&self, x: f64, y: f64, deviation: f64) -> Option<(f64, f64)> {
-        if !(deviation.is_finite() && deviation > 0.0) {
+    /// Ends of an error bar that goes so far below and above `y`, kept inside the frame.
+    pub fn bar(&self, x: f64, y: f64, below: f64, above: f64) -> Option<(f64, f64)> {
+        if !spreads(below, above) {
             return None;
         }
-        let high = self.at(x, y + deviation)?.1;
-        let low = self.at(x, y - deviation).map_or(self.bottom, |place| place.1);
+        let high = self.at(x, y + above)?.1;
+        let low = self.at(x, y - below).map_or(self.bottom, |place| place.1);
         Some((high.clamp(self.top, self.bottom), low.clamp(self.top, self.bottom)))
     }
+}
+
+/// Whether there is a band or bar to draw.
+pub fn spreads(below: f64, above: f64) -> bool {
+    below.is_finite() && above.is_finite() && below >= 0.0 && above >= 0.0 && below + above > 0.0
 }
 
 /// Name and unit of an axis.

@@ -4,7 +4,7 @@ use super::super::axis::{Ruler, drawable};
 use super::super::chart::{Chart, Point, Scale, Series};
 use super::super::labels::spread;
 use super::super::svg::{Anchor, Canvas, Letters, MARGIN, Paint, text_width};
-use super::frame::{BOTTOM, Frame, HEIGHT, TEXT, TOP, WIDTH, axes, fitted, rule, tick_room, written};
+use super::frame::{BOTTOM, Frame, HEIGHT, TEXT, TOP, WIDTH, axes, fitted, rule, spreads, tick_room, written};
 
 /// Markers on one line, at most.
 const MARKERS: usize = 7;
@@ -14,10 +14,10 @@ pub fn lines(canvas: &mut Canvas, chart: &Chart, series: &[Series]) -> Option<f6
     let points = || series.iter().flat_map(|line| &line.points).filter(|p| drawable(p.x, chart.x.scale));
     let drawn = |p: &&Point| drawable(p.y, chart.y.scale);
     let ends = points().filter(drawn).flat_map(|p| {
-        let deviation = if p.deviation.is_finite() { p.deviation } else { 0.0 };
+        let (below, above) = if spreads(p.below, p.above) { (p.below, p.above) } else { (0.0, 0.0) };
         // On an axis of factors a deviation that reaches zero would stretch it without end.
-        let low = if chart.y.scale == Scale::Linear { p.y - deviation } else { (p.y - deviation).max(p.y / 2.0) };
-        [low, p.y, p.y + deviation]
+        let low = if chart.y.scale == Scale::Linear { p.y - below } else { (p.y - below).max(p.y / 2.0) };
+        [low, p.y, p.y + above]
     });
     let y = Ruler::fit(&chart.y, ends.chain(chart.rule.iter().map(|rule| rule.0)), false, true, 6)?;
     let x = Ruler::fit(&chart.x, points().filter(drawn).map(|p| p.x), false, false, 8)?;
@@ -101,12 +101,12 @@ fn along(line: &Series, frame: &Frame) -> Vec<(f64, f64)> {
 }
 
 fn band(canvas: &mut Canvas, piece: &[&Point], style: usize, frame: &Frame) {
-    if piece.iter().all(|p| !(p.deviation.is_finite() && p.deviation > 0.0)) {
+    if piece.iter().all(|p| !spreads(p.below, p.above)) {
         return;
     }
     let bar = |p: &&Point| {
         let (x, y) = frame.at(p.x, p.y)?;
-        let (high, low) = frame.bar(p.x, p.y, p.deviation).unwrap_or((y, y));
+        let (high, low) = frame.bar(p.x, p.y, p.below, p.above).unwrap_or((y, y));
         Some((x, high, low))
     };
     let bars: Vec<_> = piece.iter().filter_map(bar).collect();

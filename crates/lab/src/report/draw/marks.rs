@@ -30,7 +30,7 @@ pub fn scatter(canvas: &mut Canvas, chart: &Chart, marks: &[Mark]) -> Option<f64
     let places: Vec<(f64, f64)> = inside.iter().map(|(_, place)| *place).collect();
     let mut obstacles: Vec<Area> = rule(canvas, chart, &frame, &places).into_iter().collect();
     for (mark, place) in &inside {
-        if let Some((high, low)) = frame.bar(mark.x, mark.y, mark.deviation) {
+        if let Some((high, low)) = frame.bar(mark.x, mark.y, mark.deviation, mark.deviation) {
             error_bar(canvas, mark.style, (place.0, high), (place.0, low));
             obstacles.push(Area { left: place.0 - 4.0, top: high, right: place.0 + 4.0, bottom: low });
         }

@@ -79,7 +79,7 @@ mod tests {
                 };
                 let marks: Vec<Mark> =
                     values.iter().flat_map(|x| values.map(|y| mark("<&'\u{1}\">", *x, y, *x))).collect();
-                let points = marks.iter().map(|m| Point { x: m.x, y: m.y, deviation: m.deviation }).collect();
+                let points = marks.iter().map(|m| Point::deviating(m.x, m.y, m.deviation)).collect();
                 let series = vec![Series { name: "</svg>".into(), points, style: usize::MAX }];
                 for data in
                     [Data::Lines(series), Data::Scatter(marks.clone()), Data::Bars(marks.clone()), Data::Dots(marks)]
@@ -129,7 +129,7 @@ mod tests {
     fn runs_are_averaged_step_by_step() {
         let runs = [vec![(0.0, 1.0), (1.0, 2.0)], vec![(0.0, 3.0), (1.0, f64::NAN), (2.0, 5.0)]];
         let series = Series::over_runs("a", 0, &runs);
-        let flat: Vec<_> = series.points.iter().map(|p| (p.x, p.y, p.deviation)).collect();
+        let flat: Vec<_> = series.points.iter().map(|p| (p.x, p.y, p.above)).collect();
         assert_eq!(flat, [(0.0, 2.0, 2f64.sqrt()), (1.0, 2.0, 0.0), (2.0, 5.0, 0.0)]);
     }
 }

@@ -1,0 +1,197 @@
+//! Another revision of this program: found, built, and run with the options of this command.
+
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use regard_lab::bench::Earlier;
+
+use super::super::cache_directory;
+use crate::error::{Failure, Outcome};
+
+/// The package that is built, and what it leaves.
+const PACKAGE: &str = "regard-cli";
+const PROGRAM: &str = "regard";
+/// Options that are not handed on, and whether they have a value.
+const OWN: [(&str, bool); 8] = [
+    ("--compare", true),
+    ("--out", true),
+    ("--repeats", true),
+    ("--json", false),
+    ("--quiet", false),
+    ("-q", false),
+    ("--crossover", false),
+    ("--threads", true),
+];
+
+/// A commit of the repository around the current directory.
+pub struct Revision {
+    /// As it was given.
+    name: String,
+    /// Its whole hash.
+    commit: String,
+    /// The top of the checkout.
+    repository: PathBuf,
+}
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name, &self.commit[..self.commit.len().min(9)])
+    }
+}
+
+impl Revision {
+    /// # Errors
+    /// No git, no checkout of this program, no such commit.
+    pub fn find(name: &str) -> Outcome<Self> {
+        let place = format!("--compare {name}: no such file, and");
+        let top = git(Path::new("."), &["rev-parse", "--show-toplevel"], &place)?.ok_or_else(|| {
+            Failure::usage(format!(
+                "{place} this directory is in no git checkout; give the JSON of an earlier result, or go into a checkout of \
+                 Regard"
+            ))
+        })?;
+        let repository = PathBuf::from(top);
+        if !repository.join("crates/cli/Cargo.toml").is_file() {
+            return Err(Failure::usage(format!(
+                "{place} the checkout {} is not of Regard; go into one that is",
+                repository.display()
+            )));
+        }
+        let wanted = format!("{name}^{{commit}}");
+        let commit = git(&repository, &["rev-parse", "--verify", "--quiet", "--end-of-options", &wanted], &place)?;
+        let commit = commit.ok_or_else(|| {
+            Failure::usage(format!(
+                "{place} no revision in {}; 'git log --oneline' lists those there are",
+                repository.display()
+            ))
+        })?;
+        Ok(Self { name: name.into(), commit, repository })
+    }
+
+    /// The program of this revision: built in a worktree of its own, which is removed again, and kept in the cache directory.
+    ///
+    /// # Errors
+    /// No cargo, a revision that does not build, files that cannot be written.
+    pub fn build(&self, quiet: bool) -> Outcome<PathBuf> {
+        let given = std::env::var_os("REGARD_CACHE").map(PathBuf::from);
+        let kept = cache_directory(given.as_deref());
+        let folder = kept.clone().unwrap_or_else(|| std::env::temp_dir().join("regard")).join("revisions");
+        let program = folder.join(&self.commit).join(PROGRAM);
+        if program.is_file() && kept.is_some() {
+            return Ok(program);
+        }
+        fs::create_dir_all(&folder).map_err(|error| Failure::writing(&folder, &error))?;
+        let worktree =
+            Worktree::add(self, folder.join(format!("{}-source-{}", &self.commit[..9], std::process::id())))?;
+        if !quiet {
+            eprintln!("building {self}; its program is kept in {}", folder.display());
+        }
+        let target = folder.join("target");
+        let mut cargo = Command::new("cargo");
+        cargo.args(["build", "--release", "--package", PACKAGE, "--quiet", "--target-dir"]).arg(&target);
+        cargo.current_dir(&worktree.path).stdin(Stdio::null()).stdout(Stdio::null());
+        // A commit that the environment names for this build is not that one's.
+        cargo.env("REGARD_COMMIT", &self.commit[..self.commit.len().min(7)]);
+        let output = cargo.output().map_err(|error| {
+            Failure::data(format!("--compare {self}: cannot run cargo ({error}); install Rust, or compare with a file"))
+        })?;
+        if !output.status.success() {
+            let text = String::from_utf8_lossy(&output.stderr);
+            let problem = text.lines().find(|line| line.starts_with("error")).unwrap_or("cargo failed").to_owned();
+            return Err(Failure::data(format!("--compare {self} does not build: {problem}; try another revision")));
+        }
+        let built = target.join("release").join(PROGRAM);
+        let copied = program.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::copy(&built, &program));
+        copied.map_err(|error| Failure::writing(&program, &error))?;
+        Ok(program)
+    }
+}
+
+/// Runs git in a directory: what it prints, `None` where it says no.
+fn git(directory: &Path, arguments: &[&str], place: &str) -> Outcome<Option<String>> {
+    let output = Command::new("git").args(arguments).current_dir(directory).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| {
+        Failure::usage(format!("{place} cannot run git ({error}); install it, or give the JSON of an earlier result"))
+    })?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    Ok((output.status.success() && !text.is_empty()).then_some(text))
+}
+
+/// The files of a revision, for as long as it is built.
+struct Worktree {
+    repository: PathBuf,
+    path: PathBuf,
+}
+
+impl Worktree {
+    fn add(revision: &Revision, path: PathBuf) -> Outcome<Self> {
+        let mut command = Command::new("git");
+        command.args(["worktree", "add", "--detach", "--force"]).arg(&path).arg(&revision.commit);
+        let output = command.current_dir(&revision.repository).stdin(Stdio::null()).output();
+        let worktree = Self { repository: revision.repository.clone(), path };
+        let problem = match output {
+            Ok(output) if output.status.success() => return Ok(worktree),
+            Ok(output) => String::from_utf8_lossy(&output.stderr).trim().lines().last().unwrap_or_default().to_owned(),
+            Err(error) => error.to_string(),
+        };
+        Err(Failure::data(format!("--compare {revision}: no worktree in {}: {problem}", worktree.path.display())))
+    }
+}
+
+impl Drop for Worktree {
+    fn drop(&mut self) {
+        let mut command = Command::new("git");
+        command.args(["worktree", "remove", "--force"]).arg(&self.path).current_dir(&self.repository);
+        // What cannot be removed does no harm; 'git worktree prune' would.
+        let _ = command.stdin(Stdio::null()).output();
+    }
+}
+
+/// One run of a program with the options of this command, each mechanism timed once.
+///
+/// # Errors
+/// A program that does not know the options, or fails.
+pub fn once(program: &Path, who: &str) -> Outcome<Earlier> {
+    let mut command = Command::new(program);
+    command.args(handed_on(std::env::args().skip(1))).args(["--repeats", "1", "--json", "--quiet"]);
+    command.arg("--threads").arg(rayon::current_num_threads().to_string());
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.map_err(|error| Failure::data(format!("cannot run {}: {error}", program.display())))?;
+    // A mechanism that is wrong fails the command, but its result is there.
+    let text = String::from_utf8_lossy(&output.stdout);
+    Earlier::read(who, &text).map_err(|problem| {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said = said.lines().find(|line| line.starts_with("error")).map_or(problem, str::to_owned);
+        Failure::usage(format!("{who} does not run with these options: {said}; give options that both know"))
+    })
+}
+
+/// The arguments but for those that are of this command alone.
+fn handed_on(arguments: impl Iterator<Item = String>) -> Vec<String> {
+    let mut kept = Vec::new();
+    let mut arguments = arguments;
+    while let Some(argument) = arguments.next() {
+        let name = argument.split('=').next().unwrap_or_default();
+        match OWN.iter().find(|(own, _)| *own == name) {
+            None => kept.push(argument),
+            Some((_, true)) if !argument.contains('=') => drop(arguments.next()),
+            Some(_) => {}
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_the_comparison_are_not_handed_on() {
+        let typed = "bench --mechanism mgk --compare HEAD~1 --repeats=5 -q --set support.kind=local --out x --causal";
+        let kept = handed_on(typed.split(' ').map(String::from));
+        assert_eq!(kept.join(" "), "bench --mechanism mgk --set support.kind=local --causal");
+    }
+}

@@ -1,0 +1,283 @@
+//! Whether a kernel computes what it should: outputs and gradients beside those of its float64 twin, at a small size.
+
+use regard_kernels::{AttentionOptions, Error, Mechanism, View, mechanism::Combination, support::SupportKind};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Sizes,
+    decode::{OF_TOKENS, decoder},
+    inputs::{Tensor, Tensors},
+    operator::Problem,
+};
+
+/// Largest difference that passes, relative to the largest number of a tensor.
+pub const BOUND: f64 = 1e-5;
+
+/// Numbers of the twin below this are 0 but for its own rounding.
+const VANISHING: f64 = 1e-12;
+/// Tokens of a block where a layout fixes how many blocks there are.
+const BLOCK: usize = 8;
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    /// Whether kernel and twin agree.
+    pub passed: bool,
+    /// Largest difference, relative to the largest number of its tensor; `None` where it is not finite.
+    pub error: Option<f64>,
+    /// The tensor that differs most.
+    pub tensor: String,
+}
+
+impl Check {
+    /// Of differences by tensor.
+    fn of(differences: impl IntoIterator<Item = (String, f64)>) -> Self {
+        // NaN must not pass for a small difference.
+        let named = differences.into_iter().map(|(name, x)| (name, if x.is_nan() { f64::INFINITY } else { x }));
+        let (tensor, error) =
+            named.max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or_else(|| ("nothing".into(), f64::INFINITY));
+        Self { passed: error <= BOUND, error: error.is_finite().then_some(error), tensor }
+    }
+
+    /// The worse of two.
+    fn worse(self, other: Self) -> Self {
+        let rank = |check: &Self| check.error.unwrap_or(f64::INFINITY);
+        if rank(&other) > rank(&self) { other } else { self }
+    }
+
+    /// As a cell of a table and the end of a sentence: `ok, 2.1e-7` or `wrong, grad of k by 3.0e-2`.
+    pub fn words(&self) -> String {
+        match (self.passed, self.error) {
+            (true, error) => format!("ok, {:.1e}", error.unwrap_or(0.0)),
+            (false, Some(error)) => format!("wrong, {} by {error:.1e}", self.tensor),
+            (false, None) => format!("wrong, {} is not finite", self.tensor),
+        }
+    }
+}
+
+/// Runs the mechanism of `options` on `tokens` tokens with heads of `head_width` channels beside its float64 twin, forward
+/// and backward.
+///
+/// # Errors
+/// Options that do not fit each other or the sizes.
+pub fn check(options: &AttentionOptions, tokens: usize, head_width: usize, seed: u64) -> Result<Check, Error> {
+    each(options, |options| {
+        let options = small(options, tokens, head_width)?;
+        let sizes = sizes(&options, tokens, head_width);
+        Ok(beside_twin(&Problem::new(&options, sizes, &mut Tensors::new(seed))?))
+    })
+}
+
+/// Runs the decoder of `options` over `tokens` tokens one by one; the twin sees all of them at once.
+///
+/// # Errors
+/// Options without a decode state, or that do not fit each other or the sizes.
+pub(super) fn check_decoding(
+    options: &AttentionOptions,
+    tokens: usize,
+    head_width: usize,
+    seed: u64,
+) -> Result<Check, Error> {
+    let options = small(options, tokens, head_width)?;
+    let problem = Problem::new(&options, sizes(&options, tokens, head_width), &mut Tensors::new(seed))?;
+    let mut state = decoder(problem.operator.as_ref(), &options)?;
+    let names = problem.operator.inputs();
+    let tokens = problem.inputs.iter().zip(&names).find(|(_, name)| OF_TOKENS.contains(name));
+    let tokens = tokens.map_or(0, |(tensor, _)| tensor.shape[1]);
+    let mut out = vec![f32::NAN; problem.grad_out.data.len()];
+    for (at, out) in out.chunks_exact_mut(problem.grad_out.data.len() / tokens.max(1)).enumerate() {
+        let token: Vec<Tensor> =
+            problem.inputs.iter().zip(&names).map(|(tensor, name)| token_of(tensor, name, at)).collect();
+        state.step(&token.iter().map(Tensor::view).collect::<Vec<_>>(), out);
+    }
+    let want = problem.operator.reference(&doubles(&problem.inputs).iter().map(Double::view).collect::<Vec<_>>(), None);
+    Ok(Check::of([("out".into(), apart(&out, &want.out))]))
+}
+
+/// Token `at` of an input of one batch row; a parameter is whole.
+fn token_of(tensor: &Tensor, name: &str, at: usize) -> Tensor {
+    if !OF_TOKENS.contains(&name) {
+        return tensor.clone();
+    }
+    let mut shape = tensor.shape.clone();
+    let width = tensor.data.len() / shape[1];
+    shape[1] = 1;
+    Tensor { data: tensor.data[at * width..(at + 1) * width].into(), shape }
+}
+
+/// Of the parts that the options are made of where no operator is all of it: gated Scatterbrain exists as a layer alone,
+/// which joins the outputs of the two.
+fn each(options: &AttentionOptions, check: impl Fn(&AttentionOptions) -> Result<Check, Error>) -> Result<Check, Error> {
+    let gated = options.scatterbrain.combination == Combination::Gated;
+    if options.mechanism != Mechanism::Scatterbrain || !gated {
+        return check(options);
+    }
+    let part = |mechanism| check(&AttentionOptions { mechanism, ..options.clone() });
+    Ok(part(Mechanism::Sparse)?.worse(part(Mechanism::Performer)?))
+}
+
+/// The options for a short sequence: sizes by budget are set, blocks of a given layout are small.
+fn small(options: &AttentionOptions, tokens: usize, head_width: usize) -> Result<AttentionOptions, Error> {
+    let mut options = options.within_budget(tokens, tokens, head_width)?;
+    if options.uses_support() && options.support.kind == SupportKind::Block {
+        options.support.block = BLOCK;
+    }
+    Ok(options)
+}
+
+/// One batch row; as many tokens as a block layout has, where there is one.
+fn sizes(options: &AttentionOptions, tokens: usize, head_width: usize) -> Sizes {
+    let layout = options.support.layout.as_ref().filter(|_| options.uses_support());
+    let blocks = layout.filter(|_| options.support.kind == SupportKind::Block).map(Vec::len);
+    // The last block is cut short.
+    let length = blocks.map_or(tokens, |blocks| (blocks * BLOCK).saturating_sub(3).max(1));
+    Sizes { length, batch: 1, heads: options.heads, head_width, threads: 0 }
+}
+
+/// Output and gradients beside those of the twin.
+fn beside_twin(problem: &Problem) -> Check {
+    let Problem { operator, inputs, grad_out } = problem;
+    let views = problem.views();
+    let mut out = vec![f32::NAN; grad_out.data.len()];
+    let saved = operator.forward(&views, &mut out);
+    let grads = operator.backward(&views, &out, &saved, &grad_out.data, &problem.wanted());
+    let (wide, wide_grad) = (doubles(inputs), double(grad_out));
+    let views: Vec<View<f64>> = wide.iter().map(Double::view).collect();
+    let twin = operator.reference(&views, Some(&wide_grad.data));
+    let of_gradient = |((name, grad), want): ((&&str, &Option<Vec<f32>>), &Vec<f64>)| {
+        let difference = grad.as_ref().map_or(f64::INFINITY, |grad| apart(grad, want));
+        (format!("gradient of {name}"), difference)
+    };
+    let names = operator.inputs();
+    let all = names.iter().zip(&grads).zip(&twin.grads);
+    let learned = all.filter(|((name, _), _)| !operator.constants().contains(*name));
+    Check::of(std::iter::once(("output".into(), apart(&out, &twin.out))).chain(learned.map(of_gradient)))
+}
+
+/// Largest difference relative to the largest number of `want`; infinite where the sizes differ.
+fn apart(seen: &[f32], want: &[f64]) -> f64 {
+    if seen.len() != want.len() {
+        return f64::INFINITY;
+    }
+    let scale = want.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+    // A gradient that vanishes, as that of the prior of a single component, leaves the rounding alone to be seen.
+    let scale = if scale < VANISHING { 1.0 } else { scale };
+    let most = seen.iter().zip(want).map(|(a, b)| (f64::from(*a) - b).abs());
+    most.fold(0.0f64, |most, x| if x.is_nan() { f64::INFINITY } else { most.max(x) }) / scale
+}
+
+/// A tensor in double precision.
+struct Double {
+    data: Vec<f64>,
+    shape: Vec<usize>,
+}
+
+impl Double {
+    fn view(&self) -> View<'_, f64> {
+        View::new(&self.data, &self.shape)
+    }
+}
+
+fn double(tensor: &Tensor) -> Double {
+    Double { data: tensor.data.iter().map(|x| f64::from(*x)).collect(), shape: tensor.shape.clone() }
+}
+
+fn doubles(tensors: &[Tensor]) -> Vec<Double> {
+    tensors.iter().map(double).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use regard_kernels::{Operator, Reference, Saved};
+
+    use super::*;
+
+    /// Softmax with one number of its output, or of a gradient, a little off.
+    #[derive(Debug)]
+    struct Off {
+        right: Arc<dyn Operator>,
+        output: f32,
+        gradient: f32,
+    }
+
+    impl Operator for Off {
+        fn inputs(&self) -> Vec<&'static str> {
+            self.right.inputs()
+        }
+
+        fn out_shape(&self, shapes: &[&[usize]]) -> Result<Vec<usize>, Error> {
+            self.right.out_shape(shapes)
+        }
+
+        fn forward(&self, inputs: &[View<f32>], out: &mut [f32]) -> Saved {
+            let saved = self.right.forward(inputs, out);
+            out[5] += self.output;
+            saved
+        }
+
+        fn backward(
+            &self,
+            inputs: &[View<f32>],
+            out: &[f32],
+            saved: &Saved,
+            grad_out: &[f32],
+            wanted: &[bool],
+        ) -> Vec<Option<Vec<f32>>> {
+            let mut grads = self.right.backward(inputs, out, saved, grad_out, wanted);
+            grads[1].as_mut().unwrap()[3] += self.gradient;
+            grads
+        }
+
+        fn reference(&self, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference {
+            self.right.reference(inputs, grad_out)
+        }
+    }
+
+    fn judged(output: f32, gradient: f32) -> Check {
+        let options = AttentionOptions::default();
+        let problem = Problem::new(&options, sizes(&options, 9, 4), &mut Tensors::new(1)).unwrap();
+        let operator = Arc::new(Off { right: problem.operator.clone(), output, gradient });
+        beside_twin(&Problem { operator, ..problem })
+    }
+
+    #[test]
+    fn one_wrong_number_is_seen_wherever_it_is() {
+        let right = judged(0.0, 0.0);
+        assert!(right.passed && right.words().starts_with("ok, "), "{right:?}");
+        let output = judged(0.01, 0.0);
+        assert!(!output.passed && output.words().starts_with("wrong, output by "), "{output:?}");
+        let gradient = judged(0.0, 0.01);
+        assert!(!gradient.passed && gradient.words().starts_with("wrong, gradient of k by "), "{gradient:?}");
+        let nan = judged(f32::NAN, 0.0);
+        assert!(!nan.passed && nan.words().contains("not finite"), "{nan:?}");
+    }
+
+    #[test]
+    fn every_mechanism_agrees_with_its_twin() {
+        for &mechanism in Mechanism::ALL {
+            for (heads, causal) in [(2, false), (8, true)] {
+                let options = AttentionOptions { mechanism, heads, causal, ..AttentionOptions::default() };
+                let check = check(&options, 70, 24, 3).unwrap();
+                assert!(check.passed, "{mechanism}, causal {causal}: {}", check.words());
+            }
+        }
+        let mut gated = AttentionOptions { mechanism: Mechanism::Scatterbrain, ..AttentionOptions::default() };
+        gated.scatterbrain.combination = Combination::Gated;
+        assert!(check(&gated, 70, 24, 3).unwrap().passed);
+    }
+
+    #[test]
+    fn decoders_agree_with_the_whole_causal_form() {
+        for &mechanism in Mechanism::ALL {
+            let options = AttentionOptions { mechanism, heads: 2, causal: true, ..AttentionOptions::default() };
+            let check = check_decoding(&options, 40, 8, 3).unwrap();
+            assert!(check.passed, "{mechanism}: {}", check.words());
+        }
+        let mut smyrf = AttentionOptions { mechanism: Mechanism::Sparse, causal: true, ..AttentionOptions::default() };
+        smyrf.support.kind = SupportKind::Smyrf;
+        let error = check_decoding(&smyrf, 40, 8, 3).unwrap_err().to_string();
+        assert!(error.contains("'smyrf'") && error.contains("decode state"), "{error}");
+    }
+}

@@ -1,0 +1,122 @@
+//! One token of incremental decoding after a given context.
+
+use std::time::Instant;
+
+use regard_kernels::{AttentionOptions, Decode, Error, Operator, View};
+
+use super::{
+    Sizes,
+    inputs::{Tensor, Tensors},
+    operator::call,
+    workload::{Run, Trouble, Workload, require_finite},
+};
+
+/// Different tokens, which come again in turn.
+const TOKENS: usize = 16;
+/// Tokens of a run, at most: what is kept of the context must not grow much.
+const MOST: usize = 64;
+/// Milliseconds that a run should take: a clock cannot see less than a microsecond well.
+const RUN: f64 = 1.0;
+
+/// A decoder that has seen its context.
+pub(super) struct Decoding {
+    state: Box<dyn Decode>,
+    tokens: Vec<Vec<Tensor>>,
+    out: Vec<f32>,
+    /// Tokens taken, the context included.
+    taken: usize,
+    /// Tokens of a run.
+    each: usize,
+    /// Bytes of the state after the context.
+    bytes: u64,
+}
+
+/// Names of inputs of which every token has its own.
+pub(super) const OF_TOKENS: [&str; 4] = ["q", "k", "v", "x"];
+
+/// A fresh state of the operator of `options`.
+///
+/// # Errors
+/// Options without one.
+pub(super) fn decoder(operator: &dyn Operator, options: &AttentionOptions) -> Result<Box<dyn Decode>, Error> {
+    if !options.causal {
+        return Err(Error::option("causal", false, "true: only causal attention decodes token by token"));
+    }
+    operator.decoder().ok_or_else(|| {
+        let expected = "a mechanism with a decode state under these options";
+        Error::option("mechanism", format!("'{}'", options.label()), expected)
+    })
+}
+
+impl Decoding {
+    /// Takes `sizes.length` tokens, which nobody asks the output of, before at most `runs` runs.
+    ///
+    /// # Errors
+    /// Options without a state, or that do not fit the sizes.
+    pub fn new(options: &AttentionOptions, sizes: Sizes, runs: usize, seed: u64) -> Result<Self, Error> {
+        let operator = options.operator(call(options))?;
+        let state = decoder(operator.as_ref(), options)?;
+        // Priors of positions go on to the end of what may be decoded, the two tokens of the first look included.
+        let whole = Sizes { length: sizes.length + 2 + MOST * runs, ..sizes };
+        let one = Sizes { length: 1, ..sizes };
+        let names = operator.inputs();
+        let mut parameters = Tensors::new(seed);
+        let mut tokens = Vec::with_capacity(TOKENS);
+        for n in 0..TOKENS {
+            let mut own = Tensors::new(seed.wrapping_add(n as u64));
+            let input = |name: &&'static str| match OF_TOKENS.contains(name) {
+                true => own.input(name, options, one),
+                false => parameters.input(name, options, whole),
+            };
+            tokens.push(names.iter().map(input).collect::<Result<Vec<Tensor>, _>>()?);
+        }
+        // The shapes of a whole sequence tell what a token of it gives.
+        let whole_shape = |(name, token): (&&str, &Tensor)| {
+            let mut shape = token.shape.clone();
+            if OF_TOKENS.contains(name) {
+                shape[1] = whole.length;
+            }
+            shape
+        };
+        let shapes: Vec<Vec<usize>> = names.iter().zip(&tokens[0]).map(whole_shape).collect();
+        let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
+        let out = operator.out_shape(&shapes)?.iter().product::<usize>() / whole.length;
+        let mut decoding = Self { state, tokens, out: vec![f32::NAN; out], taken: 0, each: 1, bytes: 0 };
+        for _ in 0..sizes.length {
+            let token = views(&decoding.tokens[decoding.taken % TOKENS]);
+            decoding.state.absorb(&token, &mut decoding.out);
+            decoding.taken += 1;
+        }
+        decoding.bytes = decoding.state.bytes() as u64;
+        Ok(decoding)
+    }
+
+    /// Milliseconds of each of the next `count` tokens.
+    fn take(&mut self, count: usize) -> f64 {
+        let start = Instant::now();
+        for _ in 0..count {
+            let token = views(&self.tokens[self.taken % TOKENS]);
+            self.state.step(&token, &mut self.out);
+            self.taken += 1;
+        }
+        start.elapsed().as_secs_f64() * 1e3 / count as f64
+    }
+}
+
+fn views(token: &[Tensor]) -> Vec<View<'_, f32>> {
+    token.iter().map(Tensor::view).collect()
+}
+
+impl Workload for Decoding {
+    fn run(&mut self, first: bool) -> Result<Run, Trouble> {
+        if first {
+            self.out.fill(f32::NAN);
+            self.take(1);
+            require_finite(&self.out, "the output")?;
+            let time = self.take(1).max(1e-6);
+            self.each = ((RUN / time) as usize).clamp(1, MOST);
+        }
+        let time = self.take(self.each);
+        Ok(Run { times: vec![time], bytes: vec![Some(self.bytes)] })
+    }
+}

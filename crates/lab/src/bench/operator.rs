@@ -1,0 +1,75 @@
+//! The operator alone, forward and backward, on tensors that are there.
+
+use std::sync::Arc;
+
+use regard_kernels::{AttentionOptions, Call, Error, Layout, Mask, Operator, View};
+
+use super::{
+    Sizes,
+    inputs::{Tensor, Tensors},
+    workload::{Meter, Run, Trouble, Workload, require_finite},
+};
+
+/// An operator with its tensors, token first.
+pub(super) struct Problem {
+    pub operator: Arc<dyn Operator>,
+    pub inputs: Vec<Tensor>,
+    pub grad_out: Tensor,
+}
+
+impl Problem {
+    /// The operator of `options`, which hold sizes and no budget, on tensors of these sizes.
+    ///
+    /// # Errors
+    /// Options that do not fit each other or the sizes.
+    pub fn new(options: &AttentionOptions, sizes: Sizes, tensors: &mut Tensors) -> Result<Self, Error> {
+        let operator = options.operator(call(options))?;
+        let names = operator.inputs();
+        let inputs = names.iter().map(|name| tensors.input(name, options, sizes)).collect::<Result<Vec<_>, _>>()?;
+        let shapes: Vec<&[usize]> = inputs.iter().map(|input| input.shape.as_slice()).collect();
+        let grad_out = tensors.gradient(operator.out_shape(&shapes)?);
+        Ok(Self { operator, inputs, grad_out })
+    }
+
+    /// The inputs as operators take them.
+    pub fn views(&self) -> Vec<View<'_, f32>> {
+        self.inputs.iter().map(Tensor::view).collect()
+    }
+
+    /// Which inputs have a gradient.
+    pub fn wanted(&self) -> Vec<bool> {
+        self.operator.inputs().iter().map(|name| !self.operator.constants().contains(name)).collect()
+    }
+}
+
+/// The mask that the options name, token first.
+pub(super) fn call(options: &AttentionOptions) -> Call {
+    let mask = Mask { causal: options.causal, window: options.window, ..Mask::default() };
+    Call { layout: Layout::TokenFirst, mask, ..Call::default() }
+}
+
+impl Workload for Problem {
+    /// Forward and backward pass. The clock starts with the output in place, as a caller that keeps buffers has it.
+    fn run(&mut self, first: bool) -> Result<Run, Trouble> {
+        let (views, wanted) = (self.views(), self.wanted());
+        let forward = Meter::start();
+        let mut out = vec![f32::NAN; self.grad_out.data.len()];
+        let clock = std::time::Instant::now();
+        let saved = self.operator.forward(&views, &mut out);
+        let time = clock.elapsed();
+        let bytes = forward.bytes();
+        let resumed = std::time::Instant::now();
+        let grads = self.operator.backward(&views, &out, &saved, &self.grad_out.data, &wanted);
+        let both = time + resumed.elapsed();
+        let times = [time, both].map(|time| time.as_secs_f64() * 1e3).to_vec();
+        let run = Run { times, bytes: vec![bytes, forward.bytes()] };
+        if first {
+            // The output was poisoned before: a row that no kernel wrote shows here.
+            require_finite(&out, "the output")?;
+            for (name, grad) in self.operator.inputs().iter().zip(&grads) {
+                require_finite(grad.iter().flatten(), &format!("the gradient of {name}"))?;
+            }
+        }
+        Ok(run)
+    }
+}

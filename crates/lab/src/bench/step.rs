@@ -1,0 +1,132 @@
+//! A whole training step: forward pass, loss, backward pass, optimizer.
+
+use burn::tensor::Device;
+use regard_kernels::{AttentionOptions, Error, random::bits};
+use regard_nn::models::ModelConfig;
+use regard_tasks::{
+    data::{ClassificationData, LanguageData, Sequences, TaskData, Vocabulary},
+    train::{Model, TrainConfig, TrainError, Trainer, memory},
+};
+
+use super::{
+    Sizes,
+    workload::{Meter, Run, Trouble, Workload},
+};
+
+/// The model that trains, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recipe {
+    /// Everything of it but its attention.
+    pub model: ModelConfig,
+    /// Optimizer, clipping, accumulation; the batch is that of the benchmark.
+    pub train: TrainConfig,
+    /// Token ids are below.
+    pub vocabulary: usize,
+    /// Labels of a classifier; a language model where there are none.
+    pub classes: Option<usize>,
+}
+
+/// What a model trains on here: random tokens, every sequence at its full length, every token of a language model a target.
+pub(super) struct Material {
+    data: TaskData,
+    train: TrainConfig,
+}
+
+/// Updates that a schedule sees: more than any benchmark makes.
+const STEPS: usize = 1 << 20;
+/// Batches of different content.
+const BATCHES: usize = 4;
+/// Symbols that a classifier's sequences can hold.
+const SYMBOLS: usize = 256;
+
+impl Material {
+    /// # Errors
+    /// Numbers that data cannot have, as a sentence.
+    pub fn new(recipe: &Recipe, sizes: Sizes, seed: u64) -> Result<Self, String> {
+        let Recipe { vocabulary, classes, .. } = *recipe;
+        let Sizes { length, batch, .. } = sizes;
+        let draw = |i: usize, below: usize| ((u64::from(bits(seed, i as u32)) * below as u64) >> 32) as usize;
+        let rows = BATCHES * batch * recipe.train.accumulate.max(1);
+        let data = match classes {
+            Some(classes) => {
+                // Id 0 is padding, of which there is none.
+                let symbols = vocabulary.saturating_sub(1).clamp(1, SYMBOLS);
+                let mut set = Sequences::new(classes);
+                for row in 0..rows {
+                    let tokens: Vec<u8> = (0..length).map(|i| draw(row * length + i, symbols) as u8).collect();
+                    set.push(&tokens, row % classes).map_err(|error| error.to_string())?;
+                }
+                let (train, valid, test) = (set.clone(), set.clone(), set);
+                let notes = Vec::new();
+                TaskData::Classification(ClassificationData {
+                    train,
+                    valid,
+                    test,
+                    classes,
+                    vocabulary,
+                    max_length: length,
+                    notes,
+                })
+            }
+            None => {
+                // Any characters do: the first of the private planes.
+                let characters = ('\u{F0000}'..).take(vocabulary).collect();
+                let text: Vec<u16> = (0..rows * length + 1).map(|i| draw(i, vocabulary) as u16).collect();
+                TaskData::Language(LanguageData {
+                    train: text.clone(),
+                    valid: text,
+                    vocabulary: Vocabulary::new(characters).map_err(|error| error.to_string())?,
+                    context: length,
+                    notes: Vec::new(),
+                })
+            }
+        };
+        Ok(Self { data, train: TrainConfig { steps: STEPS, batch, start: None, ..recipe.train.clone() } })
+    }
+}
+
+/// A model in training.
+pub(super) struct Step<'a> {
+    trainer: Trainer<'a>,
+    /// Bytes of the parameters, which are part of what a step needs.
+    parameters: Option<u64>,
+}
+
+impl<'a> Step<'a> {
+    /// # Errors
+    /// Sizes or options that do not fit each other.
+    pub fn new(
+        recipe: &Recipe,
+        options: &AttentionOptions,
+        material: &'a Material,
+        seed: u64,
+    ) -> Result<Self, TrainError> {
+        let before = memory::current_bytes();
+        let device = Device::flex().autodiff();
+        let device = if recipe.model.checkpointing { device.gradient_checkpointing() } else { device };
+        let model = Model::build(&recipe.model, options, &material.data, seed, &device)?;
+        let parameters = memory::current_bytes().zip(before).map(|(now, before)| now.saturating_sub(before));
+        Ok(Self { trainer: Trainer::new(model, &material.data, &material.train, seed)?, parameters })
+    }
+}
+
+impl Workload for Step<'_> {
+    /// One update. Its first run makes the moments, so that their bytes are in it.
+    fn run(&mut self, _: bool) -> Result<Run, Trouble> {
+        let meter = Meter::start();
+        let report = self.trainer.update().map_err(|error| match error {
+            TrainError::Numeric { what, .. } => Trouble::NotFinite(format!("the {what}")),
+            error => Trouble::Other(error.to_string()),
+        })?;
+        let bytes = meter.bytes().zip(self.parameters).map(|(peak, parameters)| peak + parameters);
+        Ok(Run { times: vec![report.milliseconds], bytes: vec![bytes] })
+    }
+}
+
+/// An error of the options as the benchmark reports it; anything else as a sentence.
+pub(super) fn options_error(error: TrainError) -> Result<Error, String> {
+    match error {
+        TrainError::Model(error) => Ok(error),
+        error => Err(error.to_string()),
+    }
+}
