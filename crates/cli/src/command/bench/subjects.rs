@@ -108,7 +108,10 @@ pub fn choose(args: &Bench) -> Outcome<Chosen> {
         subjects: named.collect::<Outcome<_>>()?,
         lengths,
         heads,
-        head_widths: or(&args.head_width, &[64]),
+        head_widths: match level {
+            Level::Step => vec![base.model.head_width(&base.attention)],
+            _ => or(&args.head_width, &[64]),
+        },
         batches: or(&args.batch, &[batches]),
     })
 }
