@@ -115,6 +115,8 @@ pub enum Command {
     Translate(Translate),
     /// What goes on inside a trained model.
     Inspect(Inspect),
+    /// Where a decoder without positional embeddings gets positions from: one that was never trained, or that of a run.
+    Probe(Probe),
     /// Mechanisms, tasks and presets.
     List {
         /// What to list; everything by default.
@@ -494,4 +496,109 @@ pub struct Inspect {
     /// Directory for the tables, the charts as SVG and a report.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct Probe {
+    /// Directory of a run of a decoder; without it, decoders that were never trained.
+    pub run: Option<PathBuf>,
+    /// Sizes of what is not given: those of the paper (width 768, 12 heads, 512 positions, 12 layers, 5,000 updates) or
+    /// smaller ones (256, 4, 256, 6; 1,000).
+    #[arg(long, value_enum, default_value_t = Scale::Paper, conflicts_with = "run")]
+    pub scale: Scale,
+    /// Channels.
+    #[arg(long, value_name = "N", conflicts_with = "run")]
+    pub width: Option<usize>,
+    /// Heads.
+    #[arg(long, value_name = "N", conflicts_with = "run")]
+    pub heads: Option<usize>,
+    /// Positions.
+    #[arg(long, value_name = "N", conflicts_with = "run")]
+    pub length: Option<usize>,
+    /// Layers.
+    #[arg(long, value_name = "N", conflicts_with = "run")]
+    pub layers: Option<usize>,
+    /// Hidden channels of the feed-forward part, 0 for none; four times the width by default.
+    #[arg(long, value_name = "N", conflicts_with = "run")]
+    pub feed_forward: Option<usize>,
+    /// Standard deviations of inputs and weights; the classifier reads decoders of the first.
+    #[arg(
+        long,
+        value_name = "NUMBER,NUMBER,...",
+        value_delimiter = ',',
+        default_values_t = [0.02, 0.2, 0.002],
+        conflicts_with = "run"
+    )]
+    pub deviation: Vec<f64>,
+    /// What weights are drawn from: normal, uniform, sign, laplace.
+    #[arg(long, value_name = "NAME,NAME,...", value_delimiter = ',', default_value = "normal", conflicts_with = "run")]
+    pub weights: Vec<String>,
+    /// Mechanism, with options after a colon where wanted, as in sparse:support.radius=16; may be repeated. Softmax by default.
+    #[arg(long, value_name = "ENTRY", conflicts_with = "run")]
+    pub mechanism: Vec<String>,
+    /// One option of all mechanisms; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE", conflicts_with = "run")]
+    pub set: Vec<String>,
+    /// Also attention that looks both ways.
+    #[arg(long, conflicts_with = "run")]
+    pub bidirectional: bool,
+    /// Also a decoder whose queries are 0, so that attention is exactly even.
+    #[arg(long, conflicts_with = "run")]
+    pub uniform: bool,
+    /// Decoders of each kind, over which intervals are taken; 8 by default.
+    #[arg(long, value_name = "N", conflicts_with = "run")]
+    pub decoders: Option<usize>,
+    /// Sequences through each decoder, 4 by default; of a run, test sequences, 64 by default.
+    #[arg(long, value_name = "N")]
+    pub sequences: Option<usize>,
+    /// Sequences through each decoder for lemma 4, 0 to leave it out; 64 by default.
+    #[arg(long, value_name = "N", conflicts_with = "run")]
+    pub channel_sequences: Option<usize>,
+    /// In double precision, softmax only, without classifier and lemma 4: slow, for small sizes.
+    #[arg(long, conflicts_with = "run")]
+    pub reference: bool,
+    /// Updates of the classifier that reads positions, 0 for none.
+    #[arg(long, value_name = "N")]
+    pub updates: Option<usize>,
+    /// After how many layers it reads, 0 for the inputs; powers of two and all layers by default.
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', conflicts_with = "run")]
+    pub classified_layers: Vec<usize>,
+    /// Sequences of one update.
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    pub batch: usize,
+    /// Positions drawn from each of them; 0 for all.
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub positions: usize,
+    /// Learning rate of Adam.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1e-3)]
+    pub rate: f64,
+    /// Hidden channels of the classifier; 0 for as many as the decoder has.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub hidden: usize,
+    /// Sequences that it learns on; 256 by default.
+    #[arg(long, value_name = "N")]
+    pub train_sequences: Option<usize>,
+    /// Sequences that it is measured on.
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    pub held_sequences: usize,
+    /// Names all draws.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Which of the run's checkpoints.
+    #[arg(long, value_enum, default_value_t = Which::Best, requires = "run")]
+    pub checkpoint: Which,
+    /// Directory for generated data, or 'none' to generate them anew.
+    #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+    /// Directory for the tables, the charts as SVG and a report.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Scale {
+    /// As in the paper.
+    Paper,
+    /// For a first look.
+    Reduced,
 }

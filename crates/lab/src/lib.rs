@@ -6,5 +6,6 @@ pub mod bench;
 pub mod compare;
 pub mod cost;
 pub mod inspect;
+pub mod probe;
 pub mod report;
 pub mod run_report;

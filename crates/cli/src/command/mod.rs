@@ -13,6 +13,7 @@ pub mod eval;
 pub mod generate;
 pub mod inspect;
 pub mod list;
+pub mod probe;
 pub mod train;
 pub mod translate;
 

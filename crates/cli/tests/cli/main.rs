@@ -13,6 +13,7 @@ mod cost;
 mod information;
 mod inspect;
 mod language;
+mod probe;
 mod program;
 mod tensors;
 mod training;

@@ -13,7 +13,7 @@ use super::{
     state::{Host, set},
 };
 use crate::{
-    blocks::{Context, Init, Place},
+    blocks::{Context, Init, Part, Place},
     ops::{self, LogPrior, MixtureKeys},
 };
 
@@ -84,7 +84,9 @@ impl GaussianMixture {
             set(prior, ops::prior_after(prior.value(), q.clone(), keys.clone(), v.clone(), mask, kernel));
         }
         let call = self.heads().call(mask.clone(), context, place);
-        self.projections.join(ops::gaussian_mixture(q, keys, v, kernel, call))
+        let out = ops::gaussian_mixture(q, keys, v, kernel, call);
+        context.record(Part::Heads, &out);
+        self.projections.join(out)
     }
 
     /// The call that [`Self::attend`] makes.

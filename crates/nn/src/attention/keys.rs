@@ -40,6 +40,17 @@ impl KeyState {
         }
     }
 
+    /// The same keys with other values `[B,S,Hk,D]`: what comes out of the heads is then what they would make of these. `None`
+    /// where keys and values are projected anew each time.
+    #[must_use]
+    pub fn with_values(self, v: Tensor<4>) -> Option<Self> {
+        match self {
+            Self::Single { k, .. } => Some(Self::Single { k, v }),
+            Self::Components { k, .. } => Some(Self::Components { k, v }),
+            Self::States(_) => None,
+        }
+    }
+
     /// Bytes that it holds.
     pub fn bytes(&self) -> usize {
         let floats = match self {

@@ -10,7 +10,7 @@ use super::{
     state::Host,
 };
 use crate::{
-    blocks::{Context, Init, Place},
+    blocks::{Context, Init, Part, Place},
     ops::{self, LinearKeys},
 };
 
@@ -52,7 +52,9 @@ impl LinearAttention {
         let q = self.projections.queries(queries, 0);
         let (keys, v) = self.linear_keys(keys);
         let call = self.heads().call(mask.clone(), context, place);
-        self.projections.join(ops::linear_attention(q, keys, v, self.heads().kernel(), call))
+        let out = ops::linear_attention(q, keys, v, self.heads().kernel(), call);
+        context.record(Part::Heads, &out);
+        self.projections.join(out)
     }
 
     /// The call that [`Self::attend`] makes.

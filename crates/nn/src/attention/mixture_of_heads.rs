@@ -12,7 +12,7 @@ use regard_kernels::{
 
 use super::{AttentionCall, AttentionConfig, DecodeState, KeyState, projection::Heads};
 use crate::{
-    blocks::{Context, Init, Place, RouterRecord},
+    blocks::{Context, Init, Part, Place, RouterRecord},
     ops,
 };
 
@@ -89,6 +89,7 @@ impl MixtureOfHeads {
         let (k, v) = keys.single();
         let call = self.heads.call(mask.clone(), context, place);
         let out = ops::softmax(q, k.expect("experts have keys"), v, None, &self.softmax_options(), call);
+        context.record(Part::Heads, &out);
         ops::expert_outputs(out, weights, self.w_out.val(), &routing)
     }
 

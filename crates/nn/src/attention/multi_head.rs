@@ -9,7 +9,7 @@ use super::{
     projection::{Heads, Projections},
 };
 use crate::{
-    blocks::{Context, Init, Place},
+    blocks::{Context, Init, Part, Place},
     ops,
 };
 
@@ -40,6 +40,7 @@ impl MultiHead {
         let (k, v) = keys.single();
         let (k, heads) = (k.expect("softmax has keys"), self.heads());
         let out = ops::softmax(q, k, v, None, heads.kernel(), heads.call(mask.clone(), context, place));
+        context.record(Part::Heads, &out);
         self.projections.join(out)
     }
 
@@ -65,7 +66,7 @@ impl MultiHead {
     }
 
     /// Queries, keys and values `[B,N,heads,D]`, turned where positions are rotary.
-    pub(crate) fn project(&self, queries: Tensor<3>, keys: Tensor<3>, from: usize) -> [Tensor<4>; 3] {
+    pub fn project(&self, queries: Tensor<3>, keys: Tensor<3>, from: usize) -> [Tensor<4>; 3] {
         let k = self.projections.keys(keys.clone(), from).expect("softmax has keys");
         [self.projections.queries(queries, from), k, self.projections.values(keys)]
     }

@@ -18,7 +18,7 @@ use super::{
     state::{Host, set},
 };
 use crate::{
-    blocks::{Context, Init, Place},
+    blocks::{Context, Init, Part, Place},
     ops::{self, Draws},
 };
 
@@ -112,6 +112,7 @@ impl Scatterbrain {
             }
             _ => ops::scatterbrain(q, k, v, &draws, &cut_to_length(self.heads().kernel(), n, s), call),
         };
+        context.record(Part::Heads, &out);
         self.projections.join(out)
     }
 

@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use regard_kernels::{Error, Mask};
 
-use super::{Context, FeedForward, Init, Norm, Place, drop_out};
+use super::{Context, FeedForward, Init, Norm, Part, Place, drop_out};
 use crate::{
     attention::{Attention, AttentionConfig, DecodeState},
     models::{ModelConfig, NormPlace},
@@ -46,13 +46,20 @@ impl Block {
 
     /// `x [B,N,d]` to the same shape. `shared` is the attention of a model whose blocks share one.
     pub fn forward(&self, x: Tensor<3>, mask: &Mask, shared: Option<&Attention>, context: &Context) -> Tensor<3> {
+        context.record(Part::Input, &x);
         let attend = |x: Tensor<3>| {
             let attention = self.attention_or(shared);
             let out = attention.forward(x.clone(), x, mask, context, Place::Weights);
+            context.record(Part::Attention, &out);
             drop_out(out, self.dropout, context, Place::Attention)
         };
-        let feed = |x| drop_out(self.ff.forward(x, context), self.dropout, context, Place::FeedForward);
-        self.residuals(x, attend, feed)
+        let feed = |x: Tensor<3>| {
+            context.record(Part::FeedForward, &x);
+            drop_out(self.ff.forward(x, context), self.dropout, context, Place::FeedForward)
+        };
+        let out = self.residuals(x, attend, feed);
+        context.record(Part::Output, &out);
+        out
     }
 
     /// The next token `x [B,1,d]` of every row.

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use burn::tensor::Tensor;
 use regard_kernels::random::substream;
 
-use super::RouterLog;
+use super::{ActivationLog, Part, RouterLog};
 use crate::attention::AttentionLog;
 
 /// Whether a forward pass trains, and which draws of dropout are its own.
@@ -28,6 +29,8 @@ pub struct Context {
     pub router: Option<Arc<RouterLog>>,
     /// Where attention writes what it computed, if anybody asks.
     pub attention: Option<Arc<AttentionLog>>,
+    /// Where blocks write what they computed, if anybody asks.
+    pub activations: Option<Arc<ActivationLog>>,
     stack: Stack,
     layer: u64,
 }
@@ -52,6 +55,7 @@ impl Default for Context {
             loss_scale: 1.0,
             router: None,
             attention: None,
+            activations: None,
             stack: Stack::default(),
             layer: 0,
         }
@@ -112,10 +116,23 @@ impl Context {
         Self { attention: Some(log), ..self }
     }
 
+    /// The same, with blocks writing into `log`.
+    #[must_use]
+    pub fn with_activation_log(self, log: Arc<ActivationLog>) -> Self {
+        Self { activations: Some(log), ..self }
+    }
+
+    /// Writes `values` into the log of the pass, if there is one.
+    pub(crate) fn record<const D: usize>(&self, part: Part, values: &Tensor<D>) {
+        if let Some(log) = &self.activations {
+            log.push(self.layer as usize, part, values.clone());
+        }
+    }
+
     /// The same, with nobody to write to.
     #[must_use]
     pub(crate) fn without_logs(self) -> Self {
-        Self { router: None, attention: None, ..self }
+        Self { router: None, attention: None, activations: None, ..self }
     }
 
     /// The same inside layer `layer`; 0 is the embedding.

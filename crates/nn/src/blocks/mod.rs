@@ -1,5 +1,6 @@
 //! What transformers are built from beside attention.
 
+mod activations;
 mod block;
 mod context;
 mod decoder;
@@ -11,6 +12,7 @@ mod positions;
 mod recompute;
 mod router;
 
+pub use activations::{Activation, ActivationLog, Part};
 pub use block::Block;
 pub(crate) use block::residual_gain;
 pub use context::{Context, Place, Stack};

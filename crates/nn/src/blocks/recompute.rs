@@ -177,7 +177,7 @@ impl<L: Layer> Operator for Recompute<L> {
         let blocks: Vec<_> = blocks.iter().map(|input| tensor(input, input.data, &device).require_grad()).collect();
         let part =
             Part { block: self.frozen.block.clone().train(), shared: self.frozen.shared.clone().map(Module::train) };
-        // What routers did is on record since the first pass.
+        // What routers and blocks did is on record since the first pass.
         let context = self.context.clone().without_logs();
         let out = self.pass(&part, blocks.clone(), &context);
         let grads = (out * tensor(&inputs[0], grad_out, &device)).sum().backward();

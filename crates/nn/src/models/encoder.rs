@@ -7,7 +7,7 @@ use regard_kernels::{Error, Mask};
 use super::{ModelConfig, NormPlace, TokenBatch, positions::Positions};
 use crate::{
     attention::{Attention, AttentionConfig, DecodeState, shared_by_layers},
-    blocks::{Block, Context, Init, Norm, Place, drop_out, recomputed},
+    blocks::{Block, Context, Init, Norm, Part, Place, drop_out, recomputed},
 };
 
 /// Positions, blocks and the last norm: token numbers to states `[B,N,d]`.
@@ -55,7 +55,9 @@ impl Encoder {
                 false => block.forward(x, &mask, self.attention.as_ref(), &context),
             };
         }
-        self.last_norm(x)
+        let states = self.last_norm(x);
+        context.at_layer(self.layers.len()).record(Part::States, &states);
+        states
     }
 
     /// Queries, keys and values `[B,N,heads,D]` of every block in evaluation; `None` unless attention is softmax.

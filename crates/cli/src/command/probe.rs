@@ -1,0 +1,350 @@
+//! `regard probe`
+
+use std::{cell::Cell, path::Path};
+
+use regard_lab::probe::{
+    Classifier, Decoder, Distribution, ModelPlan, ModelProbe, Plan, Probe, ProbeError, Setting, measure, measure_model,
+    steps,
+};
+use regard_nn::{attention::AttentionConfig, models::ModelConfig};
+
+use super::{Trained, budget::total_memory, command_line, environment, print_json, trained};
+use crate::{
+    args::{Common, Probe as Arguments, Scale},
+    config::{Layers, SECTIONS},
+    console,
+    error::{Code, Failure, Outcome},
+    signal,
+};
+
+/// Groups of a trained model's sequences.
+const GROUPS: usize = 8;
+
+/// Sizes that `--scale` gives to what was not given itself.
+struct Sizes {
+    width: usize,
+    heads: usize,
+    length: usize,
+    layers: usize,
+    feed_forward: usize,
+    decoders: usize,
+    channel_sequences: usize,
+    train: usize,
+    updates: usize,
+    classified: Vec<usize>,
+}
+
+/// Measures where a decoder without positional embeddings gets positions from.
+///
+/// # Errors
+/// Options that cannot be, a directory without a run of a decoder, more memory than there is, an interrupt.
+pub fn run(args: &Arguments, common: &Common) -> Outcome {
+    match &args.run {
+        Some(path) => probe_model(path, args, common),
+        None => probe_decoders(args, common),
+    }
+}
+
+fn probe_decoders(args: &Arguments, common: &Common) -> Outcome {
+    let sizes = sizes(args);
+    check(args, &sizes)?;
+    let classifier = classifier(args, &sizes);
+    let settings = settings(args, &sizes, &classifier)?;
+    check_memory(&sizes, &classifier, settings.iter().any(|setting| !setting.classified.is_empty()))?;
+    let sequences = args.sequences.unwrap_or(4);
+    let plan = Plan {
+        settings: &settings,
+        decoders: sizes.decoders,
+        sequences,
+        channel_sequences: if args.reference { 0 } else { sizes.channel_sequences },
+        classifier: &classifier,
+        double: args.reference,
+    };
+    let bar = console::bar(steps(&plan) as u64, common.quiet);
+    bar.set_prefix("probe");
+    let (lines, last) = (!common.quiet && bar.is_hidden(), Cell::new(String::new()));
+    let watch = |label: &str| {
+        bar.inc(1);
+        if lines && last.replace(label.to_owned()) != label {
+            eprintln!("{label}");
+        }
+    };
+    let measured = measure(&plan, &watch, &signal::stop_flag()).map_err(failure)?;
+    bar.finish_and_clear();
+    let Sizes { width, heads, length, layers, feed_forward, decoders, .. } = sizes;
+    let double = if args.reference { ", float64" } else { "" };
+    let probe = Probe {
+        measured,
+        setting: format!(
+            "width {width}, {heads} heads, {length} positions, {layers} layers, feed-forward {feed_forward}, {decoders} \
+             decoders of {sequences} sequences{double}"
+        ),
+        classifier: settings.iter().any(|setting| !setting.classified.is_empty()).then_some(classifier),
+        command: command_line(),
+        environment: environment(),
+    };
+    let files = match &args.out {
+        Some(out) => Some(probe.write(out).map_err(|error| Failure::written(&error))?),
+        None => None,
+    };
+    if common.json {
+        print_json(&probe.to_json());
+        return Ok(());
+    }
+    print!("{}", probe.tables().iter().map(regard_lab::report::Table::to_text).collect::<Vec<_>>().join("\n"));
+    if let Some(files) = files {
+        println!("\nreport: {}", files.report.page.display());
+    }
+    Ok(())
+}
+
+fn probe_model(path: &Path, args: &Arguments, common: &Common) -> Outcome {
+    let sizes = sizes(args);
+    check(args, &sizes)?;
+    let Trained { data, model, config, step } = trained(path, args.checkpoint, args.cache.as_deref(), common)?;
+    let sequences = args.sequences.unwrap_or(64);
+    if !sequences.is_multiple_of(GROUPS) || sequences < 2 * GROUPS {
+        return Err(Failure::usage(format!(
+            "--sequences is {sequences}, expected a multiple of {GROUPS} from {}: they make {GROUPS} groups",
+            2 * GROUPS
+        )));
+    }
+    let classifier = classifier(args, &sizes);
+    let plan = ModelPlan { groups: GROUPS, sequences: sequences / GROUPS, classifier: &classifier };
+    let measured = measure_model(&model, &data, &plan, &signal::stop_flag()).map_err(failure)?;
+    let position = format!("{:?}", config.attention.position).to_lowercase();
+    let probe = ModelProbe {
+        setting: format!("{sequences} sequences of {} tokens in {GROUPS} groups", measured.length),
+        measured,
+        source: format!("{} on {}, position {position}, step {step}", config.label(), config.task.name),
+        classifier: (classifier.updates > 0).then_some(classifier),
+        command: command_line(),
+        environment: environment(),
+    };
+    let files = match &args.out {
+        Some(out) => Some(probe.write(out).map_err(|error| Failure::written(&error))?),
+        None => None,
+    };
+    if common.json {
+        print_json(&probe.to_json());
+        return Ok(());
+    }
+    print!("{}", probe.tables().iter().map(regard_lab::report::Table::to_text).collect::<Vec<_>>().join("\n"));
+    if let Some(files) = files {
+        println!("\nreport: {}", files.report.page.display());
+    }
+    Ok(())
+}
+
+fn sizes(args: &Arguments) -> Sizes {
+    let paper = args.scale == Scale::Paper;
+    let or =
+        |given: Option<usize>, at_paper: usize, reduced: usize| given.unwrap_or(if paper { at_paper } else { reduced });
+    let (width, layers) = (or(args.width, 768, 256), or(args.layers, 12, 6));
+    let doubled =
+        [0].into_iter().chain((0..).map(|power| 1 << power).take_while(|count| *count < layers)).chain([layers]);
+    Sizes {
+        width,
+        heads: or(args.heads, 12, 4),
+        length: or(args.length, 512, 256),
+        layers,
+        feed_forward: args.feed_forward.unwrap_or(4 * width),
+        decoders: or(args.decoders, 8, 8),
+        channel_sequences: or(args.channel_sequences, 64, 64),
+        train: or(args.train_sequences, 256, 256),
+        updates: or(args.updates, 5000, 1000),
+        classified: match args.classified_layers.is_empty() {
+            true => doubled.collect(),
+            false => args.classified_layers.clone(),
+        },
+    }
+}
+
+fn classifier(args: &Arguments, sizes: &Sizes) -> Classifier {
+    Classifier {
+        updates: sizes.updates,
+        batch: args.batch,
+        positions: args.positions,
+        rate: args.rate,
+        hidden: args.hidden,
+        sequences: sizes.train,
+        held: args.held_sequences,
+        seed: args.seed,
+    }
+}
+
+/// Checks the numbers.
+fn check(args: &Arguments, sizes: &Sizes) -> Outcome {
+    let least = [
+        ("width", sizes.width),
+        ("heads", sizes.heads),
+        ("length", sizes.length),
+        ("layers", sizes.layers),
+        ("decoders", sizes.decoders),
+        ("sequences", args.sequences.unwrap_or(1)),
+        ("train-sequences", sizes.train),
+        ("held-sequences", args.held_sequences),
+        ("batch", args.batch),
+    ];
+    if let Some((name, _)) = least.iter().find(|(_, size)| *size == 0) {
+        return Err(Failure::usage(format!("--{name} is 0, expected at least 1")));
+    }
+    if sizes.length < 2 {
+        return Err(Failure::usage("--length is 1, expected at least 2: one position says nothing about positions"));
+    }
+    let wrong = |x: &f64| !(x.is_finite() && *x > 0.0);
+    if let Some(deviation) = args.deviation.iter().find(|deviation| wrong(deviation)) {
+        return Err(Failure::usage(format!("--deviation has {deviation}, expected positive numbers")));
+    }
+    if wrong(&args.rate) {
+        return Err(Failure::usage(format!("--rate is {}, expected a positive number", args.rate)));
+    }
+    if let Some(layer) = sizes.classified.iter().find(|layer| **layer > sizes.layers) {
+        let expected = format!("expected at most {}, as many as the decoder has", sizes.layers);
+        return Err(Failure::usage(format!("--classified-layers has {layer}, {expected}")));
+    }
+    Ok(())
+}
+
+/// All kinds of decoders that the options name: every mechanism with every deviation and distribution, the first distribution
+/// both ways where asked for, and the first of all with queries of 0.
+fn settings(args: &Arguments, sizes: &Sizes, classifier: &Classifier) -> Outcome<Vec<Setting>> {
+    let mechanisms = mechanisms(args, sizes.heads)?;
+    let model = ModelConfig { width: sizes.width, layers: sizes.layers, ..ModelConfig::default() };
+    let mut distributions: Vec<Distribution> = Vec::new();
+    for name in &args.weights {
+        let distribution = name.parse().map_err(|error| Failure::usage(format!("--weights: {error}")))?;
+        if distributions.contains(&distribution) {
+            return Err(Failure::usage(format!("--weights names '{name}' twice, expected each once")));
+        }
+        distributions.push(distribution);
+    }
+    let Some(&first_weights) = distributions.first() else {
+        return Err(Failure::usage("--weights is empty, expected normal, uniform, sign or laplace"));
+    };
+    let Some(&first_deviation) = args.deviation.first() else {
+        return Err(Failure::usage("--deviation is empty, expected a positive number"));
+    };
+    let mut settings = Vec::new();
+    let mut push = |label: &str, attention: &AttentionConfig, deviation: f64, weights: Distribution, uniform: bool| {
+        let words = [
+            (mechanisms.len() > 1, label.to_owned()),
+            (args.deviation.len() > 1, format!("s = {deviation}")),
+            (distributions.len() > 1, weights.to_string()),
+            (!attention.causal, "both ways".to_owned()),
+            (uniform, "queries 0".to_owned()),
+        ];
+        let mut words: Vec<String> = words.into_iter().filter_map(|(wanted, word)| wanted.then_some(word)).collect();
+        if words.is_empty() {
+            words.push(label.to_owned());
+        }
+        let classified = match (deviation == first_deviation && weights == first_weights, classifier.updates) {
+            (false, _) | (_, 0) => Vec::new(),
+            _ if args.reference || uniform => Vec::new(),
+            // A contrast: where there is no signal, depth adds none.
+            _ if !attention.causal => sizes.classified.iter().copied().max().into_iter().collect(),
+            _ => sizes.classified.clone(),
+        };
+        let decoder = Decoder {
+            attention: attention.clone(),
+            width: sizes.width,
+            layers: sizes.layers,
+            feed_forward: sizes.feed_forward,
+            length: sizes.length,
+            deviation,
+            weights,
+            uniform,
+            seed: args.seed,
+        };
+        settings.push(Setting { label: words.join(", "), decoder, classified });
+    };
+    for (label, attention) in &mechanisms {
+        model.check(attention)?;
+        for &deviation in &args.deviation {
+            for &weights in &distributions {
+                push(label, attention, deviation, weights, false);
+            }
+            if args.bidirectional {
+                let both_ways = AttentionConfig { causal: false, ..attention.clone() };
+                push(label, &both_ways, deviation, first_weights, false);
+            }
+        }
+    }
+    if args.uniform
+        && let Some((label, attention)) = mechanisms.first()
+    {
+        push(label, attention, first_deviation, first_weights, true);
+    }
+    Ok(settings)
+}
+
+/// The mechanisms with their options, causal and without positions, each with a name of its own.
+fn mechanisms(args: &Arguments, heads: usize) -> Outcome<Vec<(String, AttentionConfig)>> {
+    let mut layers = Layers::new();
+    for assignment in &args.set {
+        let key = assignment.split('=').next().unwrap_or_default().trim();
+        let section = key.split('.').next().unwrap_or_default();
+        if SECTIONS.contains(&section) || ["position", "causal", "heads"].contains(&key) {
+            let expected = "a key of the attention other than heads, position and causal";
+            return Err(Failure::usage(format!("--set {key}: no option of a probe, expected {expected}")));
+        }
+        layers.assign(assignment, "--set")?;
+    }
+    layers.set("heads", &heads.to_string(), "--heads")?;
+    layers.set("causal", "true", "probe")?;
+    layers.set("position", "none", "probe")?;
+    let base = layers.resolve()?;
+    let given = if args.mechanism.is_empty() { &["softmax".to_owned()][..] } else { &args.mechanism };
+    let mut all: Vec<(String, AttentionConfig)> = Vec::new();
+    for entry in given {
+        let (label, config) = base.candidate(entry).map_err(|failure| Failure {
+            message: failure.message.replace("an entry of compare.mechanisms", "--mechanism"),
+            ..failure
+        })?;
+        let own = &config.attention;
+        if config.model != base.model || own.heads != heads || !own.causal || own.position != base.attention.position {
+            return Err(Failure::usage(format!(
+                "--mechanism {entry}: changes the model, expected keys of the attention other than heads, position and causal"
+            )));
+        }
+        if all.iter().any(|(other, _)| *other == label) {
+            return Err(Failure::usage(format!("--mechanism names '{label}' twice, expected each once")));
+        }
+        all.push((label, config.attention));
+    }
+    Ok(all)
+}
+
+/// Checks that the states that the classifier reads fit into memory.
+fn check_memory(sizes: &Sizes, classifier: &Classifier, classified: bool) -> Outcome {
+    // States, what the classifier sees of them, and one layer's weights.
+    let factors = |factors: &[usize]| factors.iter().fold(1u128, |all, factor| all.saturating_mul(*factor as u128));
+    let sequences = if classified { classifier.sequences.saturating_add(classifier.held) } else { 4 };
+    let states = factors(&[2, sequences, sizes.length, sizes.width]);
+    let weights = factors(&[sizes.width, 4 * sizes.width + 2 * sizes.feed_forward]);
+    let bytes = states.saturating_add(weights).saturating_mul(4);
+    match total_memory() {
+        Some(memory) if bytes > memory => Err(Failure {
+            code: Code::Budget,
+            message: format!(
+                "the states of {sequences} sequences need at least {:.1} GiB, this machine has {:.1} GiB; lower \
+                 --train-sequences, --width or --length",
+                bytes as f64 / f64::from(1 << 30),
+                memory as f64 / f64::from(1 << 30)
+            ),
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn failure(error: ProbeError) -> Failure {
+    match error {
+        ProbeError::Options(error) => error.into(),
+        ProbeError::Data(error) => error.into(),
+        ProbeError::Model(message) => Failure::usage(message),
+        ProbeError::Numeric { .. } | ProbeError::Classifier => {
+            Failure { code: Code::Numeric, message: error.to_string() }
+        }
+        ProbeError::Interrupted => Failure::interrupted(error),
+    }
+}

@@ -1,0 +1,141 @@
+//! Charts of curves over positions, for decoders that were trained and for those that were not.
+
+use super::{
+    classifier::{Accuracy, ByDepth},
+    curves::{Curve, Replicates, Statistic},
+    tally::Quantity,
+};
+use crate::report::{Axis, Chart, Data, Point, Scale, Series};
+
+/// Most layers in one chart.
+const MOST_LAYERS: usize = 6;
+
+/// The first layers and the last, and some between.
+pub(super) fn shown_layers(layers: usize) -> Vec<usize> {
+    if layers <= MOST_LAYERS {
+        return (1..=layers).collect();
+    }
+    let mut shown: Vec<usize> = (0..).map(|power| 1 << power).take_while(|layer| *layer < layers).collect();
+    shown.push(layers);
+    while shown.len() > MOST_LAYERS {
+        shown.remove(shown.len() / 2);
+    }
+    shown
+}
+
+/// Estimates with their confidence, at positions an eighth of an octave apart.
+pub(super) fn points(curve: &Curve, scale: impl Fn(usize) -> f64) -> Vec<Point> {
+    let point = |(m, estimate): &(usize, super::Estimate)| {
+        let factor = scale(*m);
+        Point { x: *m as f64, y: estimate.mean * factor, deviation: estimate.half.unwrap_or(0.0) * factor.abs() }
+    };
+    curve.thinned().points.iter().map(point).collect()
+}
+
+/// A line a layer.
+fn by_layer(replicates: &Replicates, layers: usize, quantity: Quantity, statistic: Statistic) -> Vec<Series> {
+    let line = |(style, layer): (usize, usize)| {
+        let curve = replicates.curve(layer, quantity, statistic)?;
+        Some(Series { name: format!("layer {layer}"), points: points(&curve, |_| 1.0), style })
+    };
+    shown_layers(layers).into_iter().enumerate().filter_map(line).collect()
+}
+
+/// Variances over positions, both on axes of factors: a line a layer, and what theory says of the first where it does.
+pub(super) fn variances(
+    replicates: &Replicates,
+    layers: usize,
+    quantity: Quantity,
+    title: &str,
+    subtitle: String,
+    theory: Option<Vec<(f64, f64)>>,
+) -> Option<Chart> {
+    let mut series = by_layer(replicates, layers, quantity, Statistic::Variance);
+    if series.is_empty() {
+        return None;
+    }
+    series.extend(theory.map(|points| Series::new("lemma 3", 7, points)));
+    Some(
+        Chart::new(title, subtitle, Data::Lines(series))
+            .axes(Axis::new("position", "").scale(Scale::Log), Axis::new("variance", "").scale(Scale::Log)),
+    )
+}
+
+/// Attention of the last query to the keys before a share of the sequence, a line a layer.
+pub(super) fn cumulative(replicates: &Replicates, layers: usize, subtitle: String) -> Option<Chart> {
+    let line = |(style, layer): (usize, usize)| {
+        let curve = replicates.curve(layer, Quantity::Cumulative, Statistic::Mean)?;
+        let count = curve.points.len() as f64;
+        let point = |(c, estimate): &(usize, super::Estimate)| Point {
+            x: *c as f64 / count,
+            y: estimate.mean,
+            deviation: estimate.half.unwrap_or(0.0),
+        };
+        let points = [Point::new(0.0, 0.0)].into_iter().chain(curve.points.iter().map(point)).collect();
+        Some(Series { name: format!("layer {layer}"), points, style })
+    };
+    let mut series: Vec<Series> = shown_layers(layers).into_iter().enumerate().filter_map(line).collect();
+    if series.is_empty() {
+        return None;
+    }
+    series.push(Series::new("even attention", 7, [(0.0, 0.0), (1.0, 1.0)]));
+    Some(Chart::new("Cumulative attention of the last query", subtitle, Data::Lines(series)).axes(
+        Axis::new("share of the sequence", "%").range(0.0, 1.0),
+        Axis::new("attention before it", "%").range(0.0, 1.0),
+    ))
+}
+
+/// Cosine similarity of neighbouring tokens over positions, a line a layer.
+pub(super) fn neighbours(replicates: &Replicates, layers: usize, subtitle: String) -> Option<Chart> {
+    let series = by_layer(replicates, layers, Quantity::Neighbours, Statistic::Mean);
+    let chart = Chart::new("Cosine similarity of neighbouring tokens", subtitle, Data::Lines(series.clone()));
+    (!series.is_empty())
+        .then(|| chart.axes(Axis::new("position", "").scale(Scale::Log), Axis::new("cosine of m and m + 1", "")))
+}
+
+/// Error of the classifier over the number of layers, a line a setting.
+pub(super) fn errors(settings: &[ByDepth], subtitle: String) -> Option<Chart> {
+    let line = |(style, one): (usize, &ByDepth)| {
+        Series::new(
+            one.label.clone(),
+            style,
+            one.accuracies.iter().map(|(layers, accuracy)| (*layers as f64, accuracy.error)),
+        )
+    };
+    let chance = settings.iter().flat_map(|one| one.accuracies.first()).next()?.1.chance;
+    let series = settings.iter().enumerate().map(line).collect();
+    Some(
+        Chart::new("How well a classifier tells positions", subtitle, Data::Lines(series))
+            .axes(Axis::new("layers", ""), Axis::new("mean absolute error", "tokens").range(0.0, 1.15 * chance))
+            .rule(chance, "always the middle"),
+    )
+}
+
+/// Its error at each position, a line a number of layers (figure 2 of the paper).
+pub(super) fn errors_by_position(accuracies: &[(usize, Accuracy)], subtitle: String) -> Chart {
+    // Averages over neighbours: one position has few sequences.
+    const NEIGHBOURS: usize = 8;
+    let line = |(style, (layers, accuracy)): (usize, &(usize, Accuracy))| {
+        let chunk = |(at, errors): (usize, &[f64])| {
+            let middle = (at * NEIGHBOURS) as f64 + (errors.len() as f64 + 1.0) / 2.0;
+            (middle, errors.iter().sum::<f64>() / errors.len() as f64)
+        };
+        let name = if *layers == 1 { "1 layer".into() } else { format!("{layers} layers") };
+        Series::new(name, style, accuracy.by_position.chunks(NEIGHBOURS).enumerate().map(chunk))
+    };
+    let series = accuracies.iter().enumerate().map(line).collect();
+    Chart::new("Error of the classifier by position", subtitle, Data::Lines(series))
+        .axes(Axis::new("position", ""), Axis::new("mean absolute error", "tokens"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_and_last_layers_are_shown() {
+        assert_eq!(shown_layers(4), [1, 2, 3, 4]);
+        assert_eq!(shown_layers(12), [1, 2, 4, 8, 12]);
+        assert!(shown_layers(96).len() <= MOST_LAYERS && shown_layers(96).ends_with(&[96]));
+    }
+}

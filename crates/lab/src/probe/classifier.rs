@@ -1,0 +1,267 @@
+//! A classifier that guesses a token's position from its vector.
+
+use std::sync::atomic::AtomicBool;
+
+use burn::tensor::{Device, Tensor, TensorData};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rayon::prelude::*;
+use regard_kernels::random::substream;
+use regard_nn::ops;
+use regard_tasks::train::{AdamW, OptimizerConfig};
+use serde::Serialize;
+
+use super::{ProbeError, decoder::host, measure::check, weights::Distribution};
+
+/// Rows at once where nothing is learned.
+const BLOCK: usize = 4096;
+
+/// Two layers with a ReLU between, trained on frozen vectors (arXiv 2305.13571, section 3): `x w_1 + b_1`, then
+/// `max(., 0) w_2 + b_2`, one class a position, by Adam.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Classifier {
+    /// Updates.
+    pub updates: usize,
+    /// Sequences of an update.
+    pub batch: usize,
+    /// Positions drawn of each of them; all where 0.
+    pub positions: usize,
+    /// Learning rate of Adam.
+    pub rate: f64,
+    /// Hidden channels; as many as the vectors have where 0.
+    pub hidden: usize,
+    /// Sequences to learn from.
+    pub sequences: usize,
+    /// Sequences to measure on.
+    pub held: usize,
+    /// Names the draws.
+    pub seed: u64,
+}
+
+/// Frozen vectors.
+#[derive(Clone, Copy, Debug)]
+pub struct Features<'a> {
+    /// Sequences to learn from, `[T,L,d]`.
+    pub train: &'a [f32],
+    /// Sequences to measure on, `[T',L,d]`.
+    pub held: &'a [f32],
+    /// Tokens `L`.
+    pub length: usize,
+    /// Channels `d`.
+    pub width: usize,
+}
+
+/// How well positions are told on sequences that the classifier has not seen.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Accuracy {
+    /// Mean distance of the most probable position from the true one, in tokens.
+    pub error: f64,
+    /// The same of the best guess that looks at nothing, the middle: about `L / 4`.
+    pub chance: f64,
+    /// Share of positions told exactly.
+    pub exact: f64,
+    /// Mean distance at each position.
+    pub by_position: Vec<f64>,
+    /// Cross entropy of the last updates, in nats.
+    pub loss: f64,
+}
+
+/// Accuracies on the states of one decoder.
+#[derive(Clone, Debug)]
+pub(super) struct ByDepth<'a> {
+    /// The decoder.
+    pub label: String,
+    /// How many layers the states went through, and the accuracy there.
+    pub accuracies: &'a [(usize, Accuracy)],
+}
+
+impl Classifier {
+    /// Learns and measures.
+    ///
+    /// # Errors
+    /// An interrupt, numbers that are not finite.
+    ///
+    /// # Panics
+    /// Vectors of another number than length and width say.
+    pub fn probe(&self, features: &Features, stop: &AtomicBool) -> Result<Accuracy, ProbeError> {
+        let Features { train, held, length, width } = *features;
+        assert!(train.len() % (length * width) == 0 && held.len() % (length * width) == 0, "whole sequences");
+        let hidden = if self.hidden == 0 { width } else { self.hidden };
+        let mut network = Network::new([width, hidden, length], self.seed);
+        let config =
+            OptimizerConfig { learning_rate: self.rate, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
+        let mut adam = AdamW::new(config);
+        let mut recent = 0.0;
+        for update in 1..=self.updates {
+            check(stop)?;
+            let (vectors, targets) = self.batch(features, update as u64);
+            let loss = network.update(&mut adam, update, self.rate, vectors, targets);
+            // About the last hundred.
+            recent = if update == 1 { loss } else { recent + 0.02 * (loss - recent) };
+        }
+        if !recent.is_finite() {
+            return Err(ProbeError::Classifier);
+        }
+        let guesses = network.guesses(held);
+        let distance = |(at, guess): (usize, &usize)| (at % length).abs_diff(*guess);
+        let mut by_position = vec![0.0; length];
+        let sequences = (held.len() / (length * width)) as f64;
+        for (at, guess) in guesses.iter().enumerate() {
+            by_position[at % length] += distance((at, guess)) as f64 / sequences;
+        }
+        let exact = guesses.iter().enumerate().filter(|pair| distance(*pair) == 0).count();
+        Ok(Accuracy {
+            error: by_position.iter().sum::<f64>() / length as f64,
+            chance: (0..length).map(|at| at.abs_diff(length / 2)).sum::<usize>() as f64 / length as f64,
+            exact: exact as f64 / guesses.len() as f64,
+            by_position,
+            loss: recent,
+        })
+    }
+
+    /// Vectors and positions of one update.
+    fn batch(&self, features: &Features, update: u64) -> (Vec<f32>, Vec<i32>) {
+        let Features { train, length, width, .. } = *features;
+        let mut stream = ChaCha8Rng::seed_from_u64(substream(self.seed, update));
+        let sequences = train.len() / (length * width);
+        let mut targets = Vec::new();
+        let mut vectors = Vec::new();
+        for _ in 0..self.batch {
+            let sequence = stream.random_range(0..sequences);
+            let positions: Vec<usize> = match self.positions {
+                0 => (0..length).collect(),
+                some => (0..some).map(|_| stream.random_range(0..length)).collect(),
+            };
+            for position in positions {
+                let start = (sequence * length + position) * width;
+                vectors.extend_from_slice(&train[start..start + width]);
+                targets.push(position as i32);
+            }
+        }
+        (vectors, targets)
+    }
+}
+
+/// Weights and biases on the host.
+struct Network {
+    sizes: [usize; 3],
+    parameters: [Vec<f32>; 4],
+}
+
+impl Network {
+    /// Uniform within `1 / sqrt(inputs)`, biases too.
+    fn new(sizes: [usize; 3], seed: u64) -> Self {
+        let [width, hidden, classes] = sizes;
+        let counts = [width * hidden, hidden, hidden * classes, classes];
+        let mut stream = 0;
+        let parameters = counts.map(|count| {
+            let inputs = if stream < 2 { width } else { hidden };
+            stream += 1;
+            Distribution::Uniform.draw(substream(seed ^ START, stream), count, (3.0 * inputs as f64).sqrt().recip())
+        });
+        Self { sizes, parameters }
+    }
+
+    fn tensors(&self, device: &Device) -> (Tensor<2>, Tensor<1>, Tensor<2>, Tensor<1>) {
+        let [width, hidden, classes] = self.sizes;
+        let [w_1, b_1, w_2, b_2] = self.parameters.clone();
+        (
+            Tensor::from_data(TensorData::new(w_1, [width, hidden]), device),
+            Tensor::from_data(TensorData::new(b_1, [hidden]), device),
+            Tensor::from_data(TensorData::new(w_2, [hidden, classes]), device),
+            Tensor::from_data(TensorData::new(b_2, [classes]), device),
+        )
+    }
+
+    /// One step of Adam; the mean cross entropy before it.
+    fn update(&mut self, adam: &mut AdamW, t: usize, rate: f64, vectors: Vec<f32>, targets: Vec<i32>) -> f64 {
+        let device = Device::flex().autodiff();
+        let (w_1, b_1, w_2, b_2) = self.tensors(&device);
+        let (w_1, b_1) = (w_1.require_grad(), b_1.require_grad());
+        let (w_2, b_2) = (w_2.require_grad(), b_2.require_grad());
+        let x = Tensor::<2>::from_data(TensorData::new(vectors, [targets.len(), self.sizes[0]]), &device);
+        let hidden = ops::bias_relu(ops::linear(x, w_1.clone(), None), b_1.clone());
+        let logits = ops::linear(hidden, w_2.clone(), Some(b_2.clone()));
+        let loss = ops::cross_entropy(logits, targets, 0.0);
+        let mut grads = loss.backward();
+        let value = f64::from(host(loss)[0]);
+        let gradients = [
+            w_1.grad_remove(&mut grads).map(host),
+            b_1.grad_remove(&mut grads).map(host),
+            w_2.grad_remove(&mut grads).map(host),
+            b_2.grad_remove(&mut grads).map(host),
+        ];
+        for ((name, parameter), gradient) in NAMES.into_iter().zip(&mut self.parameters).zip(gradients) {
+            adam.update(name, t, rate, 1.0, parameter, &gradient.expect("all parameters are tracked"));
+        }
+        value
+    }
+
+    /// The most probable position of every vector.
+    fn guesses(&self, vectors: &[f32]) -> Vec<usize> {
+        let [width, _, classes] = self.sizes;
+        let device = Device::flex();
+        let (w_1, b_1, w_2, b_2) = self.tensors(&device);
+        let block = |vectors: &[f32]| {
+            let x = Tensor::<2>::from_data(TensorData::new(vectors.to_vec(), [vectors.len() / width, width]), &device);
+            let hidden = ops::bias_relu(ops::linear(x, w_1.clone(), None), b_1.clone());
+            let logits = host(ops::linear(hidden, w_2.clone(), Some(b_2.clone())));
+            let best = |row: &[f32]| {
+                let ahead = |a: usize, b: usize| if row[b] > row[a] { b } else { a };
+                (0..classes).reduce(ahead).unwrap_or(0)
+            };
+            logits.par_chunks(classes).map(best).collect::<Vec<_>>()
+        };
+        vectors.chunks(BLOCK * width).flat_map(block).collect()
+    }
+}
+
+/// Keeps first weights apart from batches ("start" in ASCII).
+const START: u64 = 0x0073_7461_7274;
+/// Names for the optimizer.
+const NAMES: [&str; 4] = ["w_1", "b_1", "w_2", "b_2"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LENGTH: usize = 32;
+    const WIDTH: usize = 16;
+
+    fn classifier() -> Classifier {
+        Classifier { updates: 400, batch: 16, positions: 0, rate: 1e-3, hidden: 0, sequences: 64, held: 16, seed: 3 }
+    }
+
+    fn accuracy(vectors: &[f32]) -> Accuracy {
+        let (train, held) = vectors.split_at(64 * LENGTH * WIDTH);
+        let features = Features { train, held, length: LENGTH, width: WIDTH };
+        classifier().probe(&features, &AtomicBool::new(false)).unwrap()
+    }
+
+    #[test]
+    fn it_learns_a_planted_signal_and_no_noise() {
+        let noise = Distribution::Normal.draw(1, 80 * LENGTH * WIDTH, 1.0);
+        let found = accuracy(&noise);
+        assert_eq!(found.chance, LENGTH as f64 / 4.0);
+        assert!(found.error > 0.9 * found.chance, "{} of {}", found.error, found.chance);
+        // The first four channels grow or fall with the position.
+        let mut planted = noise;
+        for (at, row) in planted.chunks_exact_mut(WIDTH).enumerate() {
+            let position = (at % LENGTH) as f32 / LENGTH as f32 - 0.5;
+            row[..4].iter_mut().enumerate().for_each(|(c, x)| *x += if c % 2 == 0 { 12.0 } else { -12.0 } * position);
+        }
+        let found = accuracy(&planted);
+        assert!(found.error < 0.35 * found.chance, "{} of {}", found.error, found.chance);
+        assert!((found.by_position.iter().sum::<f64>() / LENGTH as f64 - found.error).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_variance_of_a_vector_is_a_signal() {
+        let mut vectors = Distribution::Normal.draw(2, 80 * LENGTH * WIDTH, 1.0);
+        for (at, row) in vectors.chunks_exact_mut(WIDTH).enumerate() {
+            row.iter_mut().for_each(|x| *x /= ((at % LENGTH + 1) as f32).sqrt());
+        }
+        let found = accuracy(&vectors);
+        assert!(found.error < 0.7 * found.chance, "{} of {}", found.error, found.chance);
+    }
+}

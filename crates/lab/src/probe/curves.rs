@@ -1,0 +1,103 @@
+//! Curves over positions from several independent measurements, with their confidence.
+
+use serde::Serialize;
+
+use super::{
+    lemma::{slope, spaced_positions},
+    moments::{Estimate, Moments},
+    tally::{Quantity, Tally},
+};
+
+/// Measurements of the same thing that are independent of each other: decoders, or sequences of a trained model.
+#[derive(Clone, Debug, Default)]
+pub struct Replicates(pub Vec<Tally>);
+
+/// What is taken of the numbers at one position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Statistic {
+    /// Their mean.
+    Mean,
+    /// Their variance.
+    Variance,
+}
+
+/// A statistic at some positions.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Curve {
+    /// Layer, from 1.
+    pub layer: usize,
+    /// What was measured.
+    pub quantity: Quantity,
+    /// Which statistic.
+    pub statistic: Statistic,
+    /// Position, from 1, and the estimate there.
+    pub points: Vec<(usize, Estimate)>,
+}
+
+impl Replicates {
+    /// The statistic at every position, from 1; none where nothing was measured.
+    pub fn curve(&self, layer: usize, quantity: Quantity, statistic: Statistic) -> Option<Curve> {
+        let curves = self.curves(layer, quantity)?;
+        let at = |m: usize| {
+            let values: Vec<f64> = curves.iter().map(|curve| statistic.of(&curve[m])).collect();
+            (m + 1, Estimate::of(&values))
+        };
+        Some(Curve { layer, quantity, statistic, points: (0..curves[0].len()).map(at).collect() })
+    }
+
+    /// Slope of the logarithm of the variance over that of the position, at positions that are as far apart in octaves.
+    pub fn log_slope(&self, layer: usize, quantity: Quantity) -> Option<Estimate> {
+        let curves = self.curves(layer, quantity)?;
+        let one = |curve: &[Moments]| {
+            let at = |m: usize| ((m as f64).ln(), curve[m - 1].variance().ln());
+            slope(&spaced_positions(curve.len()).into_iter().map(at).collect::<Vec<_>>())
+        };
+        Some(Estimate::of(&curves.into_iter().map(one).collect::<Vec<_>>()))
+    }
+
+    /// The variance over all positions together.
+    pub fn overall(&self, layer: usize, quantity: Quantity) -> Option<Estimate> {
+        let one = |curve: &[Moments]| curve.iter().copied().fold(Moments::default(), Moments::and).variance();
+        Some(Estimate::of(&self.curves(layer, quantity)?.into_iter().map(one).collect::<Vec<_>>()))
+    }
+
+    /// The mean over positions of the variance times what `factor` gives for the position.
+    pub fn scaled(&self, layer: usize, quantity: Quantity, factor: impl Fn(usize) -> f64) -> Option<Estimate> {
+        let one = |curve: &[Moments]| {
+            let positions = spaced_positions(curve.len());
+            let count = positions.len() as f64;
+            positions.into_iter().map(|m| curve[m - 1].variance() * factor(m) / count).sum()
+        };
+        Some(Estimate::of(&self.curves(layer, quantity)?.into_iter().map(one).collect::<Vec<f64>>()))
+    }
+
+    fn curves(&self, layer: usize, quantity: Quantity) -> Option<Vec<&[Moments]>> {
+        let curves: Option<Vec<_>> = self.0.iter().map(|tally| tally.curve(layer, quantity)).collect();
+        curves.filter(|curves| curves.first().is_some_and(|curve| !curve.is_empty()))
+    }
+}
+
+impl Statistic {
+    fn of(self, moments: &Moments) -> f64 {
+        match self {
+            Self::Mean => moments.mean,
+            Self::Variance => moments.variance(),
+        }
+    }
+}
+
+impl Curve {
+    /// The same at positions that are an eighth of an octave apart.
+    #[must_use]
+    pub fn thinned(&self) -> Self {
+        let points = spaced_positions(self.points.len()).into_iter().map(|m| self.points[m - 1]).collect();
+        Self { points, ..self.clone() }
+    }
+
+    /// Share of the positions whose interval holds what `theory` says.
+    pub fn share_held(&self, theory: impl Fn(usize) -> f64) -> f64 {
+        let held = self.points.iter().filter(|(m, estimate)| estimate.holds(theory(*m))).count();
+        held as f64 / self.points.len() as f64
+    }
+}

@@ -1,0 +1,67 @@
+//! Where a decoder without positional embeddings gets positions from (arXiv 2305.13571): the variance of what causal
+//! attention gives falls with the number of tokens that it averages.
+//!
+//! Decoders that were never trained are measured against the lemmas; trained ones by layer; and a classifier shows how much
+//! of the position can be read off a token's vector.
+
+mod channels;
+mod charts;
+mod classifier;
+mod curves;
+mod decoder;
+mod lemma;
+mod measure;
+mod model_report;
+mod moments;
+mod report;
+mod tables;
+mod tally;
+#[cfg(test)]
+mod tests;
+mod trained;
+mod twin;
+mod weights;
+
+use regard_tasks::data::DataError;
+
+pub use channels::{ChannelCheck, channels};
+pub use classifier::{Accuracy, Classifier, Features};
+pub use curves::{Curve, Replicates, Statistic};
+pub use decoder::{Decoder, Layer};
+pub use lemma::{Constant, Lemmas, slope, spaced_positions};
+pub use measure::{Measured, Plan, Setting, measure, steps};
+pub use model_report::ModelProbe;
+pub use moments::{Estimate, Moments, student};
+pub use report::Probe;
+pub use tally::{Axes, Quantity, Tally};
+pub use trained::{MeasuredModel, ModelPlan, measure_model};
+pub use twin::twin;
+pub use weights::Distribution;
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// Options that do not fit each other or the sizes.
+    #[error(transparent)]
+    Options(#[from] regard_kernels::Error),
+    /// Data that cannot be cut into batches.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// A model that cannot be probed.
+    #[error("{0}")]
+    Model(String),
+    /// A decoder whose numbers leave single precision.
+    #[error(
+        "a decoder of deviation {deviation} gives numbers that are not finite, expected finite ones; lower --deviation"
+    )]
+    Numeric {
+        /// The deviation of its weights.
+        deviation: f64,
+    },
+    /// A classifier whose loss left all bounds.
+    #[error("the loss of the classifier of positions is not finite, expected a number; lower --rate")]
+    Classifier,
+    /// The stop flag was raised.
+    #[error("interrupted")]
+    Interrupted,
+}

@@ -1,0 +1,247 @@
+//! A decoder that was trained, measured on its data.
+
+use std::sync::{Arc, atomic::AtomicBool};
+
+use regard_kernels::mechanism::Position;
+use regard_nn::{
+    blocks::{Activation, ActivationLog, Context, Part},
+    models::{LanguageModel, TokenBatch},
+};
+use regard_tasks::{
+    data::{CopySplit, LanguageBatch, TaskData},
+    train::Model,
+};
+
+use super::{
+    ProbeError,
+    classifier::{Accuracy, Classifier, Features},
+    curves::Replicates,
+    decoder::host,
+    measure::check,
+    moments::Moments,
+    tally::{Axes, Quantity, Tally, normalise},
+};
+
+/// Sequences at once.
+const BATCH: usize = 8;
+
+/// What is measured of a model.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelPlan<'a> {
+    /// Groups of sequences of the test split; each gives an independent estimate.
+    pub groups: usize,
+    /// Sequences of a group.
+    pub sequences: usize,
+    /// The classifier of positions, which learns on sequences of the training split; none where it makes no update.
+    pub classifier: &'a Classifier,
+}
+
+/// What was measured.
+#[derive(Clone, Debug)]
+pub struct MeasuredModel {
+    /// Blocks.
+    pub layers: usize,
+    /// Tokens of a sequence.
+    pub length: usize,
+    /// One tally a group.
+    pub replicates: Replicates,
+    /// How well positions can be told from the block's outputs; 0 for what enters the first block.
+    pub accuracies: Vec<(usize, Accuracy)>,
+}
+
+/// Measures a causal model of one stack of blocks.
+///
+/// # Errors
+/// Another model, data with fewer sequences, an interrupt.
+pub fn measure_model(
+    model: &Model,
+    data: &TaskData,
+    plan: &ModelPlan,
+    stop: &AtomicBool,
+) -> Result<MeasuredModel, ProbeError> {
+    let Model::Language(model) = model else {
+        let seen = match model {
+            Model::Classifier(_) => "a classifier",
+            Model::Translator(_) => "a translator",
+            _ => "a masked model",
+        };
+        return Err(ProbeError::Model(format!(
+            "the run holds {seen}, expected a decoder: one of the tasks char-lm and copy"
+        )));
+    };
+    let (length, held) = held_out(data, plan.groups * plan.sequences)?;
+    let mut tallies = Vec::new();
+    for group in held.chunks(plan.sequences) {
+        check(stop)?;
+        tallies.push(tally(model, group, length));
+    }
+    let accuracies = match plan.classifier.updates {
+        0 => Vec::new(),
+        _ => classify(model, data, (length, &held), plan.classifier, stop)?,
+    };
+    Ok(MeasuredModel { layers: model.sizes().layers, length, replicates: Replicates(tallies), accuracies })
+}
+
+/// Moments of a group of sequences.
+fn tally(model: &LanguageModel, sequences: &[Vec<i32>], length: usize) -> Tally {
+    let mut tally = Tally::default();
+    // Attention's output by layer, all sequences of the group.
+    let mut outputs: Vec<Vec<f32>> = vec![Vec::new(); model.sizes().layers];
+    for batch in sequences.chunks(BATCH) {
+        let tokens = joined(batch, length);
+        let axes = Axes { batch: batch.len(), tokens: length };
+        let records = activations(model, &tokens);
+        for record in &records {
+            let quantity = match record.part {
+                Part::Heads => Quantity::Heads,
+                Part::Attention => Quantity::Attention,
+                Part::FeedForward => Quantity::Normalised,
+                Part::Output => Quantity::Output,
+                Part::Input | Part::States => continue,
+            };
+            tally.add(record.layer, quantity, &record.values, axes);
+            match quantity {
+                Quantity::Output => tally.add_neighbours(record.layer, &record.values, axes),
+                Quantity::Attention => {
+                    outputs[record.layer - 1].extend_from_slice(&record.values);
+                    let input = records.iter().find(|own| own.layer == record.layer && own.part == Part::Input);
+                    let input = input.map_or(&[][..], |input| &input.values);
+                    let sum: Vec<f32> = input.iter().zip(&record.values).map(|(x, out)| x + out).collect();
+                    tally.add(record.layer, Quantity::Residual, &sum, axes);
+                }
+                _ => {}
+            }
+        }
+        add_scores(model, &tokens, axes, &mut tally);
+    }
+    for (layer, outputs) in outputs.iter().enumerate() {
+        tally.add_moments(layer + 1, Quantity::OverSequences, over_sequences(outputs, sequences.len(), length));
+    }
+    tally
+}
+
+/// Logits and cumulative attention, of softmax attention whose scores are products and nothing else.
+fn add_scores(model: &LanguageModel, tokens: &TokenBatch, axes: Axes, tally: &mut Tally) {
+    let options = model.attention();
+    if options.position == Position::Alibi || options.window.is_some() {
+        return;
+    }
+    for (at, [q, k, v]) in model.projections(tokens).into_iter().flatten().enumerate() {
+        let sizes = [q.dims()[2], k.dims()[2], q.dims()[3]];
+        let [q, k, v] = [q, k, v].map(host);
+        for (quantity, values) in [(Quantity::Query, &q), (Quantity::Key, &k), (Quantity::Value, &v)] {
+            tally.add(at + 1, quantity, values, axes);
+        }
+        tally.add_logits(at + 1, (&q, &k), axes, sizes, true);
+        tally.add_moments(at + 1, Quantity::Cumulative, cumulative(&q, &k, axes, sizes));
+    }
+}
+
+/// Attention of the last query to the keys before each of `D` thresholds, over heads and sequences.
+fn cumulative(q: &[f32], k: &[f32], axes: Axes, [heads, key_heads, width]: [usize; 3]) -> Vec<Moments> {
+    let Axes { batch, tokens } = axes;
+    let mut moments = vec![Moments::default(); width];
+    for (b, h) in (0..batch).flat_map(|b| (0..heads).map(move |h| (b, h))) {
+        let query = &q[(((b + 1) * tokens - 1) * heads + h) * width..][..width];
+        let score = |j: usize| {
+            let key = &k[((b * tokens + j) * key_heads + h * key_heads / heads) * width..][..width];
+            query.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>() / (width as f64).sqrt()
+        };
+        let scores: Vec<f64> = (0..tokens).map(score).collect();
+        let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
+        let all: f64 = weights.iter().sum();
+        for (c, own) in moments.iter_mut().enumerate() {
+            let before: f64 = weights[..((c + 1) * tokens).div_ceil(width).min(tokens)].iter().sum();
+            *own = own.and(Moments::of(&[before / all]));
+        }
+    }
+    moments
+}
+
+/// Variance over sequences of every channel of `values [T,N,d]`, averaged over channels: the constant part of a channel,
+/// which a trained layer has, does not count. As moments whose variance it is.
+fn over_sequences(values: &[f32], sequences: usize, length: usize) -> Vec<Moments> {
+    let width = values.len() / (sequences * length);
+    let at = |position: usize| {
+        let channel = |c: usize| {
+            let own: Vec<f32> = (0..sequences).map(|t| values[(t * length + position) * width + c]).collect();
+            // Of a sample: with few sequences the mean takes a part of the variance.
+            Moments::of(&own).squares / (sequences as f64 - 1.0)
+        };
+        let variance = Moments::of(&(0..width).map(channel).collect::<Vec<_>>()).mean;
+        Moments::from_means(width as f64, 0.0, variance)
+    };
+    (0..length).map(at).collect()
+}
+
+/// The classifier on what enters the first block and on the output of each, normalised.
+fn classify(
+    model: &LanguageModel,
+    data: &TaskData,
+    (length, held): (usize, &[Vec<i32>]),
+    classifier: &Classifier,
+    stop: &AtomicBool,
+) -> Result<Vec<(usize, Accuracy)>, ProbeError> {
+    let train = training(data, classifier.sequences, classifier.seed);
+    let held = &held[..classifier.held.min(held.len())];
+    let width = model.sizes().width;
+    let mut accuracies = Vec::new();
+    for layer in 0..=model.sizes().layers {
+        // Again for every layer: the states of all of them together may not fit.
+        let states = |sequences: &[Vec<i32>]| -> Result<Vec<f32>, ProbeError> {
+            let mut all = Vec::with_capacity(sequences.len() * length * width);
+            for batch in sequences.chunks(BATCH) {
+                check(stop)?;
+                let part = if layer == 0 { Part::Input } else { Part::Output };
+                let wanted = |record: &Activation| record.layer == layer.max(1) && record.part == part;
+                let records = activations(model, &joined(batch, length));
+                all.extend(records.into_iter().find(wanted).map(|record| record.values).unwrap_or_default());
+            }
+            normalise(&mut all, width);
+            Ok(all)
+        };
+        let (train, held) = (states(&train)?, states(held)?);
+        let features = Features { train: &train, held: &held, length, width };
+        accuracies.push((layer, classifier.probe(&features, stop)?));
+    }
+    Ok(accuracies)
+}
+
+fn activations(model: &LanguageModel, tokens: &TokenBatch) -> Vec<Activation> {
+    let log = Arc::new(ActivationLog::new());
+    model.forward(tokens, &Context::evaluation().with_activation_log(log.clone()));
+    log.take()
+}
+
+fn joined(sequences: &[Vec<i32>], length: usize) -> TokenBatch {
+    TokenBatch { ids: sequences.concat().into(), batch: sequences.len(), length, padding: None }
+}
+
+/// The length of whole sequences of the test split, and `most` of them, spread over all.
+fn held_out(data: &TaskData, most: usize) -> Result<(usize, Vec<Vec<i32>>), ProbeError> {
+    let all: Vec<LanguageBatch> = match data {
+        TaskData::Language(data) => data.evaluation_batches(1).collect(),
+        TaskData::Copy(data) => data.evaluation_batches(CopySplit::Test, 1).collect(),
+        _ => Vec::new(),
+    };
+    let length = all.iter().map(|batch| batch.length).max().unwrap_or(0);
+    let whole: Vec<Vec<i32>> =
+        all.into_iter().filter(|batch| batch.length == length).map(|batch| batch.inputs).collect();
+    if whole.len() < most || length < 2 {
+        let seen = format!("the test split has {} sequences of {length} tokens", whole.len());
+        return Err(ProbeError::Model(format!("{seen}, expected {most} of at least 2; lower --sequences")));
+    }
+    let chosen = (0..most).map(|part| whole[(2 * part + 1) * whole.len() / (2 * most)].clone());
+    Ok((length, chosen.collect()))
+}
+
+/// Sequences of the training split.
+fn training(data: &TaskData, count: usize, seed: u64) -> Vec<Vec<i32>> {
+    let batch = match data {
+        TaskData::Language(data) => data.train_batch(seed, 0, count),
+        TaskData::Copy(data) => data.train_batch(seed, 0, count),
+        _ => return Vec::new(),
+    };
+    batch.inputs.chunks(batch.length).map(<[i32]>::to_vec).collect()
+}
