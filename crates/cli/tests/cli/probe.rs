@@ -9,22 +9,8 @@ const USAGE: i32 = 2;
 const DATA: i32 = 3;
 const BUDGET: i32 = 5;
 
-const SMALL: [&str; 14] = [
-    "probe",
-    "--quiet",
-    "--width",
-    "32",
-    "--heads",
-    "2",
-    "--length",
-    "64",
-    "--layers",
-    "2",
-    "--decoders",
-    "4",
-    "--updates",
-    "0",
-];
+const SMALL: [&str; 12] =
+    ["probe", "--quiet", "--width", "32", "--heads", "2", "--length", "64", "--layers", "2", "--decoders", "4"];
 
 fn curve<'a>(setting: &'a Value, layer: u64, quantity: &str, statistic: &str) -> &'a Value {
     let curves = setting["curves"].as_array().unwrap();
@@ -36,7 +22,7 @@ fn curve<'a>(setting: &'a Value, layer: u64, quantity: &str, statistic: &str) ->
 #[test]
 fn causal_attention_shows_positions_and_both_ways_does_not() {
     let mut command = regard(SMALL);
-    command.args(["--json", "--deviation", "0.02", "--bidirectional", "--uniform", "--threads", "2"]);
+    command.args(["--json", "--deviation", "0.02", "--bidirectional", "--uniform", "--updates", "0"]);
     let json = Ended::of(&mut command).json();
     let settings = json["settings"].as_array().unwrap();
     let labels: Vec<&str> = settings.iter().map(|setting| setting["label"].as_str().unwrap()).collect();

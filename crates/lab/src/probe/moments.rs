@@ -93,7 +93,8 @@ impl Estimate {
     }
 }
 
-/// The 0.975 quantile of Student's t: exact to four digits for few degrees of freedom, Hill's expansion (1970) beyond.
+/// The 0.975 quantile of Student's t: to four digits for few degrees of freedom, by its expansion in their inverse (Fisher and
+/// Cornish 1960) beyond.
 pub fn student(degrees: usize) -> f64 {
     const FEW: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
     const Z: f64 = 1.959_964;
@@ -101,7 +102,9 @@ pub fn student(degrees: usize) -> f64 {
         return *value;
     }
     let n = degrees.max(1) as f64;
-    Z + (Z.powi(3) + Z) / (4.0 * n) + (5.0 * Z.powi(5) + 16.0 * Z.powi(3) + 3.0 * Z) / (96.0 * n * n)
+    let second = (5.0 * Z.powi(5) + 16.0 * Z.powi(3) + 3.0 * Z) / (96.0 * n * n);
+    let third = (3.0 * Z.powi(7) + 19.0 * Z.powi(5) + 17.0 * Z.powi(3) - 15.0 * Z) / (384.0 * n.powi(3));
+    Z + (Z.powi(3) + Z) / (4.0 * n) + second + third
 }
 
 #[cfg(test)]
