@@ -106,7 +106,7 @@ pub(super) fn errors(settings: &[ByDepth], subtitle: String) -> Option<Chart> {
     let series = settings.iter().enumerate().map(line).collect();
     Some(
         Chart::new("How well a classifier tells positions", subtitle, Data::Lines(series))
-            .axes(Axis::new("layers", ""), Axis::new("mean absolute error", "tokens").range(0.0, 1.15 * chance))
+            .axes(Axis::new("layers", ""), Axis::new("mean absolute error", "tokens"))
             .rule(chance, "always the middle"),
     )
 }

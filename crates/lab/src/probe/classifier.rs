@@ -58,6 +58,8 @@ pub struct Accuracy {
     pub error: f64,
     /// The same of the best guess that looks at nothing, the middle: about `L / 4`.
     pub chance: f64,
+    /// Mean distance of the median of the distribution, the guess that errs least by what the classifier knows.
+    pub median_error: f64,
     /// Share of positions told exactly.
     pub exact: f64,
     /// Mean distance at each position.
@@ -103,7 +105,9 @@ impl Classifier {
             return Err(ProbeError::Classifier);
         }
         let guesses = network.guesses(held);
-        let distance = |(at, guess): (usize, &usize)| (at % length).abs_diff(*guess);
+        let distance = |(at, guess): (usize, &Guess)| (at % length).abs_diff(guess.most_probable);
+        let from_median = |(at, guess): (usize, &Guess)| (at % length).abs_diff(guess.median);
+        let median: usize = guesses.iter().enumerate().map(from_median).sum();
         let mut by_position = vec![0.0; length];
         let sequences = (held.len() / (length * width)) as f64;
         for (at, guess) in guesses.iter().enumerate() {
@@ -113,6 +117,7 @@ impl Classifier {
         Ok(Accuracy {
             error: by_position.iter().sum::<f64>() / length as f64,
             chance: (0..length).map(|at| at.abs_diff(length / 2)).sum::<usize>() as f64 / length as f64,
+            median_error: median as f64 / guesses.len() as f64,
             exact: exact as f64 / guesses.len() as f64,
             by_position,
             loss: recent,
@@ -197,8 +202,8 @@ impl Network {
         value
     }
 
-    /// The most probable position of every vector.
-    fn guesses(&self, vectors: &[f32]) -> Vec<usize> {
+    /// Guesses for every vector.
+    fn guesses(&self, vectors: &[f32]) -> Vec<Guess> {
         let [width, _, classes] = self.sizes;
         let device = Device::flex();
         let (w_1, b_1, w_2, b_2) = self.tensors(&device);
@@ -206,13 +211,33 @@ impl Network {
             let x = Tensor::<2>::from_data(TensorData::new(vectors.to_vec(), [vectors.len() / width, width]), &device);
             let hidden = ops::bias_relu(ops::linear(x, w_1.clone(), None), b_1.clone());
             let logits = host(ops::linear(hidden, w_2.clone(), Some(b_2.clone())));
-            let best = |row: &[f32]| {
-                let ahead = |a: usize, b: usize| if row[b] > row[a] { b } else { a };
-                (0..classes).reduce(ahead).unwrap_or(0)
-            };
-            logits.par_chunks(classes).map(best).collect::<Vec<_>>()
+            logits.par_chunks(classes).map(Guess::of).collect::<Vec<_>>()
         };
         vectors.chunks(BLOCK * width).flat_map(block).collect()
+    }
+}
+
+/// Positions that the classifier's distribution for one vector singles out.
+#[derive(Clone, Copy, Debug)]
+struct Guess {
+    most_probable: usize,
+    median: usize,
+}
+
+impl Guess {
+    /// Of logits, one a position.
+    fn of(logits: &[f32]) -> Self {
+        let ahead = |a: usize, b: usize| if logits[b] > logits[a] { b } else { a };
+        let most_probable = (0..logits.len()).reduce(ahead).unwrap_or(0);
+        let most = f64::from(logits[most_probable]);
+        let weights: Vec<f64> = logits.iter().map(|logit| (f64::from(*logit) - most).exp()).collect();
+        let half = weights.iter().sum::<f64>() / 2.0;
+        let mut before = 0.0;
+        let reached = |weight: &f64| {
+            before += weight;
+            before >= half
+        };
+        Self { most_probable, median: weights.iter().position(reached).unwrap_or(most_probable) }
     }
 }
 
@@ -252,6 +277,7 @@ mod tests {
         }
         let found = accuracy(classifier(), &planted);
         assert!(found.error < 0.35 * found.chance, "{} of {}", found.error, found.chance);
+        assert!(found.median_error < 0.3 * found.chance, "{} of {}", found.median_error, found.chance);
         assert!((found.by_position.iter().sum::<f64>() / LENGTH as f64 - found.error).abs() < 1e-9);
     }
 

@@ -110,7 +110,9 @@ pub fn measure(plan: &Plan, progress: &dyn Fn(&str), stop: &AtomicBool) -> Resul
             false => tally(decoder, plan.sequences, &|| progress(&setting.label), stop),
         });
         let replicates = Replicates(tallies.collect::<Result<_, ProbeError>>()?);
-        let channels = match setting.has_lemmas() && plan.channel_sequences > 1 {
+        // Both ways all positions are alike.
+        let checked = setting.has_lemmas() && setting.decoder.attention.causal && plan.channel_sequences > 1;
+        let channels = match checked {
             true => channels(&drawn, plan.channel_sequences)?,
             false => Vec::new(),
         };
