@@ -119,7 +119,7 @@ impl ModelProbe {
     /// The page.
     pub fn report(&self) -> Report {
         let MeasuredModel { layers, replicates, accuracies, .. } = &self.measured;
-        let subtitle = || format!("{}; {}, band: 95 % interval", self.source, self.setting);
+        let subtitle = || format!("{}; band: 95 % interval", self.source);
         let variance = |quantity, title| variances(replicates, *layers, quantity, title, subtitle(), None);
         let charts = [
             ("variance", variance(Quantity::Attention, "Variance of what attention adds, o_m")),

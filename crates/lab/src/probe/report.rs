@@ -97,7 +97,7 @@ impl Probe {
         let series: Vec<Series> = lines.filter_map(line).collect();
         let chart = Chart::new(
             "Variance of o_m as a multiple of lemma 3's",
-            format!("{}; first layer, band: 95 % interval", self.setting),
+            format!("{}; first layer, band: 95 % interval", self.sizes()),
             Data::Lines(series.clone()),
         );
         (!series.is_empty()).then(|| {
@@ -120,7 +120,7 @@ impl Probe {
         };
         Chart::new(
             "Variance of o_m as a multiple of that of the first position",
-            format!("{}; first layer", self.setting),
+            format!("{}; first layer, band: 95 % interval", self.sizes()),
             Data::Lines(lines.filter_map(line).collect()),
         )
         .axes(Axis::new("position", "").scale(Scale::Log), Axis::new("variance / first", "").scale(Scale::Log))
@@ -167,7 +167,7 @@ impl Probe {
     fn one(&self, number: usize, one: &Measured) -> Section {
         let decoder = &one.setting.decoder;
         let (replicates, layers) = (&one.replicates, decoder.layers);
-        let subtitle = || format!("{}; {}, band: 95 % interval", one.setting.label, self.setting);
+        let subtitle = || format!("{}; {}; band: 95 % interval", one.setting.label, self.sizes());
         let lemmas = one.setting.lemmas();
         let theory = one
             .setting
@@ -192,10 +192,14 @@ impl Probe {
     fn classifier_setting(&self) -> String {
         let Some(own) = self.classifier else { return String::new() };
         let positions = if own.positions == 0 { "all".into() } else { own.positions.to_string() };
-        format!(
-            "{} updates of {} sequences, {positions} positions each, of {}; measured on {}",
-            own.updates, own.batch, own.sequences, own.held
-        )
+        format!("{} updates of {} x {positions} positions, {} sequences", own.updates, own.batch, own.sequences)
+    }
+
+    /// The setting, short enough for a chart.
+    fn sizes(&self) -> String {
+        let Some(first) = self.measured.first() else { return String::new() };
+        let decoder = &first.setting.decoder;
+        format!("width {}, {} layers, {} decoders", decoder.width, decoder.layers, first.replicates.0.len())
     }
 
     /// The answer in a few sentences.
