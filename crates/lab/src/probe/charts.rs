@@ -27,7 +27,7 @@ pub(super) fn shown_layers(layers: usize) -> Vec<usize> {
 pub(super) fn points(curve: &Curve, scale: impl Fn(usize) -> f64) -> Vec<Point> {
     let point = |(m, estimate): &(usize, super::Estimate)| {
         let factor = scale(*m);
-        Point { x: *m as f64, y: estimate.mean * factor, deviation: estimate.half.unwrap_or(0.0) * factor.abs() }
+        Point::deviating(*m as f64, estimate.mean * factor, estimate.half.unwrap_or(0.0) * factor.abs())
     };
     curve.thinned().points.iter().map(point).collect()
 }
@@ -66,10 +66,8 @@ pub(super) fn cumulative(replicates: &Replicates, layers: usize, subtitle: Strin
     let line = |(style, layer): (usize, usize)| {
         let curve = replicates.curve(layer, Quantity::Cumulative, Statistic::Mean)?;
         let count = curve.points.len() as f64;
-        let point = |(c, estimate): &(usize, super::Estimate)| Point {
-            x: *c as f64 / count,
-            y: estimate.mean,
-            deviation: estimate.half.unwrap_or(0.0),
+        let point = |(c, estimate): &(usize, super::Estimate)| {
+            Point::deviating(*c as f64 / count, estimate.mean, estimate.half.unwrap_or(0.0))
         };
         let points = [Point::new(0.0, 0.0)].into_iter().chain(curve.points.iter().map(point)).collect();
         Some(Series { name: format!("layer {layer}"), points, style })
