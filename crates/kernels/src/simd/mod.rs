@@ -48,6 +48,22 @@ pub fn sum(len: usize, f: impl Fn(usize) -> f32) -> f32 {
     tree(lanes)
 }
 
+/// `sum_i x_i`, in the order of [`dot`].
+#[inline(always)]
+pub fn total(x: &[f32]) -> f32 {
+    let (blocks, rest) = x.as_chunks::<LANES>();
+    let mut lanes = [0.0f32; LANES];
+    for block in blocks {
+        for (total, &x) in lanes.iter_mut().zip(block) {
+            *total += x;
+        }
+    }
+    for (total, &x) in lanes.iter_mut().zip(rest) {
+        *total += x;
+    }
+    tree(lanes)
+}
+
 /// `sum_i a_i b_i`. Whole blocks of lanes keep the running sums in one register: five times as fast at the widths of
 /// heads as a loop over indices.
 #[inline(always)]

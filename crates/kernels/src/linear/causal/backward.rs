@@ -264,9 +264,15 @@ fn backward_chunk(
         simd::vectorize(
             #[inline(always)]
             || {
-                triangle.mask(scratch.grad_weights, |t, seen| {
-                    seen.iter_mut().for_each(|x| *x += grad_denominators[t]);
-                });
+                triangle.mask(
+                    scratch.grad_weights,
+                    #[inline(always)]
+                    |t, seen| {
+                        for x in seen {
+                            *x += grad_denominators[t];
+                        }
+                    },
+                );
             },
         );
         if gradients.wants_queries() {

@@ -128,10 +128,14 @@ fn forward_span(
                 simd::vectorize(
                     #[inline(always)]
                     || {
-                        triangle.mask(tile, |t, seen| {
-                            let near = simd::sum(seen.len(), |j| seen[j]);
-                            denominators[t] = simd::dot(&features[t * width..(t + 1) * width], z) + near;
-                        });
+                        triangle.mask(
+                            tile,
+                            #[inline(always)]
+                            |t, seen| {
+                                let far = simd::dot(&features[t * width..(t + 1) * width], z);
+                                denominators[t] = far + simd::total(seen);
+                            },
+                        );
                     },
                 );
                 triangle.times(tile, values, value_width, numerators);

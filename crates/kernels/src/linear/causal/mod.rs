@@ -122,7 +122,8 @@ impl Triangle {
         }
     }
 
-    /// Clears what the queries do not see, and has `row(t, seen)` treat what they do.
+    /// Clears what the queries do not see, and has `row(t, seen)` treat what they do: inlined, or it would leave the vectors of
+    /// the loop that it is called from.
     #[inline(always)]
     fn mask(self, tile: &mut [f32], mut row: impl FnMut(usize, &mut [f32])) {
         for (rows, end) in self.strips() {

@@ -11,7 +11,7 @@ use super::{
     Band, Grads, RowScales,
     forward::{Parts, Tile},
     given::Output,
-    span::Span,
+    span::{Span, add},
 };
 use crate::{
     gemm::{Matrix, Write, product},
@@ -281,7 +281,7 @@ impl Band<'_> {
             if m > 0 && near_keys == 0 {
                 given.fill(0.0);
                 for state in grads.outside.chunks_exact(len).take(self.tiles(span).len()) {
-                    simd::add_scaled(given, 1.0, state);
+                    add(given, state);
                 }
             } else if m > 0 {
                 self.pass_on(span, (&near, &turned), received, states, &mut grads);
@@ -303,12 +303,12 @@ impl Band<'_> {
                 let (k, v) = unsafe { (grad_k.row(&key_rows, j), grad_v.row(&value_rows, j)) };
                 let (near_k, near_v) = (&grads.k[t * width..(t + 1) * width], &grads.v[t * values..(t + 1) * values]);
                 if fresh.contains(&j) {
-                    // To add would read memory that has no page yet.
+                    // Nothing stands there yet to be added to.
                     k.copy_from_slice(near_k);
                     v.copy_from_slice(near_v);
                 } else {
-                    simd::add_scaled(k, 1.0, near_k);
-                    simd::add_scaled(v, 1.0, near_v);
+                    add(k, near_k);
+                    add(v, near_v);
                 }
             }
         });
@@ -492,9 +492,9 @@ impl Band<'_> {
         for (segment, state) in segments.iter().zip(states.chunks_exact_mut(len)).rev() {
             while next > 0 && hulls[next - 1].start >= segment.end {
                 next -= 1;
-                simd::add_scaled(&mut running, 1.0, &grads.outside[next * len..(next + 1) * len]);
+                add(&mut running, &grads.outside[next * len..(next + 1) * len]);
             }
-            simd::add_scaled(state, 1.0, &running);
+            add(state, &running);
         }
         // Keys behind the hulls of earlier tiles.
         if self.looks_ahead() {
@@ -502,10 +502,10 @@ impl Band<'_> {
             let mut next = 0;
             for (segment, state) in segments.iter().zip(states.chunks_exact_mut(len)) {
                 while next < hulls.len() && hulls[next].end <= segment.start {
-                    simd::add_scaled(&mut running, 1.0, &grads.outside[next * len..(next + 1) * len]);
+                    add(&mut running, &grads.outside[next * len..(next + 1) * len]);
                     next += 1;
                 }
-                simd::add_scaled(state, 1.0, &running);
+                add(state, &running);
             }
         }
         for (segment, state) in segments.iter().zip(states.chunks_exact(len)) {

@@ -164,10 +164,14 @@ impl Band<'_> {
     pub(super) fn part(&self, b: usize, queries: &Range<usize>, hull: &Range<usize>, parts: &mut Vec<Parts>) {
         let featured = self.state.features > 0;
         parts.clear();
-        parts.extend(queries.clone().map(|i| Parts {
-            support: self.columns(self.support(i), hull),
-            seen: if featured { self.columns(self.visible(i), hull).end } else { 0 },
-            features: self.has_features(b, i),
+        parts.extend(queries.clone().map(|i| {
+            let support = self.support(i);
+            let visible = if featured { self.visible(i) } else { 0..0 };
+            Parts {
+                features: featured && self.sees_beside(b, visible.clone(), support.clone()),
+                seen: if featured { self.columns(visible, hull).end } else { 0 },
+                support: self.columns(support, hull),
+            }
         }));
     }
 

@@ -157,9 +157,12 @@ impl<'a> Band<'a> {
     /// Whether features give query `i` of batch row `b` any weight.
     #[inline(always)]
     fn has_features(&self, b: usize, i: usize) -> bool {
-        if self.state.features == 0 {
-            return false;
-        }
+        self.state.features > 0 && self.sees_beside(b, self.visible(i), self.support(i))
+    }
+
+    /// Whether a query that sees `visible` sees real keys that features weigh, with this support.
+    #[inline(always)]
+    fn sees_beside(&self, b: usize, visible: Range<usize>, support: Range<usize>) -> bool {
         let real = |keys: Range<usize>| match &self.real_before {
             None => keys.len(),
             Some(before) => {
@@ -167,8 +170,8 @@ impl<'a> Band<'a> {
                 (row[keys.end] - row[keys.start]) as usize
             }
         };
-        let support = if self.problem.naive { 0..0 } else { self.support(i) };
-        real(self.visible(i)) > real(support)
+        let support = if self.problem.naive { 0..0 } else { support };
+        real(visible) > real(support)
     }
 
     fn cut(&self) -> Vec<Range<usize>> {

@@ -306,7 +306,7 @@ impl Band<'_> {
 }
 
 /// `to += from`.
-fn add(to: &mut [f32], from: &[f32]) {
+pub(super) fn add(to: &mut [f32], from: &[f32]) {
     simd::vectorize(
         #[inline(always)]
         || simd::add_scaled(to, 1.0, from),

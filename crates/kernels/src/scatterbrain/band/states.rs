@@ -8,9 +8,6 @@ use crate::{
     simd,
 };
 
-/// What rows are multiplied with to be summed.
-const ONES: [f32; 128] = [1.0; 128];
-
 /// Sizes of a state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StateShape {
@@ -41,13 +38,16 @@ impl StateShape {
     /// Sums of `n` keys by their features `phi [m,n]`, at the scales of the sums, and their values.
     pub fn sum(&self, sums: &mut [f32], phi: Matrix, values: Matrix, n: usize, write: Write) {
         let (z, s) = sums.split_at_mut(self.features);
-        // Sums of rows as a product: twelve rows at a time instead of one with its lanes.
-        for start in (0..n).step_by(ONES.len()) {
-            let run = (n - start).min(ONES.len());
-            let phi = Matrix { data: &phi.data[start..], ..phi };
-            let write = if start == 0 { write } else { Write::Add };
-            product((self.features, 1, run), 1.0, phi, Matrix::rows(&ONES[..run], 1), write, z, 1);
-        }
+        debug_assert_eq!(phi.column, 1);
+        simd::vectorize(
+            #[inline(always)]
+            || {
+                for (a, z) in z.iter_mut().enumerate() {
+                    let total = simd::total(&phi.data[a * phi.row..][..n]);
+                    *z = if write == Write::Over { total } else { *z + total };
+                }
+            },
+        );
         product((self.features, self.values, n), 1.0, phi, values, write, s, self.values);
     }
 
