@@ -117,6 +117,8 @@ pub enum Command {
     Inspect(Inspect),
     /// Where a decoder without positional embeddings gets positions from: one that was never trained, or that of a run.
     Probe(Probe),
+    /// Figures and tables of the papers by name: run, judge by the numbers, record.
+    Reproduce(Reproduce),
     /// Mechanisms, tasks and presets.
     List {
         /// What to list; everything by default.
@@ -134,6 +136,39 @@ pub enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
+}
+
+#[derive(Debug, Args)]
+pub struct Reproduce {
+    /// Entries to run, or 'all'; what is recorded is not run again.
+    #[arg(value_name = "NAME", required_unless_present_any = ["list", "page"])]
+    pub names: Vec<String>,
+    /// Show all entries with the data that they need, and time and verdict of the last recorded run.
+    #[arg(long, conflicts_with = "names")]
+    pub list: bool,
+    /// Reduced for two cores, or as in the paper.
+    #[arg(long, value_enum, default_value_t = ScaleName::Reduced)]
+    pub scale: ScaleName,
+    /// Directory of all outcomes, one directory an entry below it.
+    #[arg(long, value_name = "DIR", default_value = "runs/reproduce")]
+    pub out: PathBuf,
+    /// Write the page of all recorded outcomes, as Markdown.
+    #[arg(long, value_name = "FILE")]
+    pub page: Option<PathBuf>,
+    /// Run recorded entries again, training included.
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Directory for generated data, or 'none' to generate them anew.
+    #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ScaleName {
+    /// Minutes on two cores.
+    Reduced,
+    /// The paper's sizes, where data at hand allow.
+    Paper,
 }
 
 #[derive(Debug, Args)]

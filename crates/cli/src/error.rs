@@ -1,6 +1,10 @@
 //! Errors of a command and the exit code of each.
 
-use std::{fmt::Display, io, path::Path};
+use std::{
+    fmt::{self, Display},
+    io,
+    path::Path,
+};
 
 use regard_lab::{
     approx::SourceError, attend::AttendError, compare::CompareError, cost::model::CostError, inspect::SurveyError,
@@ -68,6 +72,14 @@ impl Failure {
         Self { code: Code::Interrupted, message: message.to_string() }
     }
 }
+
+impl Display for Failure {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
 
 impl From<regard_kernels::Error> for Failure {
     fn from(error: regard_kernels::Error) -> Self {

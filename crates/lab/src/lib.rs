@@ -8,4 +8,5 @@ pub mod cost;
 pub mod inspect;
 pub mod probe;
 pub mod report;
+pub mod reproduce;
 pub mod run_report;

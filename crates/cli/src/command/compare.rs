@@ -10,7 +10,7 @@ use std::{
 use regard_lab::compare::{self, Candidate, Comparison, Plan, RunResult, Watch};
 use regard_tasks::{
     data::{CopySplit, TaskData},
-    train::Progress,
+    train::{Environment, Progress},
 };
 
 use super::{budget::check_training, command_line, environment, load, print_json, resolve, training_device};
@@ -41,21 +41,8 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
     config.train.check()?;
     let out = directory.out.clone().unwrap_or_else(|| PathBuf::from("runs/compare"));
     open(&out, directory, &config)?;
-    let data = load(&config.task, config.seed, directory.cache.as_deref(), common)?;
     let environment = environment();
-    let device = training_device(&config);
-    let plan = Plan {
-        candidates: &candidates,
-        seeds: &config.compare.seeds,
-        data: &data,
-        train: &config.train,
-        directory: &out,
-        environment: &environment,
-        device: &device,
-    };
-    let runs = candidates.len() * config.compare.seeds.len();
-    let watch = Console { quiet: common.quiet, bars: (0..runs).map(|_| OnceCell::new()).collect() };
-    let results = compare::run(&plan, &watch, &signal::stop_flag())?;
+    let (data, results) = train(&config, &candidates, &out, directory.cache.as_deref(), &environment, common)?;
     let comparison = Comparison {
         labels: candidates.into_iter().map(|candidate| candidate.label).collect(),
         results,
@@ -64,7 +51,7 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
         majority: Comparison::majority_of(&data),
         command: command_line(),
         config: config.to_toml(),
-        environment: environment.clone(),
+        environment,
     };
     let files = comparison.write(&out).map_err(|error| Failure::written(&error))?;
     if common.json {
@@ -76,8 +63,28 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
     Ok(())
 }
 
+/// Trains what has no result yet below `out`.
+pub(super) fn train(
+    config: &RunConfig,
+    candidates: &[Candidate],
+    out: &Path,
+    cache: Option<&Path>,
+    environment: &Environment,
+    common: &Common,
+) -> Outcome<(TaskData, Vec<RunResult>)> {
+    let data = load(&config.task, config.seed, cache, common)?;
+    let device = training_device(config);
+    let seeds = &config.compare.seeds;
+    let plan =
+        Plan { candidates, seeds, data: &data, train: &config.train, directory: out, environment, device: &device };
+    let runs = candidates.len() * seeds.len();
+    let watch = Console { quiet: common.quiet, bars: (0..runs).map(|_| OnceCell::new()).collect() };
+    let results = compare::run(&plan, &watch, &signal::stop_flag())?;
+    Ok((data, results))
+}
+
 /// The models to compare, each with a label of its own.
-fn candidates(config: &RunConfig) -> Outcome<Vec<Candidate>> {
+pub(super) fn candidates(config: &RunConfig) -> Outcome<Vec<Candidate>> {
     let mut all: Vec<Candidate> = Vec::new();
     for entry in &config.compare.mechanisms {
         let (label, own) = config.candidate(entry)?;
@@ -158,7 +165,7 @@ fn holds_comparison(out: &Path) -> bool {
 }
 
 /// Removes what comparisons write, and nothing else: a wrong path must not cost anybody's files.
-fn remove_comparison(out: &Path) -> io::Result<()> {
+pub(super) fn remove_comparison(out: &Path) -> io::Result<()> {
     for entry in fs::read_dir(out)? {
         let path = entry?.path();
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();

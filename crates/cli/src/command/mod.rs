@@ -14,6 +14,7 @@ pub mod generate;
 pub mod inspect;
 pub mod list;
 pub mod probe;
+pub mod reproduce;
 pub mod train;
 pub mod translate;
 

@@ -59,8 +59,11 @@ impl Layers {
         self.text(&text, &path.display().to_string())
     }
 
-    /// Lays TOML text over what is there.
-    fn text(&mut self, text: &str, name: &str) -> Outcome {
+    /// Lays TOML text over what is there; `name` is what errors call it.
+    ///
+    /// # Errors
+    /// Text that is not TOML, a key that does not exist.
+    pub fn text(&mut self, text: &str, name: &str) -> Outcome {
         let parsed = DeTable::parse(text).map_err(|error| {
             let line = error.span().map_or(1, |span| line_of(text, span.start));
             let problem = error.message().lines().next().unwrap_or("not TOML").to_owned();
@@ -270,7 +273,7 @@ fn join(prefix: &str, key: &str) -> String {
 }
 
 /// ", did you mean 'x'?" where something is near.
-fn nearest<'a>(seen: &str, names: impl Iterator<Item = &'a str>) -> String {
+pub fn nearest<'a>(seen: &str, names: impl Iterator<Item = &'a str>) -> String {
     // A key is often right but for the table it stands in.
     let last = |path: &str| path.rsplit('.').next().unwrap_or(path).to_owned();
     // One slip in a short name leaves less in common than the measure for longer ones asks for.

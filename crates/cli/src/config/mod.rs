@@ -9,7 +9,7 @@
 mod layers;
 mod preset;
 
-pub use layers::Layers;
+pub use layers::{Layers, nearest};
 pub use preset::PRESETS;
 
 use std::collections::{BTreeMap, BTreeSet};

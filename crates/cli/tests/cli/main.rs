@@ -15,6 +15,7 @@ mod inspect;
 mod language;
 mod probe;
 mod program;
+mod reproduce;
 mod tensors;
 mod training;
 mod translate;

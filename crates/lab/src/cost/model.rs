@@ -457,47 +457,6 @@ pub(super) mod tests {
         assert_eq!(core(&model), 2 * (1_000 * 7 - 12) * 2 * 64);
     }
 
-    /// Linear parts of a pass over 10 tokens on each side, in millions, as the paper of mixtures of attention heads lists them
-    /// (arXiv 2210.05144, table 1): 6 + 6 layers, and a head over 32,000 tokens.
-    #[test]
-    fn translators_cost_what_the_paper_says() {
-        let translator = |width, feed_forward, options: AttentionOptions, head_width| {
-            let attention = |causal| AttentionSizes {
-                options: AttentionOptions { causal, position: Position::Sinusoidal, ..options.clone() },
-                head_width,
-                bias: true,
-            };
-            let sizes = ModelSizes {
-                vocabulary: 32_000,
-                width,
-                layers: 6,
-                feed_forward,
-                context: 10,
-                head: Head::Language { tied: true },
-                final_norm: false,
-                checkpointing: false,
-                attention: attention(false),
-                decoder: Some(DecoderSizes { attention: attention(true), cross: attention(false) }),
-            };
-            let cost = ModelCost::of(&sizes, Run { batch: 1, length: 10, decoded: 10 }).expect("sizes");
-            let linear = |part: &&Part| !part.name.ends_with("core") && part.name != "norms";
-            let total: Count = cost.parts.iter().filter(linear).map(|part| part.multiply_adds).sum();
-            (total as f64 / 1e5).round() / 10.0
-        };
-        let plain = AttentionOptions { heads: 8, ..AttentionOptions::default() };
-        assert_eq!(translator(512, 2048, plain, 64), 604.2);
-        let mixture = |active, experts, width| {
-            let mut options = AttentionOptions { mechanism: Mechanism::Moa, ..AttentionOptions::default() };
-            (options.moa.experts, options.moa.active, options.moa.head_width) = (experts, active, Some(width));
-            options
-        };
-        for (active, experts, width, millions) in
-            [(8, 8, 128, 628.6), (4, 32, 256, 654.4), (8, 8, 256, 840.9), (8, 32, 256, 843.1), (16, 32, 256, 1220.6)]
-        {
-            assert_eq!(translator(512, 2048, mixture(active, experts, width), width), millions, "{active}K{experts}E");
-        }
-    }
-
     #[test]
     fn recomputed_blocks_keep_their_inputs() {
         let mut model = sizes(Mechanism::Softmax);

@@ -1,0 +1,98 @@
+//! Multiply-adds of translators with mixtures of attention heads.
+
+use std::error::Error;
+
+use regard_kernels::{AttentionOptions, Mechanism, mechanism::Position};
+
+use crate::{
+    cost::{
+        AttentionSizes, Count, ModelCost, ModelSizes, Part, Run,
+        model::{CostError, DecoderSizes, Head},
+    },
+    report::{Column, Format, Table},
+    reproduce::{Entry, Finding, Paper, Scale, Verdict, Workbench},
+};
+
+pub const ENTRY: Entry = Entry {
+    name: "moa-operations",
+    paper: Paper::Moa,
+    figures: "table 1, multiply-adds",
+    claim: "The paper's multiply-adds of six translators (604.2, 628.6, 654.4, 840.9, 843.1 and 1220.6 million for ten tokens, \
+            linear parts alone) follow from their sizes.",
+    data: "none",
+    paper_setting: "Six encoder and six decoder layers, width 512, feed-forward 2,048, joint vocabulary of 32,000.",
+    reduced_setting: "The same: counted, not run.",
+    run,
+};
+
+/// Active experts, experts, their width, and the paper's count in millions; the first is a plain transformer of 8 heads.
+const MODELS: [(usize, usize, usize, f64); 6] = [
+    (8, 0, 64, 604.2),
+    (8, 8, 128, 628.6),
+    (4, 32, 256, 654.4),
+    (8, 8, 256, 840.9),
+    (8, 32, 256, 843.1),
+    (16, 32, 256, 1220.6),
+];
+
+fn run(_: &Workbench, _: Scale) -> Result<Finding, Box<dyn Error>> {
+    let counts = ["active", "experts", "head width"].map(|name| Column::number(name, Format::Plain));
+    let millions = ["counted", "paper"].map(|name| Column::number(name, Format::Fixed(1)).unit("M"));
+    let mut table = Table::new("Multiply-adds of translators", counts.into_iter().chain(millions).collect())
+        .note("Linear parts of a pass over 10 tokens on each side; the first row has 8 plain heads.");
+    let mut equal = 0;
+    for (active, experts, width, paper) in MODELS {
+        let counted = (translator(active, experts, width)? as f64 / 1e5).round() / 10.0;
+        equal += usize::from(counted == paper);
+        table.push(vec![active.into(), experts.into(), width.into(), counted.into(), paper.into()]);
+    }
+    Ok(Finding {
+        verdict: Verdict::of(equal == MODELS.len()),
+        statement: format!("{equal} of {} counts equal the paper's to its last digit.", MODELS.len()),
+        tables: vec![table],
+        charts: Vec::new(),
+    })
+}
+
+/// Multiply-adds of everything but the attention matrices themselves.
+fn translator(active: usize, experts: usize, head_width: usize) -> Result<Count, CostError> {
+    let mut options = AttentionOptions { position: Position::Sinusoidal, ..AttentionOptions::default() };
+    if experts == 0 {
+        options.heads = active;
+    } else {
+        options.mechanism = Mechanism::Moa;
+        (options.moa.experts, options.moa.active, options.moa.head_width) = (experts, active, Some(head_width));
+    }
+    let attention = |causal| {
+        let options = AttentionOptions { causal, ..options.clone() };
+        AttentionSizes { options, head_width, bias: true }
+    };
+    let sizes = ModelSizes {
+        vocabulary: 32_000,
+        width: 512,
+        layers: 6,
+        feed_forward: 2_048,
+        context: 10,
+        head: Head::Language { tied: true },
+        final_norm: false,
+        checkpointing: false,
+        attention: attention(false),
+        decoder: Some(DecoderSizes { attention: attention(true), cross: attention(false) }),
+    };
+    let cost = ModelCost::of(&sizes, Run { batch: 1, length: 10, decoded: 10 })?;
+    let linear = |part: &&Part| !part.name.ends_with("core") && part.name != "norms";
+    Ok(cost.parts.iter().filter(linear).map(|part| part.multiply_adds).sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_those_of_the_paper() {
+        for (active, experts, width, paper) in MODELS {
+            let counted = translator(active, experts, width).expect("sizes");
+            assert_eq!((counted as f64 / 1e5).round() / 10.0, paper, "{active} of {experts} of {width}");
+        }
+    }
+}

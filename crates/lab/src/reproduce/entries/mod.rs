@@ -1,0 +1,25 @@
+//! The entries, paper by paper.
+
+mod fastformer;
+mod mgk_inside;
+mod mgk_operations;
+mod mgk_training;
+mod moa_operations;
+mod scatterbrain;
+
+use super::Entry;
+
+/// All of them, in the order in which they are listed and run.
+pub const ENTRIES: &[Entry] = &[
+    mgk_operations::ENTRY,
+    mgk_training::ABLATION,
+    mgk_training::INFERENCE,
+    mgk_inside::RANK,
+    mgk_inside::REDUNDANCY,
+    mgk_inside::LIKELIHOOD,
+    scatterbrain::REGIMES,
+    scatterbrain::CORRELATION,
+    scatterbrain::ORACLE,
+    moa_operations::ENTRY,
+    fastformer::SHARING,
+];

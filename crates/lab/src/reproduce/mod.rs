@@ -1,0 +1,123 @@
+//! The papers' figures and tables by name: each is an [`Entry`] with a claim that its own numbers decide.
+//!
+//! An entry runs at the paper's scale or at a reduced one for two cores, and leaves `outcome.json` and a report in a
+//! directory of its own; what is there is not run again, so that a run over all entries continues where it stopped. The
+//! page of outcomes ([`page`]) is written from those files alone.
+
+mod entries;
+mod outcome;
+mod page;
+mod verdict;
+mod workbench;
+
+pub use entries::ENTRIES;
+pub use outcome::{Outcome, OutcomeError};
+pub use page::{listing, page};
+pub use verdict::{Difference, Verdict};
+pub use workbench::{Compared, Recipe, Workbench};
+
+use std::{error::Error, fmt};
+
+use serde::{Deserialize, Serialize};
+
+use crate::report::{Chart, Table};
+
+/// Where a claim comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Paper {
+    /// Transformer with a mixture of Gaussian keys, arXiv 2110.08678.
+    Mgk,
+    /// Scatterbrain, arXiv 2110.15343.
+    Scatterbrain,
+    /// Mixture of attention heads, arXiv 2210.05144.
+    Moa,
+    /// Fastformer, arXiv 2108.09084.
+    Fastformer,
+    /// Latent positional information in the self-attention variance, arXiv 2305.13571.
+    Nope,
+}
+
+impl fmt::Display for Paper {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(match self {
+            Self::Mgk => "MGK (arXiv 2110.08678)",
+            Self::Scatterbrain => "Scatterbrain (arXiv 2110.15343)",
+            Self::Moa => "MoA (arXiv 2210.05144)",
+            Self::Fastformer => "Fastformer (arXiv 2108.09084)",
+            Self::Nope => "NoPE (arXiv 2305.13571)",
+        })
+    }
+}
+
+/// How large an entry is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scale {
+    /// For two cores, in minutes.
+    #[default]
+    Reduced,
+    /// As in the paper, or as near as data at hand allow.
+    Paper,
+}
+
+impl Scale {
+    /// The name in files and options.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reduced => "reduced",
+            Self::Paper => "paper",
+        }
+    }
+}
+
+/// What runs an entry.
+pub type Run = fn(&Workbench, Scale) -> Result<Finding, Box<dyn Error>>;
+
+/// One figure or table of a paper.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// What it is called on the command line.
+    pub name: &'static str,
+    /// The paper.
+    pub paper: Paper,
+    /// Its figures and tables.
+    pub figures: &'static str,
+    /// The claim, as something that numbers can contradict.
+    pub claim: &'static str,
+    /// What it needs beside the program.
+    pub data: &'static str,
+    /// The setting at the paper's scale.
+    pub paper_setting: &'static str,
+    /// The setting for two cores.
+    pub reduced_setting: &'static str,
+    /// Measures, and judges the claim by what was measured.
+    pub run: Run,
+}
+
+impl Entry {
+    /// The setting at this scale.
+    pub fn setting(&self, scale: Scale) -> &'static str {
+        match scale {
+            Scale::Reduced => self.reduced_setting,
+            Scale::Paper => self.paper_setting,
+        }
+    }
+}
+
+/// What an entry found.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// The claim's fate.
+    pub verdict: Verdict,
+    /// One or two sentences with the figures that decided.
+    pub statement: String,
+    /// The numbers.
+    pub tables: Vec<Table>,
+    /// Pictures with the names of their files.
+    pub charts: Vec<(String, Chart)>,
+}
+
+/// The entry of this name.
+pub fn find(name: &str) -> Option<&'static Entry> {
+    ENTRIES.iter().find(|entry| entry.name == name)
+}

@@ -1,0 +1,141 @@
+//! What an entry left: its verdict with what it takes to judge and to repeat it, in a file.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use regard_tasks::train::Environment;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Entry, Finding, Scale, Verdict};
+use crate::report::{Block, Record, Report, Section, Written, write_atomically};
+
+const FILE: &str = "outcome.json";
+
+/// The recorded outcome of an entry.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Name of the entry.
+    pub name: String,
+    /// How large it was run.
+    pub scale: Scale,
+    /// The setting in words.
+    pub setting: String,
+    /// The claim's fate.
+    pub verdict: Verdict,
+    /// The figures that decided.
+    pub statement: String,
+    /// Time that it took in seconds.
+    pub seconds: f64,
+    /// The command that ran this entry alone.
+    pub command: String,
+    /// Where and when.
+    pub environment: Environment,
+    /// All numbers.
+    pub tables: Vec<Value>,
+    /// Tables as Markdown, for the page of all outcomes.
+    pub markdown: Vec<String>,
+    /// Pictures, as paths below the entry's directory.
+    pub pictures: Vec<String>,
+}
+
+/// Why a recorded outcome cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: no outcome of an entry ({problem}); remove the file to run the entry again", path.display())]
+pub struct OutcomeError {
+    path: PathBuf,
+    problem: String,
+}
+
+/// Where an entry's outcome lies below the directory of all outcomes.
+pub(super) fn directory(all: &Path, name: &str, scale: Scale) -> PathBuf {
+    match scale {
+        Scale::Reduced => all.join(name),
+        Scale::Paper => all.join(format!("{name}-paper")),
+    }
+}
+
+impl Outcome {
+    /// Directory of an entry below the directory of all.
+    pub fn directory(all: &Path, entry: &Entry, scale: Scale) -> PathBuf {
+        directory(all, entry.name, scale)
+    }
+
+    /// The recorded outcome, where there is one.
+    ///
+    /// # Errors
+    /// A file that is no outcome.
+    pub fn read(all: &Path, entry: &Entry, scale: Scale) -> Result<Option<Self>, OutcomeError> {
+        let path = Self::directory(all, entry, scale).join(FILE);
+        let failed = |problem: String| OutcomeError { path: path.clone(), problem };
+        match fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed(error.to_string())),
+            Ok(text) => serde_json::from_str(&text).map(Some).map_err(|error| failed(error.to_string())),
+        }
+    }
+
+    /// Writes the report and, last, the outcome of `finding` into the entry's directory.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn write(
+        all: &Path,
+        entry: &Entry,
+        scale: Scale,
+        finding: &Finding,
+        seconds: f64,
+        environment: Environment,
+    ) -> io::Result<Self> {
+        let folder = Self::directory(all, entry, scale);
+        let command = match scale {
+            Scale::Reduced => format!("regard reproduce {}", entry.name),
+            Scale::Paper => format!("regard reproduce {} --scale paper", entry.name),
+        };
+        let charts =
+            finding.charts.iter().map(|(name, chart)| Block::Chart { name: name.clone(), chart: chart.clone() });
+        let blocks = charts.chain(finding.tables.iter().cloned().map(Block::Table)).collect();
+        let mut facts = vec![
+            ("paper".to_owned(), entry.paper.to_string()),
+            ("figures".to_owned(), entry.figures.to_owned()),
+            ("verdict".to_owned(), finding.verdict.to_string()),
+        ];
+        facts.extend(Record { command: &command, environment: &environment }.facts());
+        let said = |title: &str, text: &str| Section { title: title.into(), blocks: vec![Block::Prose(text.into())] };
+        let report = Report {
+            title: format!("Reproduction: {}", entry.name),
+            summary: format!("{}: {}", capitalised(&finding.verdict.to_string()), finding.statement),
+            facts,
+            sections: vec![
+                said("Claim", entry.claim),
+                said("Setting", entry.setting(scale)),
+                Section { title: "Measured".into(), blocks },
+            ],
+        };
+        let Written { plots, .. } = report.write(&folder)?;
+        let below = |path: &PathBuf| path.strip_prefix(&folder).unwrap_or(path).to_string_lossy().replace('\\', "/");
+        let outcome = Self {
+            name: entry.name.into(),
+            scale,
+            setting: entry.setting(scale).into(),
+            verdict: finding.verdict,
+            statement: finding.statement.clone(),
+            seconds,
+            command,
+            environment,
+            tables: finding.tables.iter().map(|table| table.to_json()).collect(),
+            markdown: finding.tables.iter().map(|table| table.to_markdown()).collect(),
+            pictures: plots.iter().map(below).collect(),
+        };
+        let text = serde_json::to_string_pretty(&outcome).map_err(io::Error::other)?;
+        write_atomically(&folder.join(FILE), (text + "\n").as_bytes())?;
+        Ok(outcome)
+    }
+}
+
+pub(super) fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}

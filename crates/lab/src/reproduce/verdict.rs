@@ -1,0 +1,113 @@
+//! What becomes of a claim, from numbers and their errors.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The fate of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// What was measured agrees with it beyond its error.
+    Holds,
+    /// What was measured contradicts it beyond its error.
+    DoesNotHold,
+    /// What was measured is within its error of the border.
+    NotDecided,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(match self {
+            Self::Holds => "holds",
+            Self::DoesNotHold => "does not hold",
+            Self::NotDecided => "not decided at this scale",
+        })
+    }
+}
+
+impl Verdict {
+    /// Of a statement without a measuring error.
+    pub fn of(true_or_not: bool) -> Self {
+        if true_or_not { Self::Holds } else { Self::DoesNotHold }
+    }
+
+    /// Of several statements that are claimed together: one that does not hold sinks all, one that is open leaves all open.
+    pub fn all(verdicts: impl IntoIterator<Item = Self>) -> Self {
+        verdicts.into_iter().fold(Self::Holds, |all, one| match (all, one) {
+            (Self::DoesNotHold, _) | (_, Self::DoesNotHold) => Self::DoesNotHold,
+            (Self::NotDecided, _) | (_, Self::NotDecided) => Self::NotDecided,
+            _ => Self::Holds,
+        })
+    }
+}
+
+/// A measured difference with its standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Difference {
+    /// The difference.
+    pub value: f64,
+    /// Its standard error.
+    pub error: f64,
+}
+
+impl Difference {
+    /// Standard errors that a difference must stand off the border.
+    const CLEAR: f64 = 2.0;
+
+    /// Between two shares of `count` independent trials each, averaged over `runs` that share those trials: `first - second`.
+    /// The error is that of the trials alone where there is one run; else the larger of that and the spread between runs.
+    pub fn of_shares(first: &[f64], second: &[f64], count: usize) -> Self {
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+        let (one, other) = (mean(first), mean(second));
+        let binomial = |share: f64| share * (1.0 - share) / count as f64;
+        let trials = binomial(one) + binomial(other);
+        let spread = |values: &[f64], mean: f64| {
+            let squares = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
+            let runs = values.len() as f64;
+            if values.len() > 1 { squares / (runs - 1.0) / runs } else { 0.0 }
+        };
+        let runs = spread(first, one) + spread(second, other);
+        Self { value: one - other, error: trials.max(runs).sqrt() }
+    }
+
+    /// Whether it is above `border`, two standard errors apart.
+    pub fn above(self, border: f64) -> Verdict {
+        let (off, clear) = (self.value - border, Self::CLEAR * self.error);
+        match () {
+            () if off > clear => Verdict::Holds,
+            () if off < -clear => Verdict::DoesNotHold,
+            () => Verdict::NotDecided,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_must_stand_off_the_border() {
+        let of = |value, error| Difference { value, error }.above(0.01);
+        assert_eq!(of(0.05, 0.01), Verdict::Holds);
+        assert_eq!(of(0.02, 0.01), Verdict::NotDecided);
+        assert_eq!(of(-0.02, 0.01), Verdict::DoesNotHold);
+        assert_eq!(of(f64::NAN, 0.01), Verdict::NotDecided);
+    }
+
+    #[test]
+    fn shares_have_the_error_of_their_trials_or_of_their_runs() {
+        let one = Difference::of_shares(&[0.5], &[0.4], 100);
+        assert!((one.value - 0.1).abs() < 1e-12 && (one.error - 0.0049_f64.sqrt()).abs() < 1e-12);
+        let many = Difference::of_shares(&[0.2, 0.8], &[0.4, 0.4], 1_000_000);
+        assert!((many.error - 0.3).abs() < 1e-6, "runs differ more than their trials explain: {}", many.error);
+    }
+
+    #[test]
+    fn claims_stand_together() {
+        use Verdict::{DoesNotHold, Holds, NotDecided};
+        assert_eq!(Verdict::all([Holds, Holds]), Holds);
+        assert_eq!(Verdict::all([Holds, NotDecided]), NotDecided);
+        assert_eq!(Verdict::all([NotDecided, DoesNotHold, Holds]), DoesNotHold);
+    }
+}

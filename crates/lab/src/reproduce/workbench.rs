@@ -1,0 +1,70 @@
+//! What an entry may use beside the library: models trained from a configuration, and a place for files.
+
+use std::{
+    error::Error,
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use regard_tasks::{data::TaskData, train::Model};
+
+use crate::compare::RunResult;
+
+/// A comparison to train: configuration text over a preset, as in a file for `--config`.
+pub type Recipe<'a> = &'a str;
+
+/// What training a recipe gave.
+#[derive(Debug)]
+pub struct Compared {
+    /// Every run.
+    pub results: Vec<RunResult>,
+    /// Sequences of the test split.
+    pub test_sequences: usize,
+}
+
+impl Compared {
+    /// Runs of each candidate, one a seed, in the order of the recipe.
+    pub fn candidates(&self) -> Vec<&[RunResult]> {
+        self.results.chunk_by(|one, other| one.label == other.label).collect()
+    }
+
+    /// Test accuracies of each candidate, one a seed, in the order of the recipe.
+    pub fn accuracies(&self) -> Vec<Vec<f64>> {
+        let of = |runs: &[RunResult]| runs.iter().filter_map(|run| run.test_accuracy).collect();
+        self.candidates().into_iter().map(of).collect()
+    }
+}
+
+/// Trains the models of a recipe in a directory.
+pub type Train<'a> = &'a dyn Fn(Recipe, &Path) -> Result<Compared, Box<dyn Error>>;
+/// Reads a trained model back, and its data.
+pub type Open<'a> = &'a dyn Fn(&Path) -> Result<(Model, TaskData), Box<dyn Error>>;
+
+/// The tools of an entry. Reading configurations belongs to the program, which brings `train` and `open` along.
+pub struct Workbench<'a> {
+    /// The entry's own directory.
+    pub directory: PathBuf,
+    /// See [`Train`].
+    pub train: Train<'a>,
+    /// See [`Open`].
+    pub open: Open<'a>,
+    /// Says in a few words what is going on.
+    pub note: &'a dyn Fn(&str),
+    /// Raised when the program shall end.
+    pub stop: Arc<AtomicBool>,
+}
+
+impl Workbench<'_> {
+    /// Directory of the entry's trained models.
+    pub fn runs(&self) -> PathBuf {
+        self.directory.join("runs")
+    }
+
+    /// Trains a recipe below [`Self::runs`]; what is trained is not trained again.
+    ///
+    /// # Errors
+    /// A configuration that cannot be, training that fails, an interrupt.
+    pub fn train(&self, recipe: Recipe) -> Result<Compared, Box<dyn Error>> {
+        (self.train)(recipe, &self.runs())
+    }
+}
