@@ -147,8 +147,8 @@ pub struct Reproduce {
     #[arg(long, conflicts_with = "names")]
     pub list: bool,
     /// Reduced for two cores, or as in the paper.
-    #[arg(long, value_enum, default_value_t = ScaleName::Reduced)]
-    pub scale: ScaleName,
+    #[arg(long, value_enum, default_value_t = Scale::Reduced)]
+    pub scale: Scale,
     /// Directory of all outcomes, one directory an entry below it.
     #[arg(long, value_name = "DIR", default_value = "runs/reproduce")]
     pub out: PathBuf,
@@ -161,14 +161,6 @@ pub struct Reproduce {
     /// Directory for generated data, or 'none' to generate them anew.
     #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
     pub cache: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ScaleName {
-    /// Minutes on two cores.
-    Reduced,
-    /// The paper's sizes, where data at hand allow.
-    Paper,
 }
 
 #[derive(Debug, Args)]

@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::{Trained, compare, environment, print_json, trained};
 use crate::{
-    args::{Common, Reproduce, ScaleName, Which},
+    args::{self, Common, Reproduce, Which},
     config::{Layers, nearest},
     error::{Failure, Outcome},
     signal,
@@ -33,8 +33,8 @@ pub fn run(args: &Reproduce, common: &Common) -> Outcome {
         return list(args, common);
     }
     let scale = match args.scale {
-        ScaleName::Reduced => Scale::Reduced,
-        ScaleName::Paper => Scale::Paper,
+        args::Scale::Reduced => Scale::Reduced,
+        args::Scale::Paper => Scale::Paper,
     };
     let mut outcomes = Vec::new();
     for entry in chosen(&args.names)? {

@@ -5,6 +5,7 @@ mod mgk_inside;
 mod mgk_operations;
 mod mgk_training;
 mod moa_operations;
+mod nope;
 mod scatterbrain;
 
 use super::Entry;
@@ -22,4 +23,8 @@ pub const ENTRIES: &[Entry] = &[
     scatterbrain::ORACLE,
     moa_operations::ENTRY,
     fastformer::SHARING,
+    nope::VARIANCE,
+    nope::PROBE,
+    nope::MECHANISMS,
+    nope::TRAINED,
 ];
