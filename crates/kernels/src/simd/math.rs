@@ -49,8 +49,8 @@ pub fn exp2(x: f32) -> f32 {
     p = p.mul_add(r, std::f32::consts::LN_2);
     p = p.mul_add(r, 1.0);
     // Low bits of `shifted` hold n; the bits of ROUND itself leave at the top.
-    let y = f32::from_bits(p.to_bits().wrapping_add(shifted.to_bits() << 23));
-    if x < -126.0 { 0.0 } else { y }
+    let y = p.to_bits().wrapping_add(shifted.to_bits() << 23);
+    f32::from_bits(if x < -126.0 { 0 } else { y })
 }
 
 /// `log2 x` of a positive normal number, to about 1e-7 of the larger of 1 and its size.

@@ -4,12 +4,14 @@
 //! instruction set and picks the widest one the processor has at run time.
 
 mod math;
+mod norms;
 mod prefetch;
 mod product;
 mod spread;
 mod transpose;
 
 pub use math::{exp, exp2, gelu, gelu_slope, log2, tanh};
+pub use norms::square_norms;
 pub use prefetch::prefetch;
 pub use product::{tile_product, tile_product_plus};
 pub use spread::{Places, Spread, product_of_rows};

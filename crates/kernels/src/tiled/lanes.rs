@@ -54,31 +54,37 @@ pub(super) fn powers(
     total: &mut [f32],
 ) {
     let total = vectors_mut(&mut total[..lanes]);
+    let (first, others) = x.split_at_mut(size);
+    let first = &mut first[..len];
+    let of = |r: usize| vectors(&references[r * lanes..][..lanes]);
     if components == 1 {
-        let references = vectors(&references[..lanes]);
-        for row in x[..len].chunks_exact_mut(lanes) {
-            for ((x, reference), total) in vectors_mut(row).iter_mut().zip(references).zip(&mut *total) {
+        for row in first.chunks_exact_mut(lanes) {
+            for ((p, reference), total) in vectors_mut(row).iter_mut().zip(of(0)).zip(&mut *total) {
                 for l in 0..LANES {
-                    x[l] = exp2(x[l] - reference[l]);
-                    total[l] += x[l];
+                    p[l] = exp2(p[l] - reference[l]);
+                    total[l] += p[l];
                 }
             }
         }
         return;
     }
-    for start in (0..len).step_by(lanes) {
-        for (v, total) in total.iter_mut().enumerate() {
-            let mut p = [0.0; LANES];
-            for r in 0..components {
-                let x = &x[r * size + start + v * LANES..][..LANES];
-                let reference = &references[r * lanes + v * LANES..][..LANES];
+    for row in first.chunks_exact_mut(lanes) {
+        for (p, reference) in vectors_mut(row).iter_mut().zip(of(0)) {
+            for l in 0..LANES {
+                p[l] = exp2(p[l] - reference[l]);
+            }
+        }
+    }
+    for r in 1..components {
+        let last = r + 1 == components;
+        let x = &others[(r - 1) * size..][..len];
+        for (row, x) in first.chunks_exact_mut(lanes).zip(x.chunks_exact(lanes)) {
+            let queries = of(r).iter().zip(&mut *total);
+            for ((p, x), (reference, total)) in vectors_mut(row).iter_mut().zip(vectors(x)).zip(queries) {
                 for l in 0..LANES {
                     p[l] += exp2(x[l] - reference[l]);
+                    total[l] += if last { p[l] } else { 0.0 };
                 }
-            }
-            x[start + v * LANES..][..LANES].copy_from_slice(&p);
-            for l in 0..LANES {
-                total[l] += p[l];
             }
         }
     }
@@ -113,15 +119,32 @@ pub(super) fn weigh(
     deltas: &[f32],
 ) {
     let deltas = vectors(&deltas[..lanes]);
+    let of = |r: usize| vectors(&references[r * lanes..][..lanes]);
+    let (first, others) = x.split_at_mut(size);
+    let rows = first.chunks_exact_mut(lanes).zip(t.chunks_exact_mut(lanes));
+    // One and two components without an index, which would cost instructions among those of the vectors.
     if components == 1 {
-        let references = vectors(&references[..lanes]);
-        for (x, t) in x.chunks_exact_mut(lanes).zip(t.chunks_exact_mut(lanes)) {
-            let queries = references.iter().zip(deltas);
+        for (x, t) in rows {
+            let queries = of(0).iter().zip(deltas);
             for ((x, t), (reference, delta)) in vectors_mut(x).iter_mut().zip(vectors_mut(t)).zip(queries) {
                 for l in 0..LANES {
                     let e = exp2(x[l] - reference[l]);
                     x[l] = e * (t[l] - delta[l]);
                     t[l] = e;
+                }
+            }
+        }
+        return;
+    }
+    if components == 2 {
+        for ((x, t), y) in rows.zip(others.chunks_exact_mut(lanes)) {
+            let queries = of(0).iter().zip(of(1)).zip(deltas);
+            let tiles = vectors_mut(x).iter_mut().zip(vectors_mut(y)).zip(vectors_mut(t));
+            for (((x, y), t), ((one, two), delta)) in tiles.zip(queries) {
+                for l in 0..LANES {
+                    let (e, f) = (exp2(x[l] - one[l]), exp2(y[l] - two[l]));
+                    let slope = t[l] - delta[l];
+                    (x[l], y[l], t[l]) = (e * slope, f * slope, e + f);
                 }
             }
         }

@@ -104,11 +104,16 @@ impl<'a> Scores<'a> {
         let hk = h / shape.group();
         let (components, n) = (self.components(), keys.len());
         let valid = self.mask.valid_row(b);
+        let mut norms = [0.0; TILE / STRIP];
         self.prior_terms(h, keys, terms);
         for r in 0..components {
             let terms = &mut terms[r * n..(r + 1) * n];
             if self.gaussian {
-                self.subtract_norms((b, hk), r, keys, terms);
+                let (half, norms) = (0.5 * self.gains[r] * LOG2_E, &mut norms[..n]);
+                simd::square_norms(self.k, &self.key_rows(b, hk, r).slice(keys.start, n), self.shift_of(hk, r), norms);
+                for (term, norm) in terms.iter_mut().zip(norms) {
+                    *term -= half * *norm;
+                }
             }
             if let Some(valid) = valid {
                 for (term, j) in terms.iter_mut().zip(keys.clone()) {
@@ -138,26 +143,6 @@ impl<'a> Scores<'a> {
         }
     }
 
-    /// Takes `|k_jr|^2 / (2 s_r)` in base 2 from the terms of `keys`.
-    fn subtract_norms(&self, (b, hk): (usize, usize), r: usize, keys: &Range<usize>, terms: &mut [f32]) {
-        let rows = self.key_rows(b, hk, r);
-        let half = 0.5 * self.gains[r] * LOG2_E;
-        let shift = self.shift_of(hk, r);
-        simd::vectorize(
-            #[inline(always)]
-            || {
-                for (term, j) in terms.iter_mut().zip(keys.clone()) {
-                    let key = rows.row(self.k, j);
-                    *term -= half
-                        * match shift {
-                            None => simd::dot(key, key),
-                            Some(shift) => simd::sum_pairs(key, shift, |key, shift| (key + shift) * (key + shift)),
-                        };
-                }
-            },
-        );
-    }
-
     /// Rows of the keys of component `r`: the same for all shifted copies.
     fn key_rows(&self, b: usize, hk: usize, r: usize) -> Rows {
         self.shape.key_rows(b, hk, if self.shift.is_some() { 0 } else { r })
@@ -174,14 +159,15 @@ impl<'a> Scores<'a> {
             if !self.gaussian && shift.is_none() {
                 continue;
             }
+            if self.gaussian {
+                simd::square_norms(self.q, &query.slice(strip.queries.start, strip.queries.len()), None, terms);
+            }
             simd::vectorize(
                 #[inline(always)]
                 || {
                     for (term, i) in terms.iter_mut().zip(strip.queries.clone()) {
-                        let q = query.row(self.q, i);
-                        let norm = if self.gaussian { 0.5 * simd::dot(q, q) } else { 0.0 };
-                        let along = shift.map_or(0.0, |shift| simd::dot(q, shift));
-                        *term = gain * (along - norm);
+                        let along = shift.map_or(0.0, |shift| simd::dot(query.row(self.q, i), shift));
+                        *term = gain * (along - 0.5 * *term);
                     }
                 },
             );
