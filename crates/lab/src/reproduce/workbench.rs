@@ -44,9 +44,9 @@ pub type Open<'a> = &'a dyn Fn(&Path) -> Result<(Model, TaskData), Box<dyn Error
 pub struct Workbench<'a> {
     /// The entry's own directory.
     pub directory: PathBuf,
-    /// See [`Train`].
+    /// Trains the models of a recipe in a directory.
     pub train: Train<'a>,
-    /// See [`Open`].
+    /// Reads a trained model back, and its data.
     pub open: Open<'a>,
     /// Says in a few words what is going on.
     pub note: &'a dyn Fn(&str),
