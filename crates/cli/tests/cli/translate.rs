@@ -114,7 +114,7 @@ fn a_translator_learns_ten_words_and_its_experts_can_be_looked_at() {
     }
     fs::remove_dir_all(&data).unwrap();
     run(["inspect", &path, "--experts"]).failure(DATA, &["train"]);
-    run(["inspect", &path]).failure(USAGE, &["--experts"]);
+    run(["inspect", &path]).failure(DATA, &["train"]);
 }
 
 #[test]

@@ -48,7 +48,8 @@ fn variance_of_attention_falls_as_one_over_position() {
         // Positions share their tokens: misses come in runs.
         assert!(held > 0.7, "{weights}: {held} of the intervals hold d^2 s^4 / m");
         let times = found.replicates.scaled(1, Quantity::Attention, |m| m as f64).unwrap();
-        assert!(times.holds(lemmas.output(1)), "{weights}: m var {times:?}, expected {}", lemmas.output(1));
+        let errors = (times.mean - lemmas.output(1)).abs() / times.standard_error().unwrap();
+        assert!(errors < 3.0, "{weights}: m var {times:?}, expected {}: {errors} standard errors", lemmas.output(1));
     }
 }
 
