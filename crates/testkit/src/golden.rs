@@ -8,9 +8,11 @@ use serde_json::Value;
 
 use crate::measure::float32_bound;
 
-/// Folder of the reference data.
+/// Folder of the reference data: of the checkout whose tests are running, which need not be the one that this was built in
+/// where two share their build. Every crate lies two folders below the root.
 pub fn folder() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/golden"))
+    let tested = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    tested.unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into()).join("../../testdata/golden")
 }
 
 /// One entry of the manifest.
