@@ -6,6 +6,7 @@
 mod additive;
 mod budget;
 mod cache;
+mod deltas;
 pub mod draws;
 mod dropout;
 pub mod elementwise;

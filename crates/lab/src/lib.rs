@@ -6,6 +6,7 @@ pub mod bench;
 pub mod compare;
 pub mod cost;
 pub mod inspect;
+pub mod moments;
 pub mod probe;
 pub mod report;
 pub mod reproduce;

@@ -5,7 +5,7 @@ use std::fs;
 use regard_kernels::{AttentionOptions, mechanism::Fraction};
 use regard_lab::approx::{Approximation, Captured, Head, Method, Plan, Process, capture, dump, measure};
 
-use super::{Trained, budget::total_memory, command_line, environment, print_json, trained};
+use super::{Trained, budget::total_memory, command_line, environment, show, trained};
 use crate::{
     args::{Approx, BudgetSplit, Common},
     config::{Layers, SECTIONS},
@@ -41,22 +41,16 @@ pub fn run(args: &Approx, common: &Common) -> Outcome {
         command: command_line(),
         environment: environment(),
     };
-    let files = match &args.out {
-        Some(out) => Some(approximation.write(out).map_err(|error| Failure::written(&error))?),
-        None => None,
-    };
-    if common.json {
-        print_json(&approximation.to_json());
-        return Ok(());
-    }
-    print!("{}", approximation.table().to_text());
-    if !approximation.measured.related.is_empty() {
-        print!("\n{}", approximation.correlations().to_text());
-    }
-    if let Some(files) = files {
-        println!("\nreport: {}", files.report.page.display());
-    }
-    Ok(())
+    show(
+        common,
+        args.out.as_deref(),
+        |out| approximation.write(out),
+        || {
+            let related = !approximation.measured.related.is_empty();
+            [approximation.table()].into_iter().chain(related.then(|| approximation.correlations())).collect()
+        },
+        || approximation.to_json(),
+    )
 }
 
 fn from_process(args: &Approx) -> bool {

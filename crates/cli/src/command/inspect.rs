@@ -5,7 +5,7 @@ use regard_lab::inspect::{
 };
 use regard_tasks::train::{Model, Split};
 
-use super::{Trained, command_line, environment, print_json, trained};
+use super::{Trained, command_line, environment, show, trained};
 use crate::{
     args::{Common, Inspect},
     console,
@@ -50,20 +50,7 @@ fn attention(args: &Inspect, common: &Common) -> Outcome {
         command: command_line(),
         environment: environment(),
     };
-    let files = match &args.out {
-        Some(out) => Some(inspection.write(out).map_err(|error| Failure::written(&error))?),
-        None => None,
-    };
-    if common.json {
-        print_json(&inspection.to_json());
-        return Ok(());
-    }
-    let tables: Vec<String> = inspection.tables().iter().map(|table| table.to_text()).collect();
-    print!("{}", tables.join("\n"));
-    if let Some(files) = files {
-        println!("\nreport: {}", files.report.page.display());
-    }
-    Ok(())
+    show(common, args.out.as_deref(), |out| inspection.write(out), || inspection.tables(), || inspection.to_json())
 }
 
 /// The parts that these names mean, in the order of reports.
@@ -101,20 +88,11 @@ fn experts(args: &Inspect, common: &Common) -> Outcome {
         command: command_line(),
         environment: environment(),
     };
-    let files = match &args.out {
-        Some(out) => Some(experts.write(out).map_err(|error| Failure::written(&error))?),
-        None => None,
-    };
-    if common.json {
-        print_json(&experts.to_json());
-        return Ok(());
-    }
-    print!("{}", experts.loads().to_text());
-    for router in &experts.routers {
-        print!("\n{}", experts.tokens(router).to_text());
-    }
-    if let Some(files) = files {
-        println!("\nreport: {}", files.report.page.display());
-    }
-    Ok(())
+    show(
+        common,
+        args.out.as_deref(),
+        |out| experts.write(out),
+        || [experts.loads()].into_iter().chain(experts.routers.iter().map(|router| experts.tokens(router))).collect(),
+        || experts.to_json(),
+    )
 }

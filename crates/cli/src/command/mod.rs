@@ -20,10 +20,12 @@ pub mod translate;
 
 use std::{
     cell::OnceCell,
+    io,
     path::{Path, PathBuf},
 };
 
 use burn::tensor::Device;
+use regard_lab::report::{Files, Table};
 use regard_tasks::{
     data::{TaskConfig, TaskData},
     train::{Checkpoint, Checkpoints, Environment, Existing, HostTensors, Model},
@@ -193,4 +195,24 @@ fn trained(run: &Path, which: Which, cache: Option<&Path>, common: &Common) -> O
 /// Prints a JSON value.
 fn print_json(value: &serde_json::Value) {
     println!("{}", serde_json::to_string_pretty(value).expect("a JSON value"));
+}
+
+/// Writes what was measured where asked for, prints it as tables or JSON, and says where the report is.
+fn show(
+    common: &Common,
+    out: Option<&Path>,
+    write: impl FnOnce(&Path) -> io::Result<Files>,
+    tables: impl FnOnce() -> Vec<Table>,
+    json: impl FnOnce() -> serde_json::Value,
+) -> Outcome {
+    let files = out.map(write).transpose().map_err(|error| Failure::written(&error))?;
+    if common.json {
+        print_json(&json());
+        return Ok(());
+    }
+    print!("{}", tables().iter().map(Table::to_text).collect::<Vec<_>>().join("\n"));
+    if let Some(files) = files {
+        println!("\nreport: {}", files.report.page.display());
+    }
+    Ok(())
 }

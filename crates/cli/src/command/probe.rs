@@ -8,7 +8,7 @@ use regard_lab::probe::{
 };
 use regard_nn::{attention::AttentionConfig, models::ModelConfig};
 
-use super::{Trained, budget::total_memory, command_line, environment, print_json, trained};
+use super::{Trained, budget::total_memory, command_line, environment, show, trained};
 use crate::{
     args::{Common, Probe as Arguments, Scale},
     config::{Layers, SECTIONS},
@@ -83,19 +83,7 @@ fn probe_decoders(args: &Arguments, common: &Common) -> Outcome {
         command: command_line(),
         environment: environment(),
     };
-    let files = match &args.out {
-        Some(out) => Some(probe.write(out).map_err(|error| Failure::written(&error))?),
-        None => None,
-    };
-    if common.json {
-        print_json(&probe.to_json());
-        return Ok(());
-    }
-    print!("{}", probe.tables().iter().map(regard_lab::report::Table::to_text).collect::<Vec<_>>().join("\n"));
-    if let Some(files) = files {
-        println!("\nreport: {}", files.report.page.display());
-    }
-    Ok(())
+    show(common, args.out.as_deref(), |out| probe.write(out), || probe.tables(), || probe.to_json())
 }
 
 fn probe_model(path: &Path, args: &Arguments, common: &Common) -> Outcome {
@@ -121,19 +109,7 @@ fn probe_model(path: &Path, args: &Arguments, common: &Common) -> Outcome {
         command: command_line(),
         environment: environment(),
     };
-    let files = match &args.out {
-        Some(out) => Some(probe.write(out).map_err(|error| Failure::written(&error))?),
-        None => None,
-    };
-    if common.json {
-        print_json(&probe.to_json());
-        return Ok(());
-    }
-    print!("{}", probe.tables().iter().map(regard_lab::report::Table::to_text).collect::<Vec<_>>().join("\n"));
-    if let Some(files) = files {
-        println!("\nreport: {}", files.report.page.display());
-    }
-    Ok(())
+    show(common, args.out.as_deref(), |out| probe.write(out), || probe.tables(), || probe.to_json())
 }
 
 fn sizes(args: &Arguments) -> Sizes {

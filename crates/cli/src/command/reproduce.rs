@@ -1,11 +1,6 @@
 //! `regard reproduce`
 
-use std::{
-    error::Error,
-    fs, io,
-    path::{Path, PathBuf},
-    time::Instant,
-};
+use std::{cell::RefCell, collections::BTreeSet, fs, io, path::Path, time::Instant};
 
 use regard_lab::{
     report::write_atomically,
@@ -36,9 +31,10 @@ pub fn run(args: &Reproduce, common: &Common) -> Outcome {
         args::Scale::Reduced => Scale::Reduced,
         args::Scale::Paper => Scale::Paper,
     };
+    let session = Session { args, common, scale, trained: RefCell::default() };
     let mut outcomes = Vec::new();
     for entry in chosen(&args.names)? {
-        let outcome = one(entry, scale, args, common)?;
+        let outcome = session.outcome(entry)?;
         if !common.json {
             println!("{}: {}. {}", entry.name, outcome.verdict, outcome.statement);
         }
@@ -102,67 +98,85 @@ fn chosen(names: &[String]) -> Outcome<Vec<&'static Entry>> {
     names.iter().map(find).collect()
 }
 
-/// The recorded outcome, or that of a run now.
-fn one(entry: &'static Entry, scale: Scale, args: &Reproduce, common: &Common) -> Outcome<Recorded> {
-    let directory = Recorded::directory(&args.out, entry, scale);
-    if args.overwrite {
-        remove(&directory).map_err(|error| Failure::writing(&directory, &error))?;
-    } else if let Some(outcome) = Recorded::read(&args.out, entry, scale).map_err(Failure::data)? {
-        note(common, &format!("{}: recorded on {}; --overwrite runs it again", entry.name, outcome.environment.date));
-        return Ok(outcome);
-    }
-    note(common, &format!("{}: {}", entry.name, entry.setting(scale)));
-    let environment = environment();
-    let begin = Instant::now();
-    let train = |recipe: &str, out: &Path| train(entry, recipe, out, args.cache.as_deref(), common).map_err(boxed);
-    let open = |run: &Path| {
-        let Trained { model, data, .. } = trained(run, Which::Best, args.cache.as_deref(), common).map_err(boxed)?;
-        Ok((model, data))
-    };
-    let said = |text: &str| note(common, text);
-    let stop = signal::stop_flag();
-    let bench = Workbench { directory, train: &train, open: &open, note: &said, stop };
-    let finding = (entry.run)(&bench, scale).map_err(|error| {
-        let failure = error.downcast::<Failure>().map_or_else(Failure::usage, |failure| *failure);
-        Failure { message: format!("{}: {}", entry.name, failure.message), ..failure }
-    })?;
-    let seconds = begin.elapsed().as_secs_f64();
-    Recorded::write(&args.out, entry, scale, &finding, seconds, environment).map_err(|error| Failure::written(&error))
+/// One run of the command.
+struct Session<'a> {
+    args: &'a Reproduce,
+    common: &'a Common,
+    scale: Scale,
+    /// Names of the models that this run has trained: entries share them, also where all are trained anew.
+    trained: RefCell<BTreeSet<String>>,
 }
 
-fn note(common: &Common, text: &str) {
-    if !common.quiet {
-        eprintln!("{text}");
-    }
-}
-
-fn boxed(failure: Failure) -> Box<dyn Error> {
-    failure.into()
-}
-
-/// Trains a recipe of an entry in `out`; goes on with what is there.
-fn train(entry: &Entry, recipe: &str, out: &Path, cache: Option<&Path>, common: &Common) -> Outcome<Compared> {
-    let mut layers = Layers::new();
-    layers.text(recipe, entry.name)?;
-    let config = layers.resolve()?;
-    let candidates = compare::candidates(&config)?;
-    let (path, text) = (out.join(CONFIG), config.to_toml());
-    match fs::read_to_string(&path) {
-        Ok(before) if before != text => {
-            return Err(Failure::usage(format!(
-                "{} holds models of another setting; train them anew with --overwrite",
-                out.display()
-            )));
+impl Session<'_> {
+    /// The recorded outcome of an entry, or that of a run now.
+    fn outcome(&self, entry: &'static Entry) -> Outcome<Recorded> {
+        let (args, scale) = (self.args, self.scale);
+        if args.overwrite {
+            let directory = Recorded::directory(&args.out, entry, scale);
+            remove(&directory).map_err(|error| Failure::writing(&directory, &error))?;
+        } else if let Some(outcome) = Recorded::read(&args.out, entry, scale).map_err(Failure::data)? {
+            let date = &outcome.environment.date;
+            self.note(&format!("{}: recorded on {date}; --overwrite runs it again", entry.name));
+            return Ok(outcome);
         }
-        Ok(_) => {}
-        Err(_) => write_atomically(&path, text.as_bytes()).map_err(|error| Failure::written(&error))?,
+        self.note(&format!("{}: {}", entry.name, entry.setting(scale)));
+        let environment = environment();
+        let begin = Instant::now();
+        let train = |name: &str, recipe: &str| self.train(name, recipe).map_err(Into::into);
+        let open = |run: &Path| {
+            let Trained { model, data, .. } = trained(run, Which::Best, args.cache.as_deref(), self.common)?;
+            Ok((model, data))
+        };
+        let note = |text: &str| self.note(text);
+        let bench = Workbench { train: &train, open: &open, note: &note, stop: signal::stop_flag() };
+        let finding = (entry.run)(&bench, scale).map_err(|error| {
+            let failure = error.downcast::<Failure>().map_or_else(Failure::usage, |failure| *failure);
+            Failure { message: format!("{}: {}", entry.name, failure.message), ..failure }
+        })?;
+        let seconds = begin.elapsed().as_secs_f64();
+        Recorded::write(&args.out, entry, scale, &finding, seconds, environment)
+            .map_err(|error| Failure::written(&error))
     }
-    let (data, results) = compare::train(&config, &candidates, out, cache, &environment(), common)?;
-    let test_sequences = match &data {
-        TaskData::Classification(data) => data.test.len(),
-        _ => 0,
-    };
-    Ok(Compared { results, test_sequences })
+
+    /// Trains a recipe under a name, or goes on with what is there.
+    fn train(&self, name: &str, recipe: &str) -> Outcome<Compared> {
+        let mut layers = Layers::new();
+        layers.text(recipe, name)?;
+        let config = layers.resolve()?;
+        let candidates = compare::candidates(&config)?;
+        let directory = self.args.out.join("runs").join(match self.scale {
+            Scale::Reduced => name.to_owned(),
+            Scale::Paper => format!("{name}-paper"),
+        });
+        let (path, text) = (directory.join(CONFIG), config.to_toml());
+        let fresh = self.trained.borrow_mut().insert(name.to_owned());
+        if fresh && self.args.overwrite && path.is_file() {
+            compare::remove_comparison(&directory).map_err(|error| Failure::writing(&directory, &error))?;
+        }
+        match fs::read_to_string(&path) {
+            Ok(before) if before != text => {
+                return Err(Failure::usage(format!(
+                    "{} holds models of another setting; train them anew with --overwrite",
+                    directory.display()
+                )));
+            }
+            Ok(_) => {}
+            Err(_) => write_atomically(&path, text.as_bytes()).map_err(|error| Failure::written(&error))?,
+        }
+        let cache = self.args.cache.as_deref();
+        let (data, results) = compare::train(&config, &candidates, &directory, cache, &environment(), self.common)?;
+        let test_sequences = match &data {
+            TaskData::Classification(data) => data.test.len(),
+            _ => 0,
+        };
+        Ok(Compared { directory, results, test_sequences })
+    }
+
+    fn note(&self, text: &str) {
+        if !self.common.quiet {
+            eprintln!("{text}");
+        }
+    }
 }
 
 /// Removes what entries write, and nothing else.
@@ -173,12 +187,7 @@ fn remove(directory: &Path) -> io::Result<()> {
     };
     let file = |name: &str| gone(fs::remove_file(directory.join(name)));
     file("outcome.json").and_then(|()| file("report.html"))?;
-    gone(fs::remove_dir_all(directory.join("plots")))?;
-    let runs: PathBuf = directory.join("runs");
-    if runs.join(CONFIG).is_file() {
-        compare::remove_comparison(&runs)?;
-    }
-    Ok(())
+    gone(fs::remove_dir_all(directory.join("plots")))
 }
 
 #[cfg(test)]

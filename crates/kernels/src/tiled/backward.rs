@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     Rows, Saved,
+    deltas::deltas,
     gemm::{Matrix, Write},
     parallel::{self, Disjoint},
     simd,
@@ -145,7 +146,7 @@ impl Scores<'_> {
         let segments = TASKS.div_ceil(pairs).min(shape.keys.div_ceil(SEGMENT)).max(1);
         let segment = shape.keys.div_ceil(segments);
         let segments = shape.keys.div_ceil(segment);
-        let deltas = self.deltas(out, grad_out);
+        let deltas = deltas(&self.shape, out, grad_out);
         let given = Given { references: &saved[1], inverses: &saved[2], deltas: &deltas, grad_out, variance };
 
         let mut q = vec![0.0; self.q.len()];

@@ -10,27 +10,6 @@ use crate::{
 };
 
 impl Scores<'_> {
-    /// `dO_i . O_i`, `[B,H,N]`.
-    pub(super) fn deltas(&self, out: &[f32], grad_out: &[f32]) -> Vec<f32> {
-        let shape = self.shape;
-        let mut deltas = vec![0.0; shape.batch * shape.heads * shape.queries];
-        let written = Disjoint::new(&mut deltas);
-        parallel::for_each(shape.batch * shape.heads, |head| {
-            let rows = shape.out_rows(head / shape.heads, head % shape.heads);
-            // SAFETY: this head's numbers belong to this task alone.
-            let deltas = unsafe { written.range(head * shape.queries, shape.queries) };
-            simd::vectorize(
-                #[inline(always)]
-                || {
-                    for (i, delta) in deltas.iter_mut().enumerate() {
-                        *delta = simd::dot(rows.row(out, i), rows.row(grad_out, i));
-                    }
-                },
-            );
-        });
-        deltas
-    }
-
     /// `ds_r`: the spread over all batch rows, heads and segments, in natural units, over `s_r`.
     pub(super) fn variance_gradient(&self, spread: &[f32]) -> Vec<f32> {
         let components = self.components();

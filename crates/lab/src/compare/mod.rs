@@ -7,7 +7,7 @@ mod report;
 mod run;
 
 pub use report::Comparison;
-pub use run::{CompareError, Plan, Watch, run};
+pub use run::{CompareError, Plan, Watch, run, run_directory};
 
 use regard_nn::{attention::Attentions, models::ModelConfig};
 use serde::{Deserialize, Serialize};

@@ -80,6 +80,11 @@ pub enum CompareError {
     Interrupted,
 }
 
+/// Where the run of a candidate lies below the directory of a comparison.
+pub fn run_directory(comparison: &Path, label: &str, seed: u64) -> PathBuf {
+    comparison.join(label).join(format!("seed-{seed}"))
+}
+
 /// Runs what has no result yet; returns the results, candidate by candidate, seed by seed.
 ///
 /// # Errors
@@ -90,7 +95,7 @@ pub fn run(plan: &Plan, watch: &dyn Watch, stop: &Arc<AtomicBool>) -> Result<Vec
     let mut results = Vec::with_capacity(total);
     for candidate in plan.candidates {
         for &seed in plan.seeds {
-            let directory = plan.directory.join(&candidate.label).join(format!("seed-{seed}"));
+            let directory = run_directory(plan.directory, &candidate.label, seed);
             let path = directory.join(RESULT);
             if let Some(result) = read_result(&path)? {
                 watch.end(&result, false);

@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer, ser::SerializeSeq};
 
-use super::moments::Moments;
+use crate::moments::Moments;
 
 /// Parts into which positions are put together for charts and files.
 const MOST_POSITIONS: usize = 64;

@@ -4,10 +4,8 @@ use std::f64::consts::PI;
 
 use serde::Serialize;
 
-use super::{
-    attended::{Attended, Keys, log_sum_exp},
-    moments::Moments,
-};
+use super::attended::{Attended, Keys, log_sum_exp};
+use crate::moments::Moments;
 
 /// Negative log-likelihood of the queries of one head, in nats a channel, under three densities.
 ///

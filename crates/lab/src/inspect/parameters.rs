@@ -4,10 +4,8 @@ use regard_nn::models::is_buffer;
 use regard_tasks::train::Model;
 use serde::Serialize;
 
-use super::{
-    attended::{Attended, norm},
-    moments::Moments,
-};
+use super::attended::{Attended, norm};
+use crate::moments::Moments;
 
 /// Learned parameters of one head and lengths of its vectors.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -48,7 +46,7 @@ impl HeadParameters {
             }
         }
         if attended.tensor("log_prior").is_some() && own.components.len() > 1 {
-            let mean = |priors: &Vec<f64>| Moments::of(priors.iter().map(|log| log.exp())).mean;
+            let mean = |priors: &Vec<f64>| Moments::of_finite(priors.iter().map(|log| log.exp())).mean;
             self.priors = own.log_priors.iter().map(mean).collect();
         }
         if let Some(variance) = attended.tensor("variance") {

@@ -2,8 +2,7 @@
 
 use serde::Serialize;
 
-use super::moments::Moments;
-use crate::approx::Dense;
+use crate::{approx::Dense, moments::Moments};
 
 /// Two heads of one attention over many sequences.
 #[derive(Clone, Debug, PartialEq, Serialize)]

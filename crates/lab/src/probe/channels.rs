@@ -6,9 +6,10 @@ use serde::Serialize;
 
 use super::{
     decoder::{Decoder, host},
+    estimate::Estimate,
     lemma::Lemmas,
-    moments::{Estimate, Moments},
 };
+use crate::moments::Moments;
 
 /// How the measured variances of the channels go with those of the lemma, at one position.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -2,7 +2,7 @@
 
 use super::{
     classifier::{Accuracy, ByDepth},
-    curves::{Curve, Replicates, Statistic},
+    curves::{Replicates, Statistic},
     tally::Quantity,
 };
 use crate::report::{Axis, Chart, Data, Point, Scale, Series};
@@ -23,20 +23,11 @@ pub(super) fn shown_layers(layers: usize) -> Vec<usize> {
     shown
 }
 
-/// Estimates with their confidence, at positions an eighth of an octave apart.
-pub(super) fn points(curve: &Curve, scale: impl Fn(usize) -> f64) -> Vec<Point> {
-    let point = |(m, estimate): &(usize, super::Estimate)| {
-        let factor = scale(*m);
-        Point::deviating(*m as f64, estimate.mean * factor, estimate.half.unwrap_or(0.0) * factor.abs())
-    };
-    curve.thinned().points.iter().map(point).collect()
-}
-
 /// A line a layer.
 fn by_layer(replicates: &Replicates, layers: usize, quantity: Quantity, statistic: Statistic) -> Vec<Series> {
     let line = |(style, layer): (usize, usize)| {
         let curve = replicates.curve(layer, quantity, statistic)?;
-        Some(Series { name: format!("layer {layer}"), points: points(&curve, |_| 1.0), style })
+        Some(Series { name: format!("layer {layer}"), points: curve.drawn(|_| 1.0), style })
     };
     shown_layers(layers).into_iter().enumerate().filter_map(line).collect()
 }

@@ -3,10 +3,11 @@
 use serde::Serialize;
 
 use super::{
+    estimate::Estimate,
     lemma::{slope, spaced_positions},
-    moments::{Estimate, Moments},
     tally::{Quantity, Tally},
 };
+use crate::{moments::Moments, report::Point};
 
 /// Measurements of the same thing that are independent of each other: decoders, or sequences of a trained model.
 #[derive(Clone, Debug, Default)]
@@ -88,6 +89,15 @@ impl Statistic {
 }
 
 impl Curve {
+    /// Estimates times a factor of the position, with their confidence, at positions an eighth of an octave apart.
+    pub fn drawn(&self, factor: impl Fn(usize) -> f64) -> Vec<Point> {
+        let point = |(m, estimate): &(usize, Estimate)| {
+            let factor = factor(*m);
+            Point::deviating(*m as f64, estimate.mean * factor, estimate.half.unwrap_or(0.0) * factor.abs())
+        };
+        self.thinned().points.iter().map(point).collect()
+    }
+
     /// The same at positions that are an eighth of an octave apart.
     #[must_use]
     pub fn thinned(&self) -> Self {

@@ -12,10 +12,10 @@ use regard_nn::{
 };
 
 use super::{
-    moments::Moments,
     tally::{Axes, Quantity, Tally},
     weights::Distribution,
 };
+use crate::moments::Moments;
 
 /// Normalising adds nothing to a variance: inputs of deviation 0.002 have one below the usual epsilon.
 pub(super) const EPSILON: f32 = 0.0;

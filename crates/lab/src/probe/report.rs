@@ -6,7 +6,7 @@ use regard_tasks::train::Environment;
 use serde_json::{Value, json};
 
 use super::{
-    charts::{cumulative, errors, errors_by_position, neighbours, points, variances},
+    charts::{cumulative, errors, errors_by_position, neighbours, variances},
     classifier::{ByDepth, Classifier},
     curves::{Curve, Replicates, Statistic},
     lemma::spaced_positions,
@@ -91,7 +91,7 @@ impl Probe {
         let line = |(style, one): (usize, &Measured)| {
             let lemmas = one.setting.lemmas();
             let curve = one.replicates.curve(1, Quantity::Attention, Statistic::Variance)?;
-            let points = points(&curve, |m| lemmas.output(m).recip());
+            let points = curve.drawn(|m| lemmas.output(m).recip());
             Some(Series { name: one.setting.label.clone(), points, style })
         };
         let series: Vec<Series> = lines.filter_map(line).collect();
@@ -116,7 +116,7 @@ impl Probe {
         let line = |(style, one): (usize, &Measured)| {
             let curve = one.replicates.curve(1, Quantity::Attention, Statistic::Variance)?;
             let first = curve.points.first()?.1.mean;
-            Some(Series { name: one.setting.label.clone(), points: points(&curve, |_| first.recip()), style })
+            Some(Series { name: one.setting.label.clone(), points: curve.drawn(|_| first.recip()), style })
         };
         Chart::new(
             "Variance of o_m as a multiple of that of the first position",

@@ -4,9 +4,9 @@ use super::{
     charts::shown_layers,
     classifier::{Accuracy, ByDepth},
     curves::Statistic,
+    estimate::Estimate,
     lemma::{Constant, spaced_positions},
     measure::Measured,
-    moments::Estimate,
     tally::Quantity,
 };
 use crate::report::{Cell, Column, Format, Table};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::moments::Moments;
+use crate::moments::Moments;
 
 /// Intermediates of a layer whose moments are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -155,13 +155,14 @@ impl Tally {
                 if causal {
                     take(i, &mut sum, &mut squares);
                 }
-                let (count, query) = (if causal { i + 1 } else { tokens } as f64, row(q, b, i, h, heads));
+                let (count, query) = (if causal { i + 1 } else { tokens }, row(q, b, i, h, heads));
                 let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
                 let square: f64 =
                     query.iter().zip(squares.chunks_exact(width)).map(|(x, line)| x * dot(line, &query)).sum();
                 let scale = (width as f64).sqrt();
-                let mean = dot(&query, &sum) / count / scale;
-                moments.push(Moments::from_means(count, mean, square / count / (width as f64)));
+                let mean = dot(&query, &sum) / count as f64 / scale;
+                let mean_square = square / count as f64 / (width as f64);
+                moments.push(Moments::from_means(count as u64, mean, mean_square));
             }
             moments
         };

@@ -18,9 +18,9 @@ use super::{
     curves::Replicates,
     decoder::host,
     measure::check,
-    moments::Moments,
     tally::{Axes, Quantity, Tally, normalise},
 };
+use crate::moments::Moments;
 
 /// Sequences at once.
 const BATCH: usize = 8;
@@ -170,7 +170,7 @@ fn over_sequences(values: &[f32], sequences: usize, length: usize) -> Vec<Moment
             Moments::of(&own).squares / (sequences as f64 - 1.0)
         };
         let variance = Moments::of(&(0..width).map(channel).collect::<Vec<_>>()).mean;
-        Moments::from_means(width as f64, 0.0, variance)
+        Moments::from_means(width as u64, 0.0, variance)
     };
     (0..length).map(at).collect()
 }

@@ -86,7 +86,7 @@ impl FromStr for Distribution {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::probe::Moments;
+    use crate::moments::Moments;
 
     #[test]
     fn all_have_mean_0_and_the_deviation_asked_for() {

@@ -68,6 +68,14 @@ impl Scale {
             Self::Paper => "paper",
         }
     }
+
+    /// The preset of ListOps at this scale.
+    fn listops(self) -> &'static str {
+        match self {
+            Self::Reduced => "quick",
+            Self::Paper => "lra-listops",
+        }
+    }
 }
 
 /// What runs an entry.

@@ -8,7 +8,7 @@ use std::{
 
 use regard_tasks::{data::TaskData, train::Model};
 
-use crate::compare::RunResult;
+use crate::compare::{RunResult, run_directory};
 
 /// A comparison to train: configuration text over a preset, as in a file for `--config`.
 pub type Recipe<'a> = &'a str;
@@ -16,6 +16,8 @@ pub type Recipe<'a> = &'a str;
 /// What training a recipe gave.
 #[derive(Debug)]
 pub struct Compared {
+    /// Where the models are.
+    pub directory: PathBuf,
     /// Every run.
     pub results: Vec<RunResult>,
     /// Sequences of the test split.
@@ -35,16 +37,14 @@ impl Compared {
     }
 }
 
-/// Trains the models of a recipe in a directory.
-pub type Train<'a> = &'a dyn Fn(Recipe, &Path) -> Result<Compared, Box<dyn Error>>;
+/// Trains the models of a recipe under a name.
+pub type Train<'a> = &'a dyn Fn(&str, Recipe) -> Result<Compared, Box<dyn Error>>;
 /// Reads a trained model back, and its data.
 pub type Open<'a> = &'a dyn Fn(&Path) -> Result<(Model, TaskData), Box<dyn Error>>;
 
 /// The tools of an entry. Reading configurations belongs to the program, which brings `train` and `open` along.
 pub struct Workbench<'a> {
-    /// The entry's own directory.
-    pub directory: PathBuf,
-    /// Trains the models of a recipe in a directory.
+    /// Trains the models of a recipe under a name.
     pub train: Train<'a>,
     /// Reads a trained model back, and its data.
     pub open: Open<'a>,
@@ -55,16 +55,20 @@ pub struct Workbench<'a> {
 }
 
 impl Workbench<'_> {
-    /// Directory of the entry's trained models.
-    pub fn runs(&self) -> PathBuf {
-        self.directory.join("runs")
-    }
-
-    /// Trains a recipe below [`Self::runs`]; what is trained is not trained again.
+    /// Trains a recipe under a name that belongs to it; entries that give the same name share the models, and what is
+    /// trained is not trained again.
     ///
     /// # Errors
     /// A configuration that cannot be, training that fails, an interrupt.
-    pub fn train(&self, recipe: Recipe) -> Result<Compared, Box<dyn Error>> {
-        (self.train)(recipe, &self.runs())
+    pub fn train(&self, name: &str, recipe: Recipe) -> Result<Compared, Box<dyn Error>> {
+        (self.train)(name, recipe)
+    }
+
+    /// The trained model of a run, and its data.
+    ///
+    /// # Errors
+    /// Files that cannot be read.
+    pub fn open(&self, compared: &Compared, run: &RunResult) -> Result<(Model, TaskData), Box<dyn Error>> {
+        (self.open)(&run_directory(&compared.directory, &run.label, run.seed))
     }
 }

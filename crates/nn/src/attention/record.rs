@@ -1,20 +1,17 @@
 //! What the attention of a model computed in one pass, for those who look inside.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use regard_kernels::{Operator, View};
 
 use super::{AttentionConfig, state::Host};
-use crate::blocks::{Place, Stack};
+use crate::blocks::{Log, Place, Stack};
 
 /// Collects a record of every attention that a forward pass goes through.
 ///
 /// Whatever builds its layers from [`Attention`](super::Attention) writes here by itself, so that what reads records knows
 /// neither models nor where their parameters come from.
-#[derive(Debug, Default)]
-pub struct AttentionLog {
-    records: Mutex<Vec<AttentionRecord>>,
-}
+pub type AttentionLog = Log<AttentionRecord>;
 
 /// One attention of a pass.
 #[derive(Clone, Debug)]
@@ -42,28 +39,6 @@ pub struct AttentionCall {
     pub shares: Option<Vec<f32>>,
     /// Experts of every query, `[B,N,k]`, where a router chose them: heads are slots then.
     pub experts: Option<Vec<u32>>,
-}
-
-impl AttentionLog {
-    /// An empty log.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds a record.
-    pub(crate) fn push(&self, record: AttentionRecord) {
-        self.lock().push(record);
-    }
-
-    /// All records so far, in the order in which the layers ran; the log is empty then.
-    pub fn take(&self) -> Vec<AttentionRecord> {
-        std::mem::take(&mut *self.lock())
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<AttentionRecord>> {
-        // A panic elsewhere leaves the records whole.
-        self.records.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
 }
 
 impl AttentionCall {

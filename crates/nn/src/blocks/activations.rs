@@ -1,14 +1,11 @@
 //! What the parts of a model computed in one pass.
 
-use std::sync::Mutex;
-
 use burn::tensor::Tensor;
 
+use super::Log;
+
 /// Collects intermediates of every block that a forward pass goes through.
-#[derive(Debug, Default)]
-pub struct ActivationLog {
-    records: Mutex<Vec<Activation>>,
-}
+pub type ActivationLog = Log<Activation>;
 
 /// One intermediate of one layer.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,26 +37,11 @@ pub enum Part {
     States,
 }
 
-impl ActivationLog {
-    /// An empty log.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds a record.
-    pub(crate) fn push<const D: usize>(&self, layer: usize, part: Part, values: Tensor<D>) {
+impl Activation {
+    /// These values, brought to the host.
+    pub(crate) fn new<const D: usize>(layer: usize, part: Part, values: Tensor<D>) -> Self {
         let shape = values.dims().to_vec();
         let values = values.into_data_as::<f32>().try_into_vec().expect("f32, as asked");
-        self.lock().push(Activation { layer, part, shape, values });
-    }
-
-    /// All records so far, in the order in which they were made; the log is empty then.
-    pub fn take(&self) -> Vec<Activation> {
-        std::mem::take(&mut *self.lock())
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Activation>> {
-        // A panic elsewhere leaves the records whole.
-        self.records.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        Self { layer, part, shape, values }
     }
 }

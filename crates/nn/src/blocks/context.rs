@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::tensor::Tensor;
 use regard_kernels::random::substream;
 
-use super::{ActivationLog, Part, RouterLog};
+use super::{Activation, ActivationLog, Part, RouterLog};
 use crate::attention::AttentionLog;
 
 /// Whether a forward pass trains, and which draws of dropout are its own.
@@ -125,7 +125,7 @@ impl Context {
     /// Writes `values` into the log of the pass, if there is one.
     pub(crate) fn record<const D: usize>(&self, part: Part, values: &Tensor<D>) {
         if let Some(log) = &self.activations {
-            log.push(self.layer as usize, part, values.clone());
+            log.push(Activation::new(self.layer as usize, part, values.clone()));
         }
     }
 

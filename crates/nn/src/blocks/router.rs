@@ -1,14 +1,12 @@
 //! What the routers of a model did in one pass.
 
-use std::sync::Mutex;
-
-use super::{Place, Stack};
+use super::{Log, Place, Stack};
 
 /// Collects a record of every router that a forward pass goes through.
 #[derive(Debug, Default)]
 pub struct RouterLog {
     choices: bool,
-    records: Mutex<Vec<RouterRecord>>,
+    records: Log<RouterRecord>,
 }
 
 /// What one router did with one batch.
@@ -55,16 +53,11 @@ impl RouterLog {
 
     /// Adds a record.
     pub(crate) fn push(&self, record: RouterRecord) {
-        self.lock().push(record);
+        self.records.push(record);
     }
 
     /// All records so far, in the order in which the layers ran; the log is empty then.
     pub fn take(&self) -> Vec<RouterRecord> {
-        std::mem::take(&mut *self.lock())
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<RouterRecord>> {
-        // A panic elsewhere leaves the records whole.
-        self.records.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.records.take()
     }
 }

@@ -7,7 +7,7 @@ use std::{cell::Cell, fs, path::Path};
 
 use regard_lab::bench::{self, BenchError, Benchmark, Earlier, Level, Measurement, Pass, Plan, Subject, merge};
 
-use super::{budget::total_memory, command_line, environment, print_json};
+use super::{budget::total_memory, command_line, environment, show};
 use crate::{
     args::{Bench, Common},
     console,
@@ -67,19 +67,7 @@ pub fn run(args: &Bench, common: &Common) -> Outcome {
     if let Some(earlier) = &benchmark.earlier {
         benchmark.differences(earlier).iter().for_each(|warning| eprintln!("warning: {warning}"));
     }
-    let files = match &args.out {
-        Some(out) => Some(benchmark.write(out).map_err(|error| Failure::written(&error))?),
-        None => None,
-    };
-    if common.json {
-        print_json(&benchmark.to_json());
-        return verdict(&benchmark);
-    }
-    let tables: Vec<String> = benchmark.tables().iter().map(|table| table.to_text()).collect();
-    print!("{}", tables.join("\n"));
-    if let Some(files) = files {
-        println!("\nreport: {}", files.report.page.display());
-    }
+    show(common, args.out.as_deref(), |out| benchmark.write(out), || benchmark.tables(), || benchmark.to_json())?;
     verdict(&benchmark)
 }
 

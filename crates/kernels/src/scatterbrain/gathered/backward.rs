@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     Rows,
+    deltas::deltas,
     gemm::{self, Matrix, Write},
     parallel::{self, Disjoint},
     scatterbrain::{Grads, RowScales},
@@ -62,7 +63,7 @@ impl Call<'_> {
     /// Gradients of `sum(out * grad_out)`, given what the forward pass returned.
     pub fn backward(&self, out: &[f32], scales: &RowScales, grad_out: &[f32]) -> Grads {
         let shape = &self.problem.shape;
-        let deltas = self.deltas(out, grad_out);
+        let deltas = deltas(&self.problem.shape, out, grad_out);
         let (kept, redone) = self.separate(&scales.inverses);
         let mut grads = match self.problem.features {
             None => self.zeros(),
@@ -157,27 +158,6 @@ impl Call<'_> {
             }
         }
         inverses
-    }
-
-    /// `dO_i . O_i`, `[B,H,N]`.
-    fn deltas(&self, out: &[f32], grad_out: &[f32]) -> Vec<f32> {
-        let shape = &self.problem.shape;
-        let mut deltas = vec![0.0; shape.batch * shape.heads * shape.queries];
-        let written = Disjoint::new(&mut deltas);
-        parallel::for_each(shape.batch * shape.heads, |head| {
-            let rows = shape.out_rows(head / shape.heads, head % shape.heads);
-            // SAFETY: this head's numbers belong to this task alone.
-            let deltas = unsafe { written.range(head * shape.queries, shape.queries) };
-            simd::vectorize(
-                #[inline(always)]
-                || {
-                    for (i, delta) in deltas.iter_mut().enumerate() {
-                        *delta = simd::dot(rows.row(out, i), rows.row(grad_out, i));
-                    }
-                },
-            );
-        });
-        deltas
     }
 
     /// Adds the gradients that a group contributes, those of keys to copy `part`.

@@ -9,12 +9,14 @@ use regard_tasks::train::Environment;
 use serde_json::json;
 
 use super::{
-    moments::Moments,
     parameters::KeyProjection,
     pictures::{Picture, projections},
     survey::{Attention, Part, Survey},
 };
-use crate::report::{Block, Files, Record, Report, Section, Table};
+use crate::{
+    moments::Moments,
+    report::{Block, Files, Record, Report, Section, Table},
+};
 
 /// A survey with what a reader needs to judge it.
 #[derive(Clone, Debug)]
@@ -111,7 +113,7 @@ impl Inspection {
         }
         let effective = |attention: &Attention| {
             let share = attention.ranks.iter().map(|rank| rank.effective / rank.full as f64);
-            vec![Moments::of(share)]
+            vec![Moments::of_finite(share)]
         };
         if let Some(rank) = over(&effective) {
             text += &format!(" Effective rank {:.0} % of the full one.", 100.0 * rank);

@@ -1,11 +1,13 @@
 //! A table a part.
 
 use super::super::{
-    moments::Moments,
     redundancy::{OutputSimilarity, Redundancy},
     survey::Attention,
 };
-use crate::report::{Cell, Column, Format, Table};
+use crate::{
+    moments::Moments,
+    report::{Cell, Column, Format, Table},
+};
 
 fn fixed(name: &str) -> Column {
     Column::number(name, Format::Fixed(3))
@@ -60,12 +62,12 @@ pub fn rank(attentions: &[Attention]) -> Table {
     let mut table = Table::new("Numerical rank of attention matrices, of the full rank", columns);
     for attention in attentions.iter().filter(|attention| !attention.ranks.is_empty()) {
         let over = |of: &dyn Fn(&super::super::rank::MatrixRank) -> f64| {
-            estimate(&Moments::of(attention.ranks.iter().map(|rank| of(rank) / rank.full as f64)))
+            estimate(&Moments::of_finite(attention.ranks.iter().map(|rank| of(rank) / rank.full as f64)))
         };
         table.push(vec![
             attention.name.as_str().into(),
             attention.ranks.len().into(),
-            mean(&Moments::of(attention.ranks.iter().map(|rank| rank.full as f64))),
+            mean(&Moments::of_finite(attention.ranks.iter().map(|rank| rank.full as f64))),
             over(&|rank| rank.rank as f64),
             over(&|rank| rank.effective),
             over(&|rank| rank.directions as f64),

@@ -20,14 +20,11 @@ pub const SHARING: Entry = Entry {
 };
 
 fn sharing(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
-    let preset = match scale {
-        Scale::Reduced => "quick",
-        Scale::Paper => "lra-listops",
-    };
+    let preset = scale.listops();
     let sharings = ["none", "query-value", "head-wise", "layer-wise"];
     let mechanisms = sharings.map(|sharing| format!("fastformer:fastformer.sharing={sharing}"));
     let recipe = format!("preset = {preset:?}\n\n[compare]\nmechanisms = {mechanisms:?}\nseeds = [1, 2, 3]\n");
-    let compared = bench.train(&recipe)?;
+    let compared = bench.train(SHARING.name, &recipe)?;
     let names = ["no sharing", "query-value", "head-wise", "layer-wise"];
     judged(&compared, &names, &[(1, 0, -0.005), (0, 2, 0.0), (3, 1, -0.005)])
 }

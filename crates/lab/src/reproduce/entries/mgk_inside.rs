@@ -3,7 +3,9 @@
 use std::error::Error;
 
 use crate::{
-    inspect::{Moments, Part, Plan, Recording, Survey, survey},
+    compare::RunResult,
+    inspect::{Part, Plan, Recording, Survey, survey},
+    moments::Moments,
     report::{Cell, Column, Format, Table},
     reproduce::{Difference, Entry, Finding, Paper, Scale, Verdict, Workbench},
 };
@@ -49,27 +51,18 @@ pub const LIKELIHOOD: Entry = Entry {
 
 const EXPRESSIONS: usize = 50;
 
-/// Surveys of trained models, one a mechanism.
-fn surveys<const N: usize>(
-    bench: &Workbench,
-    scale: Scale,
-    mechanisms: [&str; N],
-    part: Part,
-) -> Result<Vec<Survey>, Box<dyn Error>> {
-    let preset = match scale {
-        Scale::Reduced => "quick",
-        Scale::Paper => "lra-listops",
-    };
-    let recipe = format!("preset = {preset:?}\n\n[compare]\nmechanisms = {mechanisms:?}\n");
-    let compared = bench.train(&recipe)?;
+/// Surveys of the trained models of softmax and MGK, which all entries here share.
+fn surveys(bench: &Workbench, scale: Scale, part: Part) -> Result<[Survey; 2], Box<dyn Error>> {
+    let recipe = format!("preset = {:?}\n\n[compare]\nmechanisms = [\"softmax\", \"mgk\"]\n", scale.listops());
+    let compared = bench.train("mgk-inside", &recipe)?;
     let plan = Plan { parts: vec![part], layers: Vec::new(), heads: Vec::new(), matrices: 1000 };
-    let one = |runs: &&[crate::compare::RunResult]| {
-        let run = bench.runs().join(&runs[0].label).join(format!("seed-{}", runs[0].seed));
-        let (model, data) = (bench.open)(&run)?;
+    let of = |run: &RunResult| -> Result<Survey, Box<dyn Error>> {
+        let (model, data) = bench.open(&compared, run)?;
         let recordings = Recording::all(&model, &data, Split::Test, EXPRESSIONS)?;
         Ok(survey(recordings, &plan, false, &|| ())?)
     };
-    compared.candidates().iter().map(one).collect()
+    let candidates = compared.candidates();
+    Ok([of(&candidates[0][0])?, of(&candidates[1][0])?])
 }
 
 /// The first less the second, of values that are independent of each other.
@@ -95,12 +88,12 @@ fn table(title: &str, value: &str, rows: &[(&str, &str, Moments)]) -> Table {
 const NAMES: [&str; 2] = ["softmax", "MGK"];
 
 fn rank(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
-    let surveys = surveys(bench, scale, ["softmax", "mgk"], Part::Rank)?;
+    let surveys = surveys(bench, scale, Part::Rank)?;
     let mut rows = Vec::new();
     for (name, survey) in NAMES.iter().zip(&surveys) {
         for attention in &survey.attentions {
             let shares = attention.ranks.iter().map(|rank| rank.rank as f64 / rank.full as f64);
-            rows.push((*name, attention.name.as_str(), Moments::of(shares)));
+            rows.push((*name, attention.name.as_str(), Moments::of_finite(shares)));
         }
     }
     let of = |wanted: &str| Moments::joined(rows.iter().filter(|row| row.0 == wanted).map(|row| &row.2));
@@ -119,7 +112,7 @@ fn rank(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
 }
 
 fn redundancy(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
-    let surveys = surveys(bench, scale, ["softmax", "mgk"], Part::Redundancy)?;
+    let surveys = surveys(bench, scale, Part::Redundancy)?;
     let mut rows = Vec::new();
     for (name, survey) in NAMES.iter().zip(&surveys) {
         for attention in &survey.attentions {
@@ -143,7 +136,7 @@ fn redundancy(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>
 }
 
 fn likelihood(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
-    let surveys = surveys(bench, scale, ["mgk"], Part::Likelihood)?;
+    let [_, mgk] = surveys(bench, scale, Part::Likelihood)?;
     let columns = vec![
         Column::text("layer"),
         Column::number("head", Format::Plain),
@@ -154,7 +147,7 @@ fn likelihood(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>
     let mut table = Table::new("Negative log-likelihood of queries, nats a channel", columns)
         .note("Mean and deviation over queries.");
     let (mut verdicts, mut said) = (Vec::new(), Vec::new());
-    for attention in &surveys[0].attentions {
+    for attention in &mgk.attentions {
         for (head, one) in attention.heads.iter().zip(&attention.likelihood) {
             let row = [&one.mixture, &one.per_key, &one.single].map(cell);
             table.push([attention.name.as_str().into(), (*head).into()].into_iter().chain(row).collect());

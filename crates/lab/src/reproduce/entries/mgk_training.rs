@@ -39,10 +39,7 @@ pub const INFERENCE: Entry = Entry {
 const EQUAL: f64 = 0.005;
 
 fn recipe(scale: Scale, mechanisms: &[&str]) -> String {
-    let preset = match scale {
-        Scale::Reduced => "quick",
-        Scale::Paper => "lra-listops",
-    };
+    let preset = scale.listops();
     format!("preset = {preset:?}\nheads = 1\n\n[compare]\nmechanisms = {mechanisms:?}\nseeds = [1, 2, 3]\n")
 }
 
@@ -55,7 +52,7 @@ fn ablation(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> 
         ("MGK", "mgk"),
         ("sMGK", "smgk"),
     ];
-    let compared = bench.train(&recipe(scale, &variants.map(|(_, entry)| entry)))?;
+    let compared = bench.train(ABLATION.name, &recipe(scale, &variants.map(|(_, entry)| entry)))?;
     let names = variants.map(|(name, _)| name);
     judged(&compared, &names, &[(3, 0, 0.0), (1, 0, 0.0), (4, 3, 0.0), (5, 4, -EQUAL)])
 }
@@ -66,7 +63,7 @@ fn inference(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>>
         ("sMGK, soft by EM", "smgk:mixture.inference=soft-em"),
         ("sMGK, hard", "smgk:mixture.inference=hard"),
     ];
-    let compared = bench.train(&recipe(scale, &variants.map(|(_, entry)| entry)))?;
+    let compared = bench.train(INFERENCE.name, &recipe(scale, &variants.map(|(_, entry)| entry)))?;
     judged(&compared, &variants.map(|(name, _)| name), &[(1, 0, -EQUAL), (2, 0, -EQUAL)])
 }
 

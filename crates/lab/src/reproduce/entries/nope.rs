@@ -10,7 +10,7 @@ use crate::{
         Classifier, Decoder, Distribution, Estimate, Measured, ModelPlan, Plan, Quantity, Replicates, Setting,
         Statistic, measure, measure_model,
     },
-    report::{Axis, Cell, Chart, Column, Data, Format, Point, Scale as Ticks, Series, Table},
+    report::{Axis, Cell, Chart, Column, Data, Format, Scale as Ticks, Series, Table},
     reproduce::{Difference, Entry, Finding, Paper, Scale, Verdict, Workbench},
 };
 
@@ -145,11 +145,8 @@ fn slopes(of: &[(&str, &Replicates, usize)]) -> Table {
 /// A line a layer or decoder.
 fn lines(title: &str, subtitle: &str, of: Vec<(String, &Replicates, usize)>) -> Chart {
     let line = |(style, (name, replicates, layer)): (usize, (String, &Replicates, usize))| {
-        let curve = replicates.curve(layer, Quantity::Attention, Statistic::Variance)?.thinned();
-        let point = |(m, estimate): &(usize, Estimate)| {
-            Point::deviating(*m as f64, estimate.mean, estimate.half.unwrap_or(0.0))
-        };
-        Some(Series { name, points: curve.points.iter().map(point).collect(), style })
+        let curve = replicates.curve(layer, Quantity::Attention, Statistic::Variance)?;
+        Some(Series { name, points: curve.drawn(|_| 1.0), style })
     };
     let series = of.into_iter().enumerate().filter_map(line).collect();
     Chart::new(title, subtitle, Data::Lines(series))
@@ -277,12 +274,11 @@ fn trained(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
         4 * width,
         steps / 10,
     );
-    let compared = bench.train(&recipe)?;
+    let compared = bench.train(TRAINED.name, &recipe)?;
     let classifier = Classifier { updates: 1000, ..classifier(1000) };
     let mut models = Vec::new();
     for (name, runs) in ["no positions", "rotary"].into_iter().zip(compared.candidates()) {
-        let run = bench.runs().join(&runs[0].label).join(format!("seed-{}", runs[0].seed));
-        let (model, data) = (bench.open)(&run)?;
+        let (model, data) = bench.open(&compared, &runs[0])?;
         let plan = ModelPlan { groups: 8, sequences: 8, classifier: &classifier };
         models.push((name, measure_model(&model, &data, &plan, &bench.stop)?, runs[0].test_loss));
     }
