@@ -13,6 +13,9 @@ Party = Callable[[], float]
 PAUSE = 0.01
 """Seconds between two runs, in which the threads of the one before go to sleep."""
 
+LONG = 100.0
+"""Milliseconds of a run from which on what the pause costs it is lost in it."""
+
 
 @dataclass(frozen=True)
 class Times:
@@ -68,7 +71,11 @@ class Patience:
 
 
 def in_turns(parties: Sequence[Party], patience: Patience) -> list[Times]:
-    """Every round runs each party once, so that a machine that slows down slows all of them; who is first changes."""
+    """Every round times each party once, so that a machine that slows down slows all of them; who is first changes.
+
+    A timed run of few milliseconds follows an untimed one of the same party: sleeping threads and cold caches would cost
+    both sides the same two or three milliseconds, and hide what is compared.
+    """
     for _ in range(patience.warm_up):
         for party in parties:
             party()
@@ -83,6 +90,8 @@ def in_turns(parties: Sequence[Party], patience: Patience) -> list[Times]:
             for place in range(len(parties)):
                 which = (turn + place) % len(parties)
                 time.sleep(PAUSE)
+                if not runs[which] or runs[which][-1] < LONG:
+                    parties[which]()
                 runs[which].append(parties[which]())
     finally:
         gc.enable()

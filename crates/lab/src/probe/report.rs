@@ -38,12 +38,13 @@ impl Probe {
     /// All tables that have something to say.
     pub fn tables(&self) -> Vec<Table> {
         let (first, measured) = (self.lemmas(), &self.measured);
-        let rest = [Some(tables::slopes(measured)), tables::channels(measured), tables::accuracies(&self.classified())];
+        let rest =
+            [Some(tables::slopes(measured)), tables::channel_table(measured), tables::accuracies(&self.classified())];
         [first].into_iter().chain(rest).flatten().collect()
     }
 
     fn lemmas(&self) -> Option<Table> {
-        self.measured.iter().any(|one| one.setting.has_lemmas()).then(|| tables::lemmas(&self.measured))
+        self.measured.iter().any(|one| one.setting.has_lemmas()).then(|| tables::lemma_table(&self.measured))
     }
 
     fn classified(&self) -> Vec<ByDepth<'_>> {
@@ -140,7 +141,7 @@ impl Probe {
             blocks.push(chart("side-by-side", self.side_by_side()));
         }
         sections.push(Section { title: "Variance by position".into(), blocks });
-        if let Some(channels) = tables::channels(&self.measured) {
+        if let Some(channels) = tables::channel_table(&self.measured) {
             sections.push(Section { title: "Channel by channel".into(), blocks: vec![Block::Table(channels)] });
         }
         let classified = self.classified();

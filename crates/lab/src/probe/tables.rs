@@ -17,7 +17,7 @@ pub(super) fn cell(estimate: Option<Estimate>) -> Cell {
 }
 
 /// Variances of the first layer against the lemmas, a row a quantity of each setting.
-pub(super) fn lemmas(measured: &[Measured]) -> Table {
+pub fn lemma_table(measured: &[Measured]) -> Table {
     let number = |name: &str| Column::number(name, Format::Significant(4));
     let columns = vec![
         Column::text("decoder"),
@@ -157,11 +157,8 @@ pub(super) fn slopes(measured: &[Measured]) -> Table {
     )
 }
 
-/// Channels that differ less than this are not told apart by the few sequences that are measured.
-const LEAST_SPREAD: f64 = 0.02;
-
 /// Lemma 4 channel by channel, a row a position of each setting; `None` where it was not checked.
-pub(super) fn channels(measured: &[Measured]) -> Option<Table> {
+pub fn channel_table(measured: &[Measured]) -> Option<Table> {
     let columns = vec![
         Column::text("decoder"),
         Column::number("position", Format::Plain),
@@ -171,7 +168,7 @@ pub(super) fn channels(measured: &[Measured]) -> Option<Table> {
     ];
     let mut table = Table::new("Lemma 4, channel by channel", columns);
     for one in measured {
-        for check in one.channels.iter().filter(|check| check.spread > LEAST_SPREAD) {
+        for check in one.channels.iter().filter(|check| check.tells()) {
             table.push(vec![
                 one.setting.label.as_str().into(),
                 check.position.into(),

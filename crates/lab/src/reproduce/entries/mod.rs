@@ -6,6 +6,7 @@ mod mgk_operations;
 mod mgk_training;
 mod moa_operations;
 mod nope;
+mod nope_lemmas;
 mod scatterbrain;
 
 use super::Entry;
@@ -23,7 +24,9 @@ pub const ENTRIES: &[Entry] = &[
     scatterbrain::ORACLE,
     moa_operations::ENTRY,
     fastformer::SHARING,
+    nope_lemmas::LEMMAS,
     nope::VARIANCE,
+    nope_lemmas::DEVIATIONS,
     nope::PROBE,
     nope::MECHANISMS,
     nope::TRAINED,

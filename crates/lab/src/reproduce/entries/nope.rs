@@ -22,7 +22,7 @@ const REDUCED: &str =
 pub const VARIANCE: Entry = Entry {
     name: "nope-variance",
     paper: Paper::Nope,
-    figures: "figures 3 to 5, lemma 3",
+    figures: "figure 4, lemma 3",
     claim: "In the first layer the variance of what causal attention gives falls as 1/m with the position m (slope -1 within 0.05 in \
             logarithms), it falls with the position in every layer, and bidirectional attention has no slope (within 0.05).",
     data: "none",
@@ -77,7 +77,7 @@ fn sizes(scale: Scale) -> [usize; 5] {
     }
 }
 
-fn setting(scale: Scale, mechanism: Mechanism, causal: bool, classified: Vec<usize>) -> Setting {
+pub(super) fn setting(scale: Scale, mechanism: Mechanism, causal: bool, classified: Vec<usize>) -> Setting {
     let [width, heads, layers, length, _] = sizes(scale);
     let attention =
         AttentionConfig { mechanism, heads, causal, position: Position::None, ..AttentionConfig::default() };
@@ -88,13 +88,18 @@ fn setting(scale: Scale, mechanism: Mechanism, causal: bool, classified: Vec<usi
     Setting { label, decoder, classified }
 }
 
-fn measured(bench: &Workbench, scale: Scale, settings: &[Setting]) -> Result<Vec<Measured>, Box<dyn Error>> {
+pub(super) fn measured(
+    bench: &Workbench,
+    scale: Scale,
+    settings: &[Setting],
+    channel_sequences: usize,
+) -> Result<Vec<Measured>, Box<dyn Error>> {
     let [.., updates] = sizes(scale);
     let plan = Plan {
         settings,
         decoders: 8,
         sequences: 4,
-        channel_sequences: 0,
+        channel_sequences,
         classifier: &classifier(updates),
         double: false,
     };
@@ -106,7 +111,7 @@ fn classifier(updates: usize) -> Classifier {
 }
 
 /// That an estimate is within `most` of `wanted`.
-fn near(estimate: Option<Estimate>, wanted: f64, most: f64) -> Verdict {
+pub(super) fn near(estimate: Option<Estimate>, wanted: f64, most: f64) -> Verdict {
     let Some(estimate) = estimate else { return Verdict::NotDecided };
     let error = estimate.standard_error().unwrap_or(f64::INFINITY);
     Difference { value: most - (estimate.mean - wanted).abs(), error }.above(0.0)
@@ -118,7 +123,7 @@ fn negative(estimate: Option<Estimate>) -> Verdict {
     Difference { value: -estimate.mean, error: estimate.standard_error().unwrap_or(f64::INFINITY) }.above(0.0)
 }
 
-fn said(estimate: Option<Estimate>) -> String {
+pub(super) fn said(estimate: Option<Estimate>) -> String {
     let of = |estimate: Estimate| format!("{:.3} \u{b1} {:.3}", estimate.mean, estimate.half.unwrap_or(f64::NAN));
     estimate.map_or_else(|| "not measured".into(), of)
 }
@@ -143,7 +148,7 @@ fn slopes(of: &[(&str, &Replicates, usize)]) -> Table {
 }
 
 /// A line a layer or decoder.
-fn lines(title: &str, subtitle: &str, of: Vec<(String, &Replicates, usize)>) -> Chart {
+pub(super) fn lines(title: &str, subtitle: &str, of: Vec<(String, &Replicates, usize)>) -> Chart {
     let line = |(style, (name, replicates, layer)): (usize, (String, &Replicates, usize))| {
         let curve = replicates.curve(layer, Quantity::Attention, Statistic::Variance)?;
         Some(Series { name, points: curve.drawn(|_| 1.0), style })
@@ -155,7 +160,7 @@ fn lines(title: &str, subtitle: &str, of: Vec<(String, &Replicates, usize)>) -> 
 
 fn variance(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
     let settings = [true, false].map(|causal| setting(scale, Mechanism::Softmax, causal, Vec::new()));
-    let measured = measured(bench, scale, &settings)?;
+    let measured = measured(bench, scale, &settings, 0)?;
     let [causal, both_ways] = [&measured[0].replicates, &measured[1].replicates];
     let [_, _, layers, ..] = sizes(scale);
     let slope = |replicates: &Replicates, layer| replicates.log_slope(layer, Quantity::Attention);
@@ -241,7 +246,7 @@ fn mechanisms(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>
         Mechanism::Fastformer,
     ];
     let settings: Vec<Setting> = all.iter().map(|mechanism| setting(scale, *mechanism, true, Vec::new())).collect();
-    let measured = measured(bench, scale, &settings)?;
+    let measured = measured(bench, scale, &settings, 0)?;
     let slope = |one: &Measured| one.replicates.log_slope(1, Quantity::Attention);
     // Of Fastformer and Scatterbrain the claim says nothing; their slopes are in the table.
     let claimed = |one: &&Measured| {

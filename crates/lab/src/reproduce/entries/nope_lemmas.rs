@@ -1,0 +1,161 @@
+//! The constants of the paper on positions, and how far they carry.
+
+use std::error::Error;
+
+use regard_kernels::Mechanism;
+
+use super::nope::{lines, measured, near, said, setting};
+use crate::{
+    probe::{Decoder, Estimate, Measured, Quantity, Replicates, Setting, Statistic, channel_table, lemma_table},
+    report::{Axis, Cell, Chart, Column, Data, Format, Point, Series, Table},
+    reproduce::{Difference, Entry, Finding, Paper, Scale, Verdict, Workbench},
+};
+
+pub const LEMMAS: Entry = Entry {
+    name: "nope-lemmas",
+    paper: Paper::Nope,
+    figures: "lemmas 1, 2 and 4",
+    claim: "Before training, elements of queries, keys and values have variance d s^2 and products q.k the corrected d^3 s^4 / H (not \
+            the printed d^3 s^4 / H^2), each within 5 %; each channel's variance after the norm follows lemma 4 (slope of measured on \
+            predicted 1 within 0.15 at positions 1 to 16, where channels differ most).",
+    data: "none",
+    paper_setting: "Frozen random decoder, width 768, 12 heads, 512 positions, deviation 0.02; 8 decoders of 4 sequences, 256 for \
+                    lemma 4.",
+    reduced_setting: "Frozen random decoder, width 256, 4 heads, 256 positions, deviation 0.02; 8 decoders of 4 sequences, 256 for \
+                      lemma 4.",
+    run: lemmas,
+};
+
+pub const DEVIATIONS: Entry = Entry {
+    name: "nope-deviations",
+    paper: Paper::Nope,
+    figures: "figures 3 and 5",
+    claim: "The law needs small weights. At deviations 0.02 and 0.002 the last query attends evenly (its cumulative attention stays \
+            within 0.02 of a straight line) and the variance falls as 1/m (slope -1 within 0.05); at 0.2 the slope is above -0.5.",
+    data: "none",
+    paper_setting: "First layer of frozen random decoders, width 768, 12 heads, 512 positions; 8 decoders of 4 sequences.",
+    reduced_setting: "First layer of frozen random decoders, width 256, 4 heads, 256 positions; 8 decoders of 4 sequences.",
+    run: deviations,
+};
+
+/// One layer of the decoders that the other entries measure.
+fn first_layer(scale: Scale, label: String, deviation: f64) -> Setting {
+    let whole = setting(scale, Mechanism::Softmax, true, Vec::new());
+    Setting { label, decoder: Decoder { layers: 1, deviation, ..whole.decoder }, ..whole }
+}
+
+/// How an estimate compares with a constant.
+fn of_constant(estimate: Option<Estimate>, constant: f64) -> Option<Estimate> {
+    estimate.map(|own| Estimate { mean: own.mean / constant, half: own.half.map(|half| half / constant), ..own })
+}
+
+fn lemmas(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
+    let measured = measured(bench, scale, &[first_layer(scale, "s = 0.02".into(), 0.02)], 256)?;
+    let one = &measured[0];
+    let theory = one.setting.lemmas();
+    let of = |quantity, constant: f64| of_constant(one.replicates.overall(1, quantity), constant);
+    let projections =
+        [Quantity::Query, Quantity::Key, Quantity::Value].map(|quantity| of(quantity, theory.projection().corrected));
+    let (corrected, printed) =
+        (of(Quantity::Logit, theory.logit().corrected), of(Quantity::Logit, theory.logit().printed));
+    let told: Vec<_> = one.channels.iter().filter(|check| check.position <= 16).collect();
+    let as_printed = near(printed, 1.0, 0.05);
+    let not_printed = match as_printed {
+        Verdict::Holds => Verdict::DoesNotHold,
+        Verdict::DoesNotHold => Verdict::Holds,
+        Verdict::NotDecided => Verdict::NotDecided,
+    };
+    let verdict = Verdict::all(
+        projections
+            .iter()
+            .map(|ratio| near(*ratio, 1.0, 0.05))
+            .chain([near(corrected, 1.0, 0.05), not_printed])
+            .chain(told.iter().map(|check| near(Some(check.slope), 1.0, 0.15))),
+    );
+    let slopes: Vec<String> =
+        told.iter().map(|check| format!("{} at position {}", said(Some(check.slope)), check.position)).collect();
+    let [query, key, value] = projections.map(said);
+    Ok(Finding {
+        verdict,
+        statement: format!(
+            "Measured over predicted: queries {query}, keys {key}, values {value}, products {} of the corrected constant and {} of the \
+             printed one. Lemma 4, slope {}.",
+            said(corrected),
+            said(printed),
+            slopes.join(", "),
+        ),
+        tables: [Some(lemma_table(&measured)), channel_table(&measured)].into_iter().flatten().collect(),
+        charts: Vec::new(),
+    })
+}
+
+/// The farthest that cumulative attention is from a straight line, with the interval there.
+fn unevenness(replicates: &Replicates) -> Option<Estimate> {
+    let curve = replicates.curve(1, Quantity::Cumulative, Statistic::Mean)?;
+    let count = curve.points.len() as f64;
+    let off = curve.points.iter().map(|(c, own)| Estimate { mean: (own.mean - *c as f64 / count).abs(), ..*own });
+    off.max_by(|one, other| one.mean.total_cmp(&other.mean))
+}
+
+/// That an estimate is on the wanted side of a border.
+fn below(estimate: Option<Estimate>, border: f64) -> Verdict {
+    let Some(estimate) = estimate else { return Verdict::NotDecided };
+    Difference { value: border - estimate.mean, error: estimate.standard_error().unwrap_or(f64::INFINITY) }.above(0.0)
+}
+
+fn deviations(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
+    let settings = [0.2, 0.02, 0.002].map(|s| first_layer(scale, format!("s = {s}"), s));
+    let measured = measured(bench, scale, &settings, 0)?;
+    let slope = |one: &Measured| one.replicates.log_slope(1, Quantity::Attention);
+    let mut table = Table::new(
+        "First layer by the deviation of weights and inputs",
+        vec![
+            Column::text("deviation"),
+            Column::number("variance of logits, lemma", Format::Significant(3)),
+            Column::number("slope of log variance of o_m", Format::Fixed(3)),
+            Column::number("farthest from even attention", Format::Fixed(4)),
+        ],
+    )
+    .note("Over 8 decoders, with half the width of the 95 % interval. Even: cumulative attention of the last query on a straight line.");
+    let mut verdicts = Vec::new();
+    let mut sentences = Vec::new();
+    for one in &measured {
+        let (slope, uneven) = (slope(one), unevenness(&one.replicates));
+        let cell = |estimate: Option<Estimate>| {
+            estimate.map_or(Cell::Empty, |own| Cell::Estimate { mean: own.mean, deviation: own.half })
+        };
+        let logits = one.setting.lemmas().logit().corrected;
+        table.push(vec![one.setting.label.as_str().into(), logits.into(), cell(slope), cell(uneven)]);
+        if one.setting.decoder.deviation < 0.1 {
+            verdicts.extend([near(slope, -1.0, 0.05), below(uneven, 0.02)]);
+        } else {
+            let flipped = slope.map(|own| Estimate { mean: -own.mean, ..own });
+            verdicts.push(below(flipped, 0.5));
+        }
+        sentences.push(format!("{}: slope {}, {} from even", one.setting.label, said(slope), said(uneven)));
+    }
+    let cumulative = |(style, one): (usize, &Measured)| {
+        let curve = one.replicates.curve(1, Quantity::Cumulative, Statistic::Mean)?;
+        let count = curve.points.len() as f64;
+        let point =
+            |(c, own): &(usize, Estimate)| Point::deviating(*c as f64 / count, own.mean, own.half.unwrap_or(0.0));
+        let points = [Point::new(0.0, 0.0)].into_iter().chain(curve.points.iter().map(point)).collect();
+        Some(Series { name: one.setting.label.clone(), points, style })
+    };
+    let subtitle = "Mean over 8 random decoders, band: its 95 % interval";
+    let series = measured.iter().enumerate().filter_map(cumulative).collect();
+    let attention = Chart::new("Cumulative attention of the last query", subtitle, Data::Lines(series)).axes(
+        Axis::new("share of the sequence", "%").range(0.0, 1.0),
+        Axis::new("attention before it", "%").range(0.0, 1.0),
+    );
+    let curves = measured.iter().map(|one| (one.setting.label.clone(), &one.replicates, 1)).collect();
+    Ok(Finding {
+        verdict: Verdict::all(verdicts),
+        statement: format!("{}.", sentences.join("; ")),
+        tables: vec![table],
+        charts: vec![
+            ("cumulative-attention".into(), attention),
+            ("variance".into(), lines("Variance of o_m in the first layer", subtitle, curves)),
+        ],
+    })
+}
