@@ -122,7 +122,7 @@ fn tick_text(value: f64, step: f64, unit: &str) -> String {
     }
     let magnitude = value.abs();
     if !(1e-6..1e16).contains(&step) {
-        return format!("{value:e}").split_once('e').map_or_else(String::new, |_| number::significant(value, 3));
+        return number::significant(value, 3);
     }
     let (scaled, prefix, size) = match magnitude {
         m if m >= 1e12 => (value / 1e12, " T", 1e12),
@@ -165,7 +165,8 @@ fn trimmed_number(value: f64) -> String {
         };
     }
     let text = number::significant(value, 3);
-    if text.contains('.') && !text.contains('e') { trimmed(&text) } else { text }
+    let (digits, power) = text.split_at(text.find('e').unwrap_or(text.len()));
+    if digits.contains('.') { trimmed(digits) + power } else { text }
 }
 
 /// Powers of ten; 1, 2, 5 where few of them fit; equal steps where the ends are near.
@@ -220,6 +221,7 @@ mod tests {
         assert_eq!(texts(&linear(""), 0.0, 30_000.0), ["0", "5,000", "10 k", "15 k", "20 k", "25 k", "30 k"]);
         assert_eq!(texts(&linear("B"), 0.0, 4.0 * 1024.0 * 1024.0).last().map(String::as_str), Some("4 MiB"));
         assert_eq!(texts(&linear("").scale(Scale::Log), 1.0, 1e4), ["1", "10", "100", "1,000", "10 k"]);
+        assert_eq!(texts(&linear("").scale(Scale::Log), 1e-6, 1e-2), ["1e-6", "1e-5", "0.0001", "0.001", "0.01"]);
         assert_eq!(texts(&linear("").scale(Scale::Log2), 128.0, 1024.0), ["128", "256", "512", "1024"]);
         assert_eq!(texts(&linear("").scale(Scale::Log), 0.5, 5.0), ["0.5", "1", "2", "5"]);
     }
