@@ -286,8 +286,10 @@ pub struct Bench {
 pub enum BenchLevel {
     /// The operator alone, forward and backward.
     Operator,
-    /// The attention layer with its projections, forward and backward.
+    /// The attention layer with its projections in training, forward and backward.
     Layer,
+    /// The same layer as a trained model runs it: forward alone, nothing kept for a backward pass.
+    Inference,
     /// A training step of a model: forward pass, loss, backward pass, optimizer.
     Step,
     /// One token of incremental decoding.
@@ -299,6 +301,7 @@ impl From<BenchLevel> for Level {
         match level {
             BenchLevel::Operator => Self::Operator,
             BenchLevel::Layer => Self::Layer,
+            BenchLevel::Inference => Self::Inference,
             BenchLevel::Step => Self::Step,
             BenchLevel::Decode => Self::Decode,
         }

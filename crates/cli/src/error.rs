@@ -7,7 +7,8 @@ use std::{
 };
 
 use regard_lab::{
-    approx::SourceError, attend::AttendError, compare::CompareError, cost::model::CostError, inspect::SurveyError,
+    approx::SourceError, attend::AttendError, bench::BenchError, compare::CompareError, cost::model::CostError,
+    inspect::SurveyError, probe::ProbeError,
 };
 use regard_nn::models::ParameterError;
 use regard_tasks::{data::DataError, train::TrainError};
@@ -154,6 +155,32 @@ impl From<CostError> for Failure {
         match error {
             CostError::Attention(error @ regard_kernels::Error::Budget { .. }) => error.into(),
             _ => Self::usage(error),
+        }
+    }
+}
+
+impl From<BenchError> for Failure {
+    fn from(error: BenchError) -> Self {
+        let code = match &error {
+            BenchError::Options { source: regard_kernels::Error::Budget { .. }, .. } => Code::Budget,
+            BenchError::Options { .. } | BenchError::Model { .. } | BenchError::Threads { .. } => Code::Usage,
+            BenchError::Numeric { .. } => Code::Numeric,
+            BenchError::Interrupted => Code::Interrupted,
+        };
+        Self { code, message: error.to_string() }
+    }
+}
+
+impl From<ProbeError> for Failure {
+    fn from(error: ProbeError) -> Self {
+        match error {
+            ProbeError::Options(error) => error.into(),
+            ProbeError::Data(error) => error.into(),
+            ProbeError::Model(message) => Self::usage(message),
+            ProbeError::Numeric { .. } | ProbeError::Classifier => {
+                Self { code: Code::Numeric, message: error.to_string() }
+            }
+            ProbeError::Interrupted => Self::interrupted(error),
         }
     }
 }

@@ -3,8 +3,7 @@
 use std::{cell::Cell, path::Path};
 
 use regard_lab::probe::{
-    Classifier, Decoder, Distribution, ModelPlan, ModelProbe, Plan, Probe, ProbeError, Setting, measure, measure_model,
-    steps,
+    Classifier, Decoder, Distribution, ModelPlan, ModelProbe, Plan, Probe, Setting, measure, measure_model, steps,
 };
 use regard_nn::{attention::AttentionConfig, models::ModelConfig};
 
@@ -69,7 +68,7 @@ fn probe_decoders(args: &Arguments, common: &Common) -> Outcome {
             eprintln!("{label}");
         }
     };
-    let measured = measure(&plan, &watch, &signal::stop_flag()).map_err(failure)?;
+    let measured = measure(&plan, &watch, &signal::stop_flag())?;
     bar.finish_and_clear();
     let Sizes { width, heads, length, layers, feed_forward, decoders, .. } = sizes;
     let double = if args.reference { ", float64" } else { "" };
@@ -99,7 +98,7 @@ fn probe_model(path: &Path, args: &Arguments, common: &Common) -> Outcome {
     }
     let classifier = classifier(args, &sizes);
     let plan = ModelPlan { groups: GROUPS, sequences: sequences / GROUPS, classifier: &classifier };
-    let measured = measure_model(&model, &data, &plan, &signal::stop_flag()).map_err(failure)?;
+    let measured = measure_model(&model, &data, &plan, &signal::stop_flag())?;
     let position = format!("{:?}", config.attention.position).to_lowercase();
     let probe = ModelProbe {
         setting: format!("{sequences} sequences of {} tokens in {GROUPS} groups", measured.length),
@@ -310,17 +309,5 @@ fn check_memory(sizes: &Sizes, classifier: &Classifier, classified: bool) -> Out
             ),
         }),
         _ => Ok(()),
-    }
-}
-
-fn failure(error: ProbeError) -> Failure {
-    match error {
-        ProbeError::Options(error) => error.into(),
-        ProbeError::Data(error) => error.into(),
-        ProbeError::Model(message) => Failure::usage(message),
-        ProbeError::Numeric { .. } | ProbeError::Classifier => {
-            Failure { code: Code::Numeric, message: error.to_string() }
-        }
-        ProbeError::Interrupted => Failure::interrupted(error),
     }
 }

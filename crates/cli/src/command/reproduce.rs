@@ -1,8 +1,10 @@
 //! `regard reproduce`
 
-use std::{cell::RefCell, collections::BTreeSet, fs, io, path::Path, time::Instant};
+use std::{cell::RefCell, collections::BTreeSet, error::Error, fs, io, path::Path, time::Instant};
 
 use regard_lab::{
+    bench::BenchError,
+    probe::ProbeError,
     report::write_atomically,
     reproduce::{self, Compared, ENTRIES, Entry, Outcome as Recorded, Scale, Workbench},
 };
@@ -130,7 +132,7 @@ impl Session<'_> {
         let note = |text: &str| self.note(text);
         let bench = Workbench { train: &train, open: &open, note: &note, stop: signal::stop_flag() };
         let finding = (entry.run)(&bench, scale).map_err(|error| {
-            let failure = error.downcast::<Failure>().map_or_else(Failure::usage, |failure| *failure);
+            let failure = failure(error);
             Failure { message: format!("{}: {}", entry.name, failure.message), ..failure }
         })?;
         let seconds = begin.elapsed().as_secs_f64();
@@ -179,6 +181,14 @@ impl Session<'_> {
     }
 }
 
+/// Why an entry ended early, with the exit code of what it ran.
+fn failure(error: Box<dyn Error>) -> Failure {
+    let read = |error: Box<dyn Error>| error.downcast::<Failure>().map(|failure| *failure);
+    let measured = |error: Box<dyn Error>| error.downcast::<BenchError>().map(|error| Failure::from(*error));
+    let probed = |error: Box<dyn Error>| error.downcast::<ProbeError>().map(|error| Failure::from(*error));
+    read(error).or_else(measured).or_else(probed).unwrap_or_else(Failure::usage)
+}
+
 /// Removes what entries write, and nothing else.
 fn remove(directory: &Path) -> io::Result<()> {
     let gone = |result: io::Result<()>| match result {
@@ -193,6 +203,7 @@ fn remove(directory: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Code;
 
     #[test]
     fn pictures_are_named_as_seen_from_the_page() {
@@ -201,6 +212,15 @@ mod tests {
         assert_eq!(seen(".", "runs/reproduce"), "runs/reproduce");
         assert_eq!(seen("runs", "runs/reproduce"), "reproduce");
         assert_eq!(seen("docs", "/elsewhere"), "/elsewhere");
+    }
+
+    #[test]
+    fn an_entry_ends_with_the_code_of_what_it_ran() {
+        for error in [BenchError::Interrupted.into(), ProbeError::Interrupted.into(), Failure::interrupted("x").into()]
+        {
+            assert_eq!(failure(error).code, Code::Interrupted);
+        }
+        assert_eq!(failure("the classifier gave nothing".into()).code, Code::Usage);
     }
 
     #[test]

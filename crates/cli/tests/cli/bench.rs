@@ -80,6 +80,13 @@ fn every_level_has_times_of_its_own() {
     assert!(point["level"] == "layer" && point["both"]["p90"].as_f64().unwrap() > 0.0, "{point}");
     assert!(point["both_bytes"].as_u64().unwrap() > point["forward_bytes"].as_u64().unwrap(), "{point}");
 
+    let inference = tiny(&[&["--level", "inference"], &small[..]].concat());
+    let alone = &points(&inference)[0];
+    assert!(alone["level"] == "inference" && alone["forward"]["p90"].as_f64().unwrap() > 0.0, "{alone}");
+    assert!(alone.get("both").is_none() && alone["check"]["passed"] == true, "{alone}");
+    // What a backward pass would need is not kept.
+    assert!(alone["forward_bytes"].as_u64().unwrap() < point["forward_bytes"].as_u64().unwrap(), "{alone} {point}");
+
     let decode = tiny(&[&["--level", "decode", "--mechanism", "linear"], &small[..]].concat());
     for point in points(&decode) {
         assert!(point["causal"] == true && point["token"]["median"].as_f64().unwrap() > 0.0, "{point}");

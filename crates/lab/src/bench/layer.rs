@@ -1,4 +1,4 @@
-//! An attention layer with its projections, forward and backward.
+//! An attention layer with its projections: forward and backward in training, forward alone in inference.
 
 use std::time::Instant;
 
@@ -12,11 +12,37 @@ use regard_nn::{
 
 use super::{
     Sizes,
-    inputs::Tensors,
+    inputs::{self, Tensors},
     workload::{Meter, Run, Trouble, Workload, require_finite},
 };
 
-/// Self-attention of a layer as wide as its heads together, in training.
+/// The layer of `options` in a model as wide as all heads of `sizes` together, and tokens `[B,N,d]` for it.
+fn build(
+    options: &AttentionOptions,
+    sizes: Sizes,
+    seed: u64,
+    tensors: &mut Tensors,
+    device: &Device,
+) -> Result<(Attention, Tensor<3>), Error> {
+    let Sizes { length, batch, heads, head_width, .. } = sizes;
+    let width = heads * head_width;
+    let model = ModelConfig { width, head_width: Some(head_width), ..ModelConfig::default() };
+    let layer = Attention::new(&model, options, length, &Init::new(seed, device))?;
+    Ok((layer, on(device, &tensors.tokens(vec![batch, length, width]))))
+}
+
+fn on(device: &Device, tensor: &inputs::Tensor) -> Tensor<3> {
+    Tensor::from_data(TensorData::new(tensor.data.to_vec(), tensor.shape.clone()), device)
+}
+
+/// Fails where a number of `tensor` is not finite.
+fn check(tensor: Option<Tensor<3>>, what: &str) -> Result<(), Trouble> {
+    let Some(tensor) = tensor else { return Err(Trouble::Other(format!("{what} is missing"))) };
+    let data = tensor.into_data_as::<f32>();
+    require_finite(data.as_slice::<f32>().expect("f32, as asked"), what)
+}
+
+/// Self-attention of a layer in training.
 pub(super) struct Layer {
     layer: Attention,
     x: Tensor<3>,
@@ -29,16 +55,10 @@ impl Layer {
     /// # Errors
     /// Options that do not fit each other or the sizes.
     pub fn new(options: &AttentionOptions, sizes: Sizes, seed: u64, tensors: &mut Tensors) -> Result<Self, Error> {
-        let Sizes { length, batch, heads, head_width, .. } = sizes;
-        let width = heads * head_width;
-        let model = ModelConfig { width, head_width: Some(head_width), ..ModelConfig::default() };
         let device = Device::flex().autodiff();
-        let layer = Attention::new(&model, options, length, &Init::new(seed, &device))?;
-        let shape = [batch, length, width];
-        let tensor = |data: &[f32]| Tensor::from_data(TensorData::new(data.to_vec(), shape), &device);
-        let x = tensor(&tensors.tokens(shape.to_vec()).data).require_grad();
-        let weights = tensor(&tensors.gradient(shape.to_vec()).data);
-        Ok(Self { layer, x, weights, context: Context::training(seed, 0) })
+        let (layer, x) = build(options, sizes, seed, tensors, &device)?;
+        let weights = on(&device, &tensors.gradient(x.dims().to_vec()));
+        Ok(Self { layer, x: x.require_grad(), weights, context: Context::training(seed, 0) })
     }
 }
 
@@ -56,12 +76,36 @@ impl Workload for Layer {
         let both = forward + resumed.elapsed().as_secs_f64() * 1e3;
         let run = Run { times: vec![forward, both], bytes: vec![forward_bytes, meter.bytes()] };
         if first {
-            let grad = self.x.grad(&grads);
-            for (tensor, what) in [(seen, "the output"), (grad, "the gradient of the input")] {
-                let Some(tensor) = tensor else { return Err(Trouble::Other(format!("{what} is missing"))) };
-                let data = tensor.into_data_as::<f32>();
-                require_finite(data.as_slice::<f32>().expect("f32, as asked"), what)?;
-            }
+            check(seen, "the output")?;
+            check(self.x.grad(&grads), "the gradient of the input")?;
+        }
+        Ok(run)
+    }
+}
+
+/// Self-attention of a layer that does not learn.
+pub(super) struct Inference {
+    layer: Attention,
+    x: Tensor<3>,
+}
+
+impl Inference {
+    /// # Errors
+    /// Options that do not fit each other or the sizes.
+    pub fn new(options: &AttentionOptions, sizes: Sizes, seed: u64, tensors: &mut Tensors) -> Result<Self, Error> {
+        let (layer, x) = build(options, sizes, seed, tensors, &Device::flex())?;
+        Ok(Self { layer, x })
+    }
+}
+
+impl Workload for Inference {
+    fn run(&mut self, first: bool) -> Result<Run, Trouble> {
+        let mask = self.layer.mask(None);
+        let meter = Meter::start();
+        let out = self.layer.forward(self.x.clone(), self.x.clone(), &mask, &Context::evaluation(), Place::Weights);
+        let run = Run { times: vec![meter.milliseconds()], bytes: vec![meter.bytes()] };
+        if first {
+            check(Some(out), "the output")?;
         }
         Ok(run)
     }

@@ -1,5 +1,5 @@
-//! Time and memory of mechanisms against the length of the sequence and other sizes: of the operators alone, of layers, of
-//! whole training steps, and of decoding token by token.
+//! Time and memory of mechanisms against the length of the sequence and other sizes: of the operators alone, of layers in
+//! training and in inference, of whole training steps, and of decoding token by token.
 //!
 //! Every mechanism is first run beside its float64 twin at a small size. Mechanisms and numbers of threads take turns within
 //! each round of runs, so that a machine that slows down slows all of them. The first runs of each are thrown away but for
@@ -30,7 +30,7 @@ pub use report::Benchmark;
 pub use rounds::run;
 pub use sizes::Sizes;
 pub use step::Recipe;
-pub use timing::Timing;
+pub use timing::{TimeRatio, Timing};
 
 /// How much around a mechanism is measured with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -39,8 +39,10 @@ pub enum Level {
     /// The operator alone.
     #[default]
     Operator,
-    /// The attention layer with its projections.
+    /// The attention layer with its projections, in training.
     Layer,
+    /// The same layer as a trained model runs it: the forward pass alone, nothing kept for a backward pass.
+    Inference,
     /// A training step of a model: forward pass, loss, backward pass, optimizer.
     Step,
     /// One token of incremental decoding.
@@ -52,6 +54,7 @@ impl Level {
     pub fn passes(self) -> &'static [Pass] {
         match self {
             Self::Operator | Self::Layer => &[Pass::Forward, Pass::Both],
+            Self::Inference => &[Pass::Forward],
             Self::Step => &[Pass::Step],
             Self::Decode => &[Pass::Token],
         }
@@ -62,6 +65,7 @@ impl Level {
         match self {
             Self::Operator => "operator",
             Self::Layer => "layer",
+            Self::Inference => "inference",
             Self::Step => "step",
             Self::Decode => "decode",
         }

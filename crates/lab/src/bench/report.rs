@@ -159,6 +159,7 @@ impl Benchmark {
             Level::Layer => {
                 "Memory: most bytes in use at once beyond parameters, input and the gradient of the output."
             }
+            Level::Inference => "Memory: most bytes in use at once beyond parameters and input.",
             Level::Step => "Memory: most bytes in use at once, parameters and moments of the optimizer included.",
             Level::Decode => {
                 "State: bytes kept of the context. A run is as many tokens as take a millisecond, 64 at most."
@@ -205,7 +206,8 @@ impl Benchmark {
         Report {
             title: match self.level() {
                 Level::Operator => "Time and memory of attention against length",
-                Level::Layer => "Time and memory of attention layers",
+                Level::Layer => "Time and memory of attention layers in training",
+                Level::Inference => "Time and memory of attention layers in inference",
                 Level::Step => "Time and memory of training steps",
                 Level::Decode => "Time and memory of decoding",
             }

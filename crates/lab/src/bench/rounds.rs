@@ -16,7 +16,7 @@ use super::{
     check::{check, check_decoding},
     decode::Decoding,
     inputs::Tensors,
-    layer::Layer,
+    layer::{Inference, Layer},
     operator::Problem,
     step::{Material, Step, options_error},
     workload::{Run, Trouble, Workload},
@@ -106,6 +106,7 @@ impl<'a> Case<'a> {
             Ok(match (plan.level, &subject.recipe, material) {
                 (Level::Operator, ..) => Box::new(Problem::new(&sized, at, tensors).map_err(failed)?),
                 (Level::Layer, ..) => Box::new(Layer::new(&options, at, plan.seed, tensors).map_err(failed)?),
+                (Level::Inference, ..) => Box::new(Inference::new(&options, at, plan.seed, tensors).map_err(failed)?),
                 (Level::Decode, ..) => {
                     let runs = plan.warm_ups + plan.repeats + 1;
                     Box::new(Decoding::new(&sized, at, runs, plan.seed).map_err(failed)?)
@@ -306,7 +307,7 @@ mod tests {
 
     #[test]
     fn every_mechanism_is_found_through_the_list() {
-        for level in [Level::Operator, Level::Layer] {
+        for level in [Level::Operator, Level::Layer, Level::Inference] {
             for causal in [false, true] {
                 for &mechanism in Mechanism::ALL {
                     let mut subject = subject(mechanism);
@@ -314,9 +315,10 @@ mod tests {
                     let subjects = [subject];
                     let seen = measured(&Plan { level, ..plan(&subjects, &[24]) }).unwrap();
                     assert_eq!((seen.len(), seen[0].at.length, seen[0].runs), (1, 24, 3), "{mechanism}");
-                    let (forward, both) = (seen[0].forward.unwrap(), seen[0].both.unwrap());
+                    let forward = seen[0].forward.unwrap();
                     assert!(0.0 < forward.fastest && forward.p10 <= forward.median && forward.median <= forward.p90);
-                    assert!(forward.median < both.slowest, "{mechanism}");
+                    assert_eq!(seen[0].both.is_none(), level == Level::Inference);
+                    assert!(seen[0].both.is_none_or(|both| forward.median < both.slowest), "{mechanism}");
                     assert!(!seen[0].is_wrong() && seen[0].exact == (mechanism == Mechanism::Softmax));
                 }
             }

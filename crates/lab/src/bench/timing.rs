@@ -37,7 +37,24 @@ impl From<Stored> for Timing {
     }
 }
 
+/// A time over another: that of the medians, and how far their deciles let it be off.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TimeRatio {
+    /// Median over median.
+    pub median: f64,
+    /// The 10th percentile over the other's 90th.
+    pub low: f64,
+    /// The 90th percentile over the other's 10th.
+    pub high: f64,
+}
+
 impl Timing {
+    /// This time over `other`. The interval contains 1 where, and only where, those of the two times meet
+    /// ([`Timing::apart`]).
+    pub fn over(&self, other: &Self) -> TimeRatio {
+        TimeRatio { median: self.median / other.median, low: self.p10 / other.p90, high: self.p90 / other.p10 }
+    }
+
     /// Of some runs; `None` without any.
     pub fn of(mut times: Vec<f64>) -> Option<Self> {
         times.sort_by(f64::total_cmp);
@@ -81,6 +98,11 @@ mod tests {
         assert!(middle.apart(&timing(0.0, 1.9)) && middle.apart(&timing(3.1, 9.0)));
         for other in [timing(0.0, 2.0), timing(2.5, 2.6), timing(0.0, 9.0), timing(3.0, 4.0)] {
             assert!(!middle.apart(&other) && !other.apart(&middle));
+        }
+        assert_eq!(timing(4.0, 8.0).over(&timing(2.0, 4.0)), TimeRatio { median: 2.0, low: 1.0, high: 4.0 });
+        for other in [timing(1.0, 1.9), timing(3.1, 9.0), timing(2.5, 2.6), timing(1.0, 2.0), timing(3.0, 4.0)] {
+            let TimeRatio { low, high, .. } = middle.over(&other);
+            assert_eq!(middle.apart(&other), high < 1.0 || low > 1.0, "{other:?}");
         }
     }
 

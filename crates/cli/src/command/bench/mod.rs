@@ -5,7 +5,7 @@ mod subjects;
 
 use std::{cell::Cell, fs, path::Path};
 
-use regard_lab::bench::{self, BenchError, Benchmark, Earlier, Level, Measurement, Pass, Plan, Subject, merge};
+use regard_lab::bench::{self, Benchmark, Earlier, Level, Measurement, Pass, Plan, Subject, merge};
 
 use super::{budget::total_memory, command_line, environment, show};
 use crate::{
@@ -89,7 +89,7 @@ fn measure(plan: &Plan, common: &Common) -> Outcome<Vec<Measurement>> {
     };
     let measurements = bench::run(plan, &watch, &signal::stop_flag());
     bar.finish_and_clear();
-    measurements.map_err(failure)
+    Ok(measurements?)
 }
 
 /// What `--compare` names.
@@ -229,19 +229,10 @@ fn setting(plan: &Plan, measurements: &[Measurement]) -> String {
             format!("training step of a {kind}, {layers} layers {width} wide, vocabulary {vocabulary}, {sizes}")
         }
         (Level::Layer, _) => format!("layer, {sizes}"),
+        (Level::Inference, _) => format!("layer in inference, {sizes}"),
         (Level::Decode, _) => format!("one token, {sizes}"),
         _ => sizes,
     }
-}
-
-fn failure(error: BenchError) -> Failure {
-    let code = match &error {
-        BenchError::Options { source: regard_kernels::Error::Budget { .. }, .. } => Code::Budget,
-        BenchError::Options { .. } | BenchError::Model { .. } | BenchError::Threads { .. } => Code::Usage,
-        BenchError::Numeric { .. } => Code::Numeric,
-        BenchError::Interrupted => Code::Interrupted,
-    };
-    Failure { code, message: error.to_string() }
 }
 
 #[cfg(test)]

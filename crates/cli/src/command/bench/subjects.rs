@@ -77,7 +77,7 @@ pub fn choose(args: &Bench) -> Outcome<Chosen> {
     };
     let (lengths, heads, batches): (&[usize], _, _) = match level {
         Level::Operator => (&[512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536], 8, 1),
-        Level::Layer => (&[256, 512, 1024, 2048, 4096, 8192], 8, 1),
+        Level::Layer | Level::Inference => (&[256, 512, 1024, 2048, 4096, 8192], 8, 1),
         Level::Decode => (&[1024, 4096, 16_384, 32_768], 8, 1),
         Level::Step => (&[longest(&base)], base.attention.heads, base.train.batch),
     };

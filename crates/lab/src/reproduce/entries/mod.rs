@@ -1,6 +1,7 @@
 //! The entries, paper by paper.
 
 mod fastformer;
+mod mgk_efficiency;
 mod mgk_inside;
 mod mgk_operations;
 mod mgk_training;
@@ -14,6 +15,7 @@ use super::Entry;
 /// All of them, in the order in which they are listed and run.
 pub const ENTRIES: &[Entry] = &[
     mgk_operations::ENTRY,
+    mgk_efficiency::ENTRY,
     mgk_training::ABLATION,
     mgk_training::INFERENCE,
     mgk_inside::RANK,
