@@ -2,13 +2,14 @@
 
 use crate::{
     AttentionShape,
+    memory::arbitrary,
     parallel::{self, Disjoint},
     simd,
 };
 
 /// `dO_i . O_i`, `[B,H,N]`.
 pub(crate) fn deltas(shape: &AttentionShape, out: &[f32], grad_out: &[f32]) -> Vec<f32> {
-    let mut deltas = vec![0.0; shape.batch * shape.heads * shape.queries];
+    let mut deltas = arbitrary(shape.batch * shape.heads * shape.queries);
     let written = Disjoint::new(&mut deltas);
     parallel::for_each(shape.batch * shape.heads, |head| {
         let rows = shape.out_rows(head / shape.heads, head % shape.heads);

@@ -3,6 +3,7 @@
 use super::{add, for_blocks, row_width, rows_per_block, sum_of_rows};
 use crate::{
     Error, Operator, Reference, Saved, View,
+    memory::arbitrary,
     simd::{gelu, gelu_slope, vectorize},
 };
 
@@ -130,7 +131,7 @@ fn pull_back(
     let width = bias.map_or(1, <[f32]>::len);
     let block = rows_per_block(width) * width;
     let count = x.len().div_ceil(block.max(1));
-    let mut x_grad = vec![0.0; x.len()];
+    let mut x_grad = arbitrary(x.len());
     let mut sums = vec![0.0; if bias.is_some() { count * width } else { 0 }];
     for_blocks(count, [(&mut x_grad, block), (&mut sums, width)], |index, [x_grad, sums]| {
         let x = &x[index * block..][..x_grad.len()];

@@ -4,6 +4,7 @@ use super::{add, for_blocks, row_width, rows_per_block, sum_of_rows};
 use crate::{
     Error, Operator, Reference, Saved, View,
     gemm::{Matrix, Write, product},
+    memory::arbitrary,
     parallel::{Disjoint, for_each, with_scratch},
     simd::vectorize,
 };
@@ -66,7 +67,7 @@ impl Operator for Affine {
         let [x, weight] = [(0, from), (1, to)].map(|(input, width)| Matrix::rows(inputs[input].data, width));
         let grad_out = Matrix::rows(grad_out, to);
         let x_grad = || {
-            let mut grad = vec![0.0; rows * from];
+            let mut grad = arbitrary(rows * from);
             // Packing columns is slow, and every task packs the weight anew: turned once where there are many.
             let turned = if rows > 2 * ROWS { transpose(weight.data, to) } else { Vec::new() };
             let weight = if turned.is_empty() { weight.transposed() } else { Matrix::rows(&turned, from) };
@@ -74,7 +75,7 @@ impl Operator for Affine {
             grad
         };
         let weight_grad = || {
-            let mut grad = vec![0.0; from * to];
+            let mut grad = arbitrary(from * to);
             multiply((from, to, rows), weight_tile(from, to), x.transposed(), grad_out, None, &mut grad);
             grad
         };
@@ -171,7 +172,7 @@ fn tile(rows: usize, width: usize) -> (usize, usize) {
 /// A matrix of rows of `width` with rows and columns exchanged.
 fn transpose(matrix: &[f32], width: usize) -> Vec<f32> {
     let height = matrix.len() / width.max(1);
-    let mut turned = vec![0.0; matrix.len()];
+    let mut turned = arbitrary(matrix.len());
     // Rows of the result that one task writes together: one cache line of each row of the matrix.
     const LINE: usize = 16;
     for_blocks(width.div_ceil(LINE), [(&mut turned, LINE * height)], |block, [turned]| {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{for_blocks, rows_per_block};
 use crate::{
     Error, Operator, Reference, Saved, View,
+    memory::arbitrary,
     simd::{exp, max, sum_pairs, vectorize},
 };
 
@@ -100,7 +101,7 @@ impl Operator for CrossEntropy {
         let (logits, classes) = (inputs[0].data, inputs[0].shape[1]);
         let scale = grad_out[0] / self.counted().max(1) as f32;
         let spread = self.smoothing / classes as f32;
-        let mut grad = vec![0.0; logits.len()];
+        let mut grad = arbitrary(logits.len());
         let tall = rows_per_block(classes);
         for_blocks(self.targets.len().div_ceil(tall), [(&mut grad, tall * classes)], |block, [grad]| {
             vectorize(
@@ -109,6 +110,7 @@ impl Operator for CrossEntropy {
                     for (row, grad) in grad.chunks_exact_mut(classes).enumerate() {
                         let row = block * tall + row;
                         if self.targets[row] == IGNORE {
+                            grad.fill(0.0);
                             continue;
                         }
                         let (z, lse) = (&logits[row * classes..][..classes], saved[0][row]);

@@ -1,7 +1,7 @@
 //! Dropout (Srivastava et al. 2014), scaled in training so that evaluation needs nothing.
 
 use super::{BLOCK, for_blocks};
-use crate::{Error, Operator, Reference, Saved, View, random, simd::vectorize};
+use crate::{Error, Operator, Reference, Saved, View, memory::arbitrary, random, simd::vectorize};
 
 /// `out = x / (1 - rate)` where an element stays and 0 where it is dropped. Input `x` of any shape.
 ///
@@ -76,7 +76,7 @@ impl Operator for Dropout {
         wanted: &[bool],
     ) -> Vec<Option<Vec<f32>>> {
         let grad = || {
-            let mut grad = vec![0.0; grad_out.len()];
+            let mut grad = arbitrary(grad_out.len());
             self.mask(grad_out, &mut grad);
             grad
         };

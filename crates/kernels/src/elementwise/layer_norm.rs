@@ -3,6 +3,7 @@
 use super::{for_blocks, row_width, rows_per_block, sum_of_rows};
 use crate::{
     Error, Operator, Reference, Saved, View,
+    memory::arbitrary,
     simd::{sum_pairs, vectorize},
 };
 
@@ -31,7 +32,7 @@ impl Operator for LayerNorm {
         let [x, weight, bias] = [0, 1, 2].map(|i| inputs[i].data);
         let width = weight.len();
         let rows = x.len() / width.max(1);
-        let (mut means, mut scales) = (vec![0.0; rows], vec![0.0; rows]);
+        let (mut means, mut scales) = (arbitrary(rows), arbitrary(rows));
         let tall = rows_per_block(width);
         let buffers = [(out, tall * width), (&mut means, tall), (&mut scales, tall)];
         for_blocks(rows.div_ceil(tall), buffers, |block, [out, means, scales]| {
@@ -67,7 +68,7 @@ impl Operator for LayerNorm {
         let width = weight.len();
         let tall = rows_per_block(width);
         let count = means.len().div_ceil(tall);
-        let mut x_grad = vec![0.0; x.len()];
+        let mut x_grad = arbitrary(x.len());
         let (mut weight_sums, mut bias_sums) = (vec![0.0; count * width], vec![0.0; count * width]);
         let buffers = [(&mut x_grad[..], tall * width), (&mut weight_sums, width), (&mut bias_sums, width)];
         for_blocks(count, buffers, |block, [x_grad, weight_sums, bias_sums]| {

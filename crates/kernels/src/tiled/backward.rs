@@ -24,6 +24,7 @@ use crate::{
     Rows, Saved,
     deltas::deltas,
     gemm::{Matrix, Write},
+    memory::arbitrary,
     parallel::{self, Disjoint},
     simd,
 };
@@ -149,9 +150,9 @@ impl Scores<'_> {
         let deltas = deltas(&self.shape, out, grad_out);
         let given = Given { references: &saved[1], inverses: &saved[2], deltas: &deltas, grad_out, variance };
 
-        let mut q = vec![0.0; self.q.len()];
-        let mut k = vec![0.0; self.k.len()];
-        let mut v = vec![0.0; self.v.len()];
+        let mut q = arbitrary(self.q.len());
+        let mut k = arbitrary(self.k.len());
+        let mut v = arbitrary(self.v.len());
         let mut bias_grad = bias.then(|| vec![0.0; shape.heads * shape.queries * shape.keys]);
         let columned = self.needs_columns();
         let mut columns = vec![0.0; if columned { shape.batch * shape.heads * components * shape.keys } else { 0 }];
