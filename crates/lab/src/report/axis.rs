@@ -169,19 +169,20 @@ fn trimmed_number(value: f64) -> String {
     if digits.contains('.') { trimmed(digits) + power } else { text }
 }
 
-/// Powers of ten; 1, 2, 5 where few of them fit; equal steps where the ends are near.
+/// Powers of ten, between them 2 and 5 or 3 where there is room; equal steps where the ends are near.
 fn decade_ticks(low: f64, high: f64, most: usize, unit: &str) -> Vec<(f64, String)> {
-    let decades = (low.log10() - 1e-9).ceil() as i32..=(high.log10() + 1e-9).floor() as i32;
-    let span = (high / low).log10();
     let within = |value: &f64| (low * (1.0 - 1e-9)..=high * (1.0 + 1e-9)).contains(value);
-    let values: Vec<f64> = if span > 2.5 {
-        let stride = (span / most as f64).ceil().max(1.0) as i32;
-        decades.filter(|power| power % stride == 0).map(|power| 10f64.powi(power)).collect()
-    } else {
-        let from = low.log10().floor() as i32;
-        let powers = from..=high.log10().ceil() as i32;
-        powers.flat_map(|power| [1.0, 2.0, 5.0].map(|factor| factor * 10f64.powi(power))).filter(within).collect()
+    let powers = low.log10().floor() as i32..=high.log10().ceil() as i32;
+    let multiples = |factors: &[f64]| -> Vec<f64> {
+        let all = powers.clone().flat_map(|power| factors.iter().map(move |factor| factor * 10f64.powi(power)));
+        all.filter(within).collect()
     };
+    let fitting = [&[1.0, 2.0, 5.0][..], &[1.0, 3.0]].map(multiples).into_iter().find(|values| values.len() <= most);
+    let values = fitting.unwrap_or_else(|| {
+        let stride = ((high / low).log10() / most as f64).ceil().max(1.0) as i32;
+        let decades = powers.clone().filter(|power| power % stride == 0);
+        decades.map(|power| 10f64.powi(power)).filter(within).collect()
+    });
     if values.len() < 3 {
         return linear_ticks(low, high, most, unit);
     }
@@ -221,6 +222,7 @@ mod tests {
         assert_eq!(texts(&linear(""), 0.0, 30_000.0), ["0", "5,000", "10 k", "15 k", "20 k", "25 k", "30 k"]);
         assert_eq!(texts(&linear("B"), 0.0, 4.0 * 1024.0 * 1024.0).last().map(String::as_str), Some("4 MiB"));
         assert_eq!(texts(&linear("").scale(Scale::Log), 1.0, 1e4), ["1", "10", "100", "1,000", "10 k"]);
+        assert_eq!(texts(&linear("").scale(Scale::Log), 0.24, 97.0), ["0.3", "1", "3", "10", "30"]);
         assert_eq!(texts(&linear("").scale(Scale::Log), 1e-6, 1e-2), ["1e-6", "1e-5", "0.0001", "0.001", "0.01"]);
         assert_eq!(texts(&linear("").scale(Scale::Log2), 128.0, 1024.0), ["128", "256", "512", "1024"]);
         assert_eq!(texts(&linear("").scale(Scale::Log), 0.5, 5.0), ["0.5", "1", "2", "5"]);
