@@ -145,8 +145,11 @@ impl From<SourceError> for Failure {
 }
 
 impl From<SurveyError> for Failure {
-    fn from(SurveyError::Model(message): SurveyError) -> Self {
-        Self::usage(message)
+    fn from(error: SurveyError) -> Self {
+        match error {
+            SurveyError::Model(message) => Self::usage(message),
+            SurveyError::Options(error) => error.into(),
+        }
     }
 }
 

@@ -480,6 +480,8 @@ pub struct FastformerOptions {
     pub scores: AdditiveScores,
     /// What is shared.
     pub sharing: Sharing,
+    /// How global vectors meet those of the tokens.
+    pub interaction: Interaction,
 }
 
 /// `fastformer.scores`
@@ -508,6 +510,32 @@ pub enum Sharing {
     LayerWise,
 }
 
+/// `fastformer.interaction`: how the global query meets the keys, and the global key the values (Fastformer paper, section 3).
+///
+/// All but the product are for comparison: layers of tensor operations for bidirectional attention, without a kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Interaction {
+    /// `g * x`, channel by channel.
+    #[default]
+    Product,
+    /// `g + x`.
+    Sum,
+    /// `W [g ; x]`, with a learned matrix `[D, 2D]` a head.
+    Concatenation,
+}
+
+impl Interaction {
+    /// Its name in configurations.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Product => "product",
+            Self::Sum => "sum",
+            Self::Concatenation => "concatenation",
+        }
+    }
+}
+
 /// What one call of an operator adds to the options.
 #[derive(Clone, Debug, Default)]
 pub struct Call {
@@ -526,6 +554,8 @@ pub struct Call {
     /// Whether keys and values come from a second sequence. Only mechanisms that project ask: moa has input `x_kv` then.
     pub cross: bool,
 }
+
+const INTERACTION: &str = "fastformer.interaction";
 
 impl AttentionOptions {
     /// Query heads that a token has: `heads`, with moa the experts it uses.
@@ -639,6 +669,10 @@ impl AttentionOptions {
                 "as many as heads: fastformer does not share keys",
             ));
         }
+        if let Some(interaction) = self.composed_interaction().filter(|_| self.causal) {
+            let seen = format!("'{}' with causal attention", interaction.name());
+            return Err(Error::option(INTERACTION, seen, "'product': the others are bidirectional alone"));
+        }
         if self.position == Position::Alibi && self.mechanism != Mechanism::Softmax {
             return Err(Error::option(
                 "position",
@@ -652,12 +686,35 @@ impl AttentionOptions {
         Ok(())
     }
 
+    /// The interaction of Fastformer, where it is not the product.
+    fn composed_interaction(&self) -> Option<Interaction> {
+        let interaction = self.fastformer.interaction;
+        (self.mechanism == Mechanism::Fastformer && interaction != Interaction::Product).then_some(interaction)
+    }
+
+    /// Checks that a kernel computes this attention, which then has an operator, weights to look at and, where it is causal,
+    /// a decode state.
+    ///
+    /// # Errors
+    /// An interaction of Fastformer other than the product.
+    pub fn check_kernel(&self) -> Result<(), Error> {
+        match self.composed_interaction() {
+            None => Ok(()),
+            Some(interaction) => {
+                let expected = "'product' here: the others exist only as layers that train and predict, without a kernel, \
+                                a decode state or weights to look at";
+                Err(Error::option(INTERACTION, format!("'{}'", interaction.name()), expected))
+            }
+        }
+    }
+
     /// The operator that these options name, for one call.
     ///
     /// # Errors
     /// Those of [`AttentionOptions::check`], and a call that asks for what the mechanism does not have.
     pub fn operator(&self, call: Call) -> Result<Arc<dyn Operator>, Error> {
         self.check()?;
+        self.check_kernel()?;
         let sized = self.uses_features() || self.uses_support();
         if let (true, Some(budget)) = (sized, self.budget) {
             let expected =

@@ -4,7 +4,7 @@ use burn::tensor::Device;
 use regard_kernels::Mechanism;
 use regard_kernels::features::FeatureKind;
 use regard_kernels::mechanism::{
-    AdditiveScores, Combination, Fraction, Inference, KeyDesign, Position, Prior, Sharing,
+    AdditiveScores, Combination, Fraction, Inference, Interaction, KeyDesign, Position, Prior, Sharing,
 };
 use regard_kernels::routing::MoaOptions;
 use regard_kernels::support::SupportKind;
@@ -77,6 +77,28 @@ fn parameters_are_those_of_the_built_models() {
             let model = LanguageModel::new(&config, &attention, 11, CONTEXT, 0, &device).expect("language model");
             let sizes = ModelSizes::language_model(&config, &attention, 11, CONTEXT);
             assert_eq!(counted(&sizes), parameter_count(&model) as Count, "{attention:?} {config:?}");
+        }
+    }
+}
+
+#[test]
+fn interactions_of_fastformer_are_counted_with_their_matrices() {
+    let run = Run { batch: 1, length: 1, decoded: 0 };
+    let config = ModelConfig { width: 16, ..ModelConfig::default() };
+    for interaction in [Interaction::Sum, Interaction::Concatenation] {
+        for sharing in [Sharing::QueryValue, Sharing::None, Sharing::HeadWise, Sharing::LayerWise] {
+            let mut attention =
+                AttentionConfig { mechanism: Mechanism::Fastformer, heads: 4, ..AttentionConfig::default() };
+            (attention.fastformer.interaction, attention.fastformer.sharing) = (interaction, sharing);
+            let model = Classifier::new(&config, &attention, 11, 5, CONTEXT, 0, &Device::default()).expect("model");
+            let sizes = ModelSizes::classifier(&config, &attention, 11, 5, CONTEXT);
+            let total = ModelCost::of(&sizes, run).expect("sizes").total();
+            assert_eq!(total.parameters, parameter_count(&model) as Count, "{interaction:?}, {sharing:?}");
+            assert_eq!(total.state_bytes, 0);
+            // A language model is causal.
+            let sizes = ModelSizes::language_model(&config, &attention, 11, CONTEXT);
+            let error = ModelCost::of(&sizes, run).expect_err("causal").to_string();
+            assert!(error.contains("fastformer.interaction") && error.contains(interaction.name()), "{error}");
         }
     }
 }

@@ -255,6 +255,13 @@ fn options_that_do_not_exist_or_do_not_fit() {
     refused("softmax", "softmax_gqa_causal", &["--set", "key_value_heads=3"], &["key_value_heads is 3", "expected 2"]);
     refused("linear", "linear_plain", &["--set", "window=4"], &["window is set with linear", "softmax"]);
     refused("fastformer", "fastformer_paper", &["--set", "window=4"], &["window is set with fastformer", "softmax"]);
+    for interaction in ["sum", "concatenation"] {
+        let (option, seen) =
+            (format!("fastformer.interaction={interaction}"), format!("fastformer.interaction is '{interaction}'"));
+        refused("fastformer", "fastformer_paper", &["--set", &option], &[&seen, "'product' here", "without a kernel"]);
+        let causal = ["--causal", "--set", &option];
+        refused("fastformer", "fastformer_paper", &causal, &[&seen, "with causal attention", "'product'"]);
+    }
     refused("softmax", plain, &["--scale", "nan"], &["--scale is NaN", "finite"]);
     refused("softmax", plain, &["--threads", "0"], &["--threads is 0"]);
     // Not passed over: without its bias the file means something else.

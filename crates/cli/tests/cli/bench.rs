@@ -238,6 +238,10 @@ fn what_cannot_be_is_refused() {
     bench(&["--set", "train.steps=8"]).failure(USAGE, &["train.steps", "a key of the attention"]);
     let window = ["--mechanism", "linear:window=4", "--lengths", "8"];
     bench(&window).failure(USAGE, &["window"]);
+    for level in ["operator", "layer", "inference", "step", "decode"] {
+        let sum = ["--level", level, "--mechanism", "fastformer:fastformer.interaction=sum", "--lengths", "8"];
+        bench(&sum).failure(USAGE, &["fastformer.interaction is 'sum'", "expected 'product'"]);
+    }
     let budget = ["--mechanism", "performer:budget=0.001", "--lengths", "8"];
     bench(&budget).failure(BUDGET, &["performer at 8 tokens", "budget"]);
 }

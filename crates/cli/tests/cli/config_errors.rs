@@ -117,6 +117,18 @@ fn sizes_that_cannot_be() {
 }
 
 #[test]
+fn interactions_of_fastformer_that_are_for_comparison_are_refused_where_attention_is_causal() {
+    let sum = ["--mechanism", "fastformer", "--set", "fastformer.interaction=sum"];
+    let said = ["fastformer.interaction is 'sum' with causal attention", "expected 'product'"];
+    for further in [["--set", "causal=true"], ["--task", "char-lm"]] {
+        train_fails(&[&further, &sum[..]].concat(), USAGE, &said);
+    }
+    run([&["cost", "--preset", "char-lm"], &sum[..]].concat()).failure(USAGE, &said);
+    let unknown = ["--mechanism", "fastformer", "--set", "fastformer.interaction=mean"];
+    run([&["config"], &unknown[..]].concat()).failure(USAGE, &["fastformer.interaction", "`mean`", "`concatenation`"]);
+}
+
+#[test]
 fn sizes_beyond_all_range_or_this_machine() {
     let most = "9223372036854775807";
     for key in ["model.width", "model.layers", "model.feed_forward", "train.batch", "train.accumulate", "heads"] {
@@ -206,6 +218,7 @@ fn what_config_prints_reads_back_as_the_same() {
         &["--preset", "lra-listops", "--mechanism", "smlk", "--seed", "9223372036854775807"],
         &["--preset", "lra-text", "--set", "task.text.train=a b.tsv", "--set", "task.text.label_column=-2"],
         &["--preset", "char-lm", "--set", "window=7", "--set", "key_value_heads=2", "--set", "position=rotary"],
+        &["--mechanism", "fastformer", "--set", "fastformer.interaction=sum"],
         &["--mechanism", "mgk", "--set", "mixture.variances=[1.5, 3.0]", "--set", "model.head_width=12"],
         &["--set", "compare.mechanisms=softmax,mgk", "--set", "compare.seeds=3,1", "--set", "task.seed=5"],
         &["--set", "compare.mechanisms=[\"mgk:heads=1,keys.components=3\"]", "--set", "train.clip=0"],

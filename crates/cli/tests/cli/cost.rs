@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use regard_kernels::Mechanism;
 use tempfile::TempDir;
 
 use crate::program::{Ended, argument, assert_self_contained, names, regard, run, text};
@@ -11,17 +12,22 @@ const USAGE: i32 = 2;
 #[test]
 fn parameters_are_those_of_the_trained_model() {
     let folder = TempDir::new().unwrap();
-    for mechanism in
-        ["softmax", "gaussian", "smgk", "mgk", "linear", "mlk", "performer", "sparse", "scatterbrain", "fastformer"]
-    {
-        let cost = run(["cost", "--preset", "smoke", "--mechanism", mechanism, "--json"]).json();
-        let out = argument(folder.path().join(mechanism));
-        let mut command = regard(["train", "--preset", "smoke", "--cache", "none", "--json", "--quiet", "--out", &out]);
-        let run = Ended::of(command.args(["--mechanism", mechanism, "--set", "train.steps=4"])).json();
-        assert_eq!(cost["total"]["parameters"], run["parameters"], "{mechanism}");
+    let plain = Mechanism::ALL.iter().map(|mechanism| (mechanism.name(), "seed=0"));
+    let others = [
+        ("smgk", "seed=0"),
+        ("fastformer", "fastformer.interaction=sum"),
+        ("fastformer", "fastformer.interaction=concatenation"),
+    ];
+    for (n, (mechanism, option)) in plain.chain(others).enumerate() {
+        let what = ["--preset", "smoke", "--mechanism", mechanism, "--set", option];
+        let cost = run(["cost", "--json"].iter().chain(&what)).json();
+        let out = argument(folder.path().join(n.to_string()));
+        let mut command = regard(["train", "--cache", "none", "--json", "--quiet", "--out", &out]);
+        let run = Ended::of(command.args(what).args(["--set", "train.steps=4"])).json();
+        assert_eq!(cost["total"]["parameters"], run["parameters"], "{mechanism}, {option}");
         let parts = cost["cost"]["parts"].as_array().unwrap();
         let sum: u64 = parts.iter().map(|part| part["parameters"].as_u64().unwrap()).sum();
-        assert_eq!(cost["total"]["parameters"], sum, "{mechanism}");
+        assert_eq!(cost["total"]["parameters"], sum, "{mechanism}, {option}");
     }
 }
 

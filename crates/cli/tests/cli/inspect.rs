@@ -11,8 +11,12 @@ const USAGE: i32 = 2;
 const DATA: i32 = 3;
 
 fn train(folder: &Path, mechanism: &str) {
+    train_with(folder, mechanism, &[]);
+}
+
+fn train_with(folder: &Path, mechanism: &str, further: &[&str]) {
     let mut command = regard(["train", "--quiet", "--preset", "quick", "--mechanism", mechanism, "--cache", "none"]);
-    for setting in [
+    let small = [
         "model.width=16",
         "model.feed_forward=16",
         "task.listops.max_length=40",
@@ -23,7 +27,8 @@ fn train(folder: &Path, mechanism: &str) {
         "train.evaluate_every=2",
         "train.checkpoint_every=2",
         "train.schedule.warmup=1",
-    ] {
+    ];
+    for setting in small.iter().chain(further) {
         command.args(["--set", setting]);
     }
     Ended::of(command.arg("--out").arg(folder)).success();
@@ -75,5 +80,10 @@ fn softmax_and_a_mixture_are_looked_into() {
     refused(&["--what", "maps"], &["maps", "--out"]);
     refused(&["--sequences", "0"], &["--sequences is 0"]);
     refused(&["--experts"], &["without a mixture of heads"]);
+    let composed = folder.path().join("composed");
+    train_with(&composed, "fastformer", &["fastformer.interaction=concatenation"]);
+    let mut command = regard(["inspect", "--quiet", "--cache", "none"]);
+    let parts = ["fastformer.interaction is 'concatenation'", "expected 'product' here", "weights to look at"];
+    Ended::of(command.arg(&composed)).failure(USAGE, &parts);
     run(["inspect", "/nowhere"]).failure(DATA, &["/nowhere", "no run"]);
 }

@@ -120,6 +120,8 @@ fn refusals() {
     refused(&["--weights", "cauchy"], USAGE, "one of normal, uniform, sign, laplace");
     refused(&["--mechanism", "softmax", "--mechanism", "softmax"], USAGE, "names 'softmax' twice");
     refused(&["--mechanism", "nothing"], USAGE, "--mechanism is 'nothing'");
+    let sum = ["--mechanism", "fastformer:fastformer.interaction=sum"];
+    refused(&sum, USAGE, "fastformer.interaction is 'sum' with causal attention, expected 'product'");
     refused(&["--set", "position=learned"], USAGE, "no option of a probe");
     refused(&["--layers", "2", "--classified-layers", "3"], USAGE, "--classified-layers has 3");
     refused(&["--train-sequences", "100000000"], BUDGET, "lower --train-sequences");

@@ -2,7 +2,7 @@
 
 use regard_kernels::Mechanism;
 use regard_kernels::features::FeatureKind;
-use regard_kernels::mechanism::{AdditiveScores, Combination, Inference, Prior, Sharing};
+use regard_kernels::mechanism::{AdditiveScores, Combination, Inference, Interaction, Prior, Sharing};
 use regard_kernels::support::SupportKind;
 
 use super::Count;
@@ -179,11 +179,23 @@ pub fn attention_cost(
             cost.projection_parameters = inputs * (from * to + bias * to) + inner * outside + bias * outside;
             cost.projection_operations = n * (inputs * uses * from * to + inner * outside);
             cost.core_parameters = 2 * vectors * seen;
-            // Two scores, two weighted sums and two element-wise products.
+            // Two scores, two weighted sums and two element-wise products or sums.
             cost.core_operations = n * (2 * heads * seen + 4 * inner);
-            cost.kept_floats = n * ((inputs + 1) * inner + 2 * heads) + 2 * inner;
-            // Two averages and the token at hand; for each average and head a top, and a denominator in f64.
-            cost.state_floats = 3 * inner + 2 * heads * 3;
+            match options.fastformer.interaction {
+                Interaction::Product => {
+                    cost.kept_floats = n * ((inputs + 1) * inner + 2 * heads) + 2 * inner;
+                    // Two averages and the token at hand; for each average and head a top, and a denominator in f64.
+                    cost.state_floats = 3 * inner + 2 * heads * 3;
+                }
+                // What is multiplied later, and three numbers a weight: exponential, numerator, quotient. No decode state.
+                Interaction::Sum => cost.kept_floats = n * (3 * inner + 6 * heads),
+                Interaction::Concatenation => {
+                    // A matrix `[D,2D]` a head for keys and one for values, the half for the global vector used once.
+                    cost.core_parameters += 2 * vectors * 2 * head * head;
+                    cost.core_operations = n * (2 * heads * seen + 2 * inner) + 2 * (n + 1) * inner * head;
+                    cost.kept_floats = n * ((inputs + 2) * inner + 6 * heads);
+                }
+            }
             cost.shared_between_layers = sharing == Sharing::LayerWise;
         }
     }

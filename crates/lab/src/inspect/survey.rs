@@ -95,6 +95,9 @@ pub enum SurveyError {
     /// Layers or heads that it does not have, or nothing to look at.
     #[error("{0}")]
     Model(String),
+    /// Attention that no kernel computes, which has no weights to look at.
+    #[error(transparent)]
+    Options(#[from] regard_kernels::Error),
 }
 
 /// One attention of a model, or one of its averages.
@@ -143,7 +146,7 @@ pub struct Survey {
 /// Pictures show the one in the middle.
 ///
 /// # Errors
-/// Layers or heads that the model does not have; no sequence.
+/// Layers or heads that the model does not have; attention without a kernel; no sequence.
 pub fn survey(
     recordings: impl ExactSizeIterator<Item = Recording>,
     plan: &Plan,
@@ -214,6 +217,7 @@ impl Plan {
         if layers == 0 {
             return Err(SurveyError::Model("the model has no attention, nothing to inspect".into()));
         }
+        recording.records.iter().try_for_each(|record| record.options.check_kernel())?;
         let heads = recording.records.iter().map(|record| Attended::new(record).heads()).max().unwrap_or(0);
         for (what, asked, most) in [("layer", &self.layers, layers), ("head", &self.heads, heads)] {
             if let Some(number) = asked.iter().find(|number| !(1..=most).contains(*number)) {

@@ -4,7 +4,7 @@ use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use regard_kernels::{
     Mask,
-    mechanism::{AdditiveScores, Sharing},
+    mechanism::{AdditiveScores, Interaction, Sharing},
 };
 
 use super::{
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     blocks::{Context, Init, Place},
-    ops::{self, AdditiveParameters},
+    ops::{self, AdditiveParameters, Concatenation, RealTokens},
 };
 
 /// Additive attention between projections (arXiv 2108.09084, section 3); its output transform takes the place of an
@@ -23,6 +23,9 @@ use crate::{
 /// Sharing: values are queries unless `none`. `head-wise` keeps one projection `[D,D]` and one score vector for all heads,
 /// each of which reads its own slice of the channels; the output transform stays whole, or heads would never mix.
 /// `layer-wise` is one layer for all blocks, which the model sees to.
+///
+/// Interactions other than the product are compositions of tensor operations, for comparison: bidirectional, their padded
+/// rows 0, with neither a decode state nor calls to record.
 #[derive(Module, Debug)]
 pub struct Fastformer {
     /// `[d,H*D]`; head-wise `[D,D]`.
@@ -35,6 +38,10 @@ pub struct Fastformer {
     /// `[H,D]` or `[H,H*D]`; head-wise `[1,D]` or `[1,H*D]`.
     score_q: Param<Tensor<2>>,
     score_k: Param<Tensor<2>>,
+    /// Of a concatenation: `[H,2D,D]`, the global query's rows before the key's; head-wise `[1,2D,D]`.
+    w_p: Option<Param<Tensor<3>>>,
+    /// The same of global key and values.
+    w_u: Option<Param<Tensor<3>>>,
     w_t: Param<Tensor<2>>,
     b_t: Option<Param<Tensor<1>>>,
     #[module(skip)]
@@ -52,7 +59,13 @@ impl Fastformer {
             AdditiveScores::Paper => heads.head_width,
             AdditiveScores::Released => channels,
         };
-        let scores = [if head_wise { 1 } else { heads.options.heads }, score];
+        let own = if head_wise { 1 } else { heads.options.heads };
+        let scores = [own, score];
+        let width = heads.head_width;
+        let joint = |name| {
+            let concatenated = options.interaction == Interaction::Concatenation;
+            concatenated.then(|| init.projection(name, [own, 2 * width, width], 1.0))
+        };
         Self {
             w_q: init.projection("w_q", projection, 1.0),
             b_q: heads.bias(init, [projection[1]]),
@@ -62,6 +75,8 @@ impl Fastformer {
             b_v: if own_value { heads.bias(init, [projection[1]]) } else { None },
             score_q: init.normal("score_q", scores, SCORE_DEVIATION),
             score_k: init.normal("score_k", scores, SCORE_DEVIATION),
+            w_p: joint("w_p"),
+            w_u: joint("w_u"),
             w_t: init.projection("w_t", [channels, channels], heads.gain),
             b_t: heads.bias(init, [channels]),
             heads,
@@ -81,12 +96,32 @@ impl Fastformer {
         context: &Context,
         place: Place,
     ) -> Tensor<3> {
+        if self.heads.options.fastformer.interaction != Interaction::Product {
+            return self.attend_jointly(queries, mask);
+        }
         let (q, k, v) = self.project(queries);
         let call = self.heads.call(mask.clone(), context, place);
         self.transform_bias(ops::additive(q, k, v, self.parameters(), self.heads.kernel(), call))
     }
 
-    /// The call that [`Self::attend`] makes.
+    /// Padded tokens are 0 before anything is multiplied, and their outputs after everything: what they hold, a NaN included,
+    /// reaches neither output nor gradient.
+    fn attend_jointly(&self, queries: Tensor<3>, mask: &Mask) -> Tensor<3> {
+        assert!(
+            !mask.causal && mask.window.is_none(),
+            "the layer is built for bidirectional attention without a window"
+        );
+        let [batch, tokens, _] = queries.dims();
+        let real = RealTokens::new(mask, [batch, tokens], &queries.device());
+        let (q, k, v) = self.project(real.keep(queries));
+        let scores = self.heads.options.fastformer.scores;
+        let weights = self.w_p.as_ref().zip(self.w_u.as_ref());
+        let matrices = weights.map(|(keys, values)| Concatenation { keys: keys.val(), values: values.val() });
+        let out = ops::additive_joint(q, k, v, self.parameters(), scores, matrices.as_ref(), &real);
+        real.keep(self.transform_bias(out))
+    }
+
+    /// The call that [`Self::attend`] makes; none where no kernel computes it.
     pub(crate) fn calls(
         &self,
         queries: Tensor<3>,
@@ -95,6 +130,9 @@ impl Fastformer {
         context: &Context,
         place: Place,
     ) -> Vec<AttentionCall> {
+        if self.heads.options.check_kernel().is_err() {
+            return Vec::new();
+        }
         vec![AttentionCall::new(self.heads.operator(mask, context, place), self.inputs(queries))]
     }
 
@@ -149,3 +187,6 @@ impl Fastformer {
 
 /// Score vectors start small, as in the released code: every average starts near the mean.
 const SCORE_DEVIATION: f64 = 0.02;
+
+#[cfg(test)]
+mod tests;

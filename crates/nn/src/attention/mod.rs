@@ -148,10 +148,11 @@ impl Attention {
     /// A fresh state for [`Attention::decode`].
     ///
     /// # Errors
-    /// Attention that is not causal, or whose kernel has no state under these options.
+    /// Attention that is not causal, that has no kernel, or whose kernel has no state under these options.
     pub fn decoder(&self) -> Result<DecodeState, Error> {
         let heads = each!(self, layer => layer.heads());
         let options = &heads.options;
+        options.check_kernel()?;
         if !options.causal {
             return Err(Error::option("causal", false, "true: only causal attention decodes token by token"));
         }

@@ -25,7 +25,8 @@ pub struct AttentionRecord {
     pub place: Place,
     /// Options of the layer.
     pub options: AttentionConfig,
-    /// What was computed: one call, two where a gate averages them.
+    /// What was computed: one call, two where a gate averages them, none where no kernel computes it
+    /// ([`AttentionOptions::check_kernel`](regard_kernels::AttentionOptions::check_kernel)).
     pub calls: Vec<AttentionCall>,
 }
 

@@ -136,7 +136,7 @@ fn variants() -> Vec<(String, AttentionConfig)> {
             Mechanism::Fastformer => {
                 for sharing in [Sharing::None, Sharing::HeadWise, Sharing::LayerWise] {
                     for scores in [AdditiveScores::Paper, AdditiveScores::Released] {
-                        let fastformer = FastformerOptions { sharing, scores };
+                        let fastformer = FastformerOptions { sharing, scores, ..Default::default() };
                         add(&format!("{sharing:?} {scores:?}"), AttentionConfig { fastformer, ..base.clone() });
                     }
                 }
@@ -316,10 +316,8 @@ fn parameter_counts_are_the_closed_forms() {
     }
     // 3 (HD)^2 + 2 HD, released scores 3 (HD)^2 + 2 H HD.
     let fastformer = |sharing, scores| {
-        count(
-            &model,
-            &AttentionConfig { fastformer: FastformerOptions { sharing, scores }, ..options(Mechanism::Fastformer) },
-        )
+        let fastformer = FastformerOptions { sharing, scores, ..Default::default() };
+        count(&model, &AttentionConfig { fastformer, ..options(Mechanism::Fastformer) })
     };
     assert_eq!(fastformer(Sharing::QueryValue, AdditiveScores::Paper), 3 * d * d + 2 * d);
     assert_eq!(fastformer(Sharing::QueryValue, AdditiveScores::Released), 3 * d * d + 2 * h * d);

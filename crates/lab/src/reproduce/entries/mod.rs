@@ -25,6 +25,7 @@ pub const ENTRIES: &[Entry] = &[
     scatterbrain::CORRELATION,
     scatterbrain::ORACLE,
     moa_operations::ENTRY,
+    fastformer::INTERACTION,
     fastformer::SHARING,
     nope_lemmas::LEMMAS,
     nope::VARIANCE,
