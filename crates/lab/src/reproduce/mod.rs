@@ -98,6 +98,9 @@ pub struct Entry {
     pub paper_setting: &'static str,
     /// The setting for two cores.
     pub reduced_setting: &'static str,
+    /// About how many minutes it takes on two cores, at the reduced scale and at the paper's; entries that share models count
+    /// them each.
+    pub minutes: [f64; 2],
     /// Measures, and judges the claim by what was measured.
     pub run: Run,
 }
@@ -108,6 +111,14 @@ impl Entry {
         match scale {
             Scale::Reduced => self.reduced_setting,
             Scale::Paper => self.paper_setting,
+        }
+    }
+
+    /// About how many minutes it takes on two cores at this scale.
+    pub fn minutes(&self, scale: Scale) -> f64 {
+        match scale {
+            Scale::Reduced => self.minutes[0],
+            Scale::Paper => self.minutes[1],
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{ENTRIES, Entry, Outcome, OutcomeError, Scale};
-use crate::report::{Cell, Column, Format, Table};
+use crate::report::{Cell, Column, Table, number::fixed};
 
 const SCALES: [Scale; 2] = [Scale::Reduced, Scale::Paper];
 
@@ -15,10 +15,7 @@ pub fn listing(all: &Path) -> Result<Table, OutcomeError> {
     let columns = ["name", "paper", "figures", "data"].map(Column::text).into_iter();
     let scales = SCALES.iter().flat_map(|scale| {
         let name = scale.name();
-        [
-            Column::number(format!("time, {name}"), Format::Fixed(1)).unit("min"),
-            Column::text(format!("verdict, {name}")),
-        ]
+        [Column::text(format!("time, {name}")), Column::text(format!("verdict, {name}"))]
     });
     let mut table = Table::new("Figures and tables of the papers", columns.chain(scales).collect());
     for entry in ENTRIES {
@@ -26,12 +23,21 @@ pub fn listing(all: &Path) -> Result<Table, OutcomeError> {
             vec![entry.name.into(), entry.paper.to_string().into(), entry.figures.into(), entry.data.into()];
         for scale in SCALES {
             let outcome = Outcome::read(all, entry, scale)?;
-            row.push(outcome.as_ref().map(|outcome| outcome.seconds / 60.0).into());
+            let time = match &outcome {
+                Some(outcome) => format!("{} min", minutes(outcome.seconds / 60.0)),
+                None => format!("about {} min", minutes(entry.minutes(scale))),
+            };
+            row.push(time.into());
             row.push(outcome.map(|outcome| outcome.verdict.to_string()).into());
         }
         table.push(row);
     }
-    Ok(table.note("Time and verdict: of the last recorded run; a dash where there is none."))
+    Ok(table
+        .note("Time and verdict: of the last recorded run; where there is none, the time that it takes on two cores."))
+}
+
+fn minutes(value: f64) -> String {
+    if value < 10.0 { fixed(value, 1) } else { fixed(value, 0) }
 }
 
 /// The page of the book: every entry with claim, setting, verdict and numbers, from what is recorded below `all`; pictures

@@ -19,6 +19,7 @@ pub const INTERACTION: Entry = Entry {
     data: "generated",
     paper_setting: PAPER,
     reduced_setting: REDUCED,
+    minutes: [5.0, 300.0],
     run: interaction,
 };
 
@@ -31,6 +32,7 @@ pub const SHARING: Entry = Entry {
     data: "generated",
     paper_setting: PAPER,
     reduced_setting: REDUCED,
+    minutes: [5.0, 400.0],
     run: sharing,
 };
 

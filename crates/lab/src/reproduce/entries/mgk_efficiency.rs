@@ -24,6 +24,7 @@ pub const ENTRY: Entry = Entry {
                     64, as wide as all heads together, one sequence of 512 to 8,192 tokens, medians of up to 15 runs in turns.",
     reduced_setting: "Layers with their projections: 8 heads of 64, width 512, one sequence of 512 to 4,096 tokens, medians of up to 15 \
                       runs in turns.",
+    minutes: [3.0, 40.0],
     run,
 };
 

@@ -24,6 +24,7 @@ pub const RANK: Entry = Entry {
     data: "generated",
     paper_setting: PAPER,
     reduced_setting: REDUCED,
+    minutes: [1.0, 190.0],
     run: rank,
 };
 
@@ -35,6 +36,7 @@ pub const REDUNDANCY: Entry = Entry {
     data: "generated",
     paper_setting: PAPER,
     reduced_setting: REDUCED,
+    minutes: [1.0, 190.0],
     run: redundancy,
 };
 
@@ -46,6 +48,7 @@ pub const LIKELIHOOD: Entry = Entry {
     data: "generated",
     paper_setting: PAPER,
     reduced_setting: REDUCED,
+    minutes: [1.0, 190.0],
     run: likelihood,
 };
 

@@ -20,6 +20,7 @@ pub const ABLATION: Entry = Entry {
     paper_setting: "The paper has byte documents of retrieval (AAN); here LRA ListOps of 500 to 2,000 tokens, 5,000 updates of \
                     32, one head, 3 seeds.",
     reduced_setting: REDUCED,
+    minutes: [8.0, 1700.0],
     run: ablation,
 };
 
@@ -32,6 +33,7 @@ pub const INFERENCE: Entry = Entry {
     data: "generated",
     paper_setting: "LRA ListOps of 500 to 2,000 tokens, 5,000 updates of 32, one head, 3 seeds.",
     reduced_setting: REDUCED,
+    minutes: [4.0, 900.0],
     run: inference,
 };
 

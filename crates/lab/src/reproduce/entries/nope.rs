@@ -28,6 +28,7 @@ pub const VARIANCE: Entry = Entry {
     data: "none",
     paper_setting: PAPER,
     reduced_setting: REDUCED,
+    minutes: [0.1, 2.0],
     run: variance,
 };
 
@@ -42,6 +43,7 @@ pub const PROBE: Entry = Entry {
                     sequences by Adam 1e-3.",
     reduced_setting: "Frozen random decoder, width 256, 4 heads, 6 layers, 256 positions; two-layer classifier, 1,000 updates of 32 \
                       sequences by Adam 1e-3.",
+    minutes: [1.0, 40.0],
     run: probe,
 };
 
@@ -54,6 +56,7 @@ pub const MECHANISMS: Entry = Entry {
     data: "none",
     paper_setting: PAPER,
     reduced_setting: REDUCED,
+    minutes: [0.4, 10.0],
     run: mechanisms,
 };
 
@@ -66,6 +69,7 @@ pub const TRAINED: Entry = Entry {
     data: "embedded (tinyshakespeare)",
     paper_setting: "Characters, 4 layers of width 128, context 128, 2,000 updates of 16; 64 sequences in 8 groups.",
     reduced_setting: "Characters, 4 layers of width 64, context 128, 400 updates of 16; 64 sequences in 8 groups.",
+    minutes: [2.0, 15.0],
     run: trained,
 };
 

@@ -23,6 +23,7 @@ pub const LEMMAS: Entry = Entry {
                     lemma 4.",
     reduced_setting: "Frozen random decoder, width 256, 4 heads, 256 positions, deviation 0.02; 8 decoders of 4 sequences, 256 for \
                       lemma 4.",
+    minutes: [0.1, 1.0],
     run: lemmas,
 };
 
@@ -35,6 +36,7 @@ pub const DEVIATIONS: Entry = Entry {
     data: "none",
     paper_setting: "First layer of frozen random decoders, width 768, 12 heads, 512 positions; 8 decoders of 4 sequences.",
     reduced_setting: "First layer of frozen random decoders, width 256, 4 heads, 256 positions; 8 decoders of 4 sequences.",
+    minutes: [0.1, 1.0],
     run: deviations,
 };
 

@@ -23,6 +23,7 @@ pub const REGIMES: Entry = Entry {
     data: "none",
     paper_setting: PAPER,
     reduced_setting: REDUCED,
+    minutes: [0.1, 1.0],
     run: regimes,
 };
 
@@ -35,6 +36,7 @@ pub const CORRELATION: Entry = Entry {
     data: "none",
     paper_setting: PAPER,
     reduced_setting: REDUCED,
+    minutes: [0.2, 1.0],
     run: correlation,
 };
 
@@ -46,6 +48,7 @@ pub const ORACLE: Entry = Entry {
     data: "none",
     paper_setting: "128 tokens of 64 channels in 8 clusters of spread 0.02, budget 1/4, 4 draws at each temperature.",
     reduced_setting: "128 tokens of 64 channels in 8 clusters of spread 0.02, budget 1/4, 2 draws at each temperature.",
+    minutes: [0.1, 1.0],
     run: oracle,
 };
 
