@@ -168,8 +168,9 @@ impl Benchmark {
         vec![
             format!(
                 "Check: largest difference to the float64 twin at a small size, relative to the largest number, at most \
-                 {BOUND:.0e}. Median and p10–p90 of {runs} runs in turns after {warm_ups} untimed. Twice as long: growth of \
-                 the time from the next shorter length, for a doubling."
+                 {BOUND:.0e}. Median and p10–p90 of {runs} runs in turns after {warm_ups} untimed, each of less \
+                 than 100 ms right after an untimed one. Twice as long: growth of the time from the next shorter length, for a \
+                 doubling."
             ),
             bytes.into(),
         ]

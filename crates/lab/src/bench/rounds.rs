@@ -24,6 +24,8 @@ use super::{
 
 /// Tokens of the run beside the twin: several tiles of a kernel and a part of one, few enough for a twin that is slow.
 const CHECKED: usize = 150;
+/// Milliseconds of a run from which on what a cold start costs is lost in it.
+const LONG: f64 = 100.0;
 
 impl Plan<'_> {
     /// Measurements that will be made.
@@ -108,7 +110,7 @@ impl<'a> Case<'a> {
                 (Level::Layer, ..) => Box::new(Layer::new(&options, at, plan.seed, tensors).map_err(failed)?),
                 (Level::Inference, ..) => Box::new(Inference::new(&options, at, plan.seed, tensors).map_err(failed)?),
                 (Level::Decode, ..) => {
-                    let runs = plan.warm_ups + plan.repeats + 1;
+                    let runs = plan.warm_ups + 2 * plan.repeats + 1;
                     Box::new(Decoding::new(&sized, at, runs, plan.seed).map_err(failed)?)
                 }
                 (Level::Step, Some(recipe), Some(material)) => {
@@ -152,8 +154,12 @@ impl<'a> Case<'a> {
         (1..runs).try_for_each(|_| self.once(false).map(drop))
     }
 
-    /// A timed run.
+    /// A timed run; a short one right after an untimed one, since threads that slept and caches that the other mechanisms
+    /// filled would cost as much as the run itself.
     fn run(&mut self) -> Result<(), BenchError> {
+        if self.runs.last().and_then(|times| times.last()).is_none_or(|time| *time < LONG) {
+            self.once(false)?;
+        }
         let times = self.once(false)?.times;
         self.runs.push(times);
         Ok(())
