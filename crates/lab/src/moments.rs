@@ -2,6 +2,8 @@
 
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 
+use crate::report::Cell;
+
 /// Numbers summed one after the other before pairs of sums are added.
 const RUN: usize = 32;
 
@@ -93,6 +95,13 @@ impl Moments {
     /// The mean, where there are values.
     pub fn value(&self) -> Option<f64> {
         (self.count > 0).then_some(self.mean)
+    }
+}
+
+/// Mean and deviation, nothing of no numbers.
+impl From<&Moments> for Cell {
+    fn from(moments: &Moments) -> Self {
+        moments.value().map_or(Self::Empty, |mean| Self::Estimate { mean, deviation: moments.deviation() })
     }
 }
 

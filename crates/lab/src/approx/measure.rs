@@ -12,6 +12,7 @@ use super::{
     head::Head,
     method::{Estimator, Method},
 };
+use crate::report::Cell;
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -50,6 +51,13 @@ impl Mean {
         let squares = values.iter().map(|x| (x - mean).powi(2)).sum::<f64>();
         let standard_error = (count > 1).then(|| (squares / (count as f64 - 1.0) / count as f64).sqrt());
         (count > 0).then_some(Self { mean, standard_error, count })
+    }
+}
+
+/// With its standard error.
+impl From<Mean> for Cell {
+    fn from(mean: Mean) -> Self {
+        Self::Estimate { mean: mean.mean, deviation: mean.standard_error }
     }
 }
 

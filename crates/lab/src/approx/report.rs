@@ -34,10 +34,6 @@ pub struct Approximation {
     pub environment: Environment,
 }
 
-fn cell(mean: &Option<Mean>) -> Cell {
-    mean.map_or(Cell::Empty, |mean| Cell::Estimate { mean: mean.mean, deviation: mean.standard_error })
-}
-
 impl Approximation {
     /// One row a group and method.
     pub fn table(&self) -> Table {
@@ -61,9 +57,9 @@ impl Approximation {
                 (*entropy).into(),
                 method.name().into(),
                 sizes.as_str().into(),
-                cell(matrix),
-                cell(output),
-                cell(unnormalised),
+                (*matrix).into(),
+                (*output).into(),
+                (*unnormalised).into(),
                 match cost {
                     Some(cost) => cost.milliseconds.into(),
                     None => "oracle".into(),

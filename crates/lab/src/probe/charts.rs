@@ -54,24 +54,35 @@ pub(super) fn variances(
 
 /// Attention of the last query to the keys before a share of the sequence, a line a layer.
 pub(super) fn cumulative(replicates: &Replicates, layers: usize, subtitle: String) -> Option<Chart> {
-    let line = |(style, layer): (usize, usize)| {
+    let layers = shown_layers(layers).into_iter().map(|layer| (format!("layer {layer}"), replicates, layer));
+    let mut series = cumulative_lines(layers);
+    if series.is_empty() {
+        return None;
+    }
+    series.push(Series::new("even attention", 7, [(0.0, 0.0), (1.0, 1.0)]));
+    Some(cumulative_chart(series, subtitle))
+}
+
+/// A line a name, of this layer of these measurements, where they have one.
+pub(crate) fn cumulative_lines<'a>(of: impl Iterator<Item = (String, &'a Replicates, usize)>) -> Vec<Series> {
+    let line = |(style, (name, replicates, layer)): (usize, (String, &Replicates, usize))| {
         let curve = replicates.curve(layer, Quantity::Cumulative, Statistic::Mean)?;
         let count = curve.points.len() as f64;
         let point = |(c, estimate): &(usize, super::Estimate)| {
             Point::deviating(*c as f64 / count, estimate.mean, estimate.half.unwrap_or(0.0))
         };
         let points = [Point::new(0.0, 0.0)].into_iter().chain(curve.points.iter().map(point)).collect();
-        Some(Series { name: format!("layer {layer}"), points, style })
+        Some(Series { name, points, style })
     };
-    let mut series: Vec<Series> = shown_layers(layers).into_iter().enumerate().filter_map(line).collect();
-    if series.is_empty() {
-        return None;
-    }
-    series.push(Series::new("even attention", 7, [(0.0, 0.0), (1.0, 1.0)]));
-    Some(Chart::new("Cumulative attention of the last query", subtitle, Data::Lines(series)).axes(
+    of.enumerate().filter_map(line).collect()
+}
+
+/// The lines of [`cumulative_lines`] on their axes.
+pub(crate) fn cumulative_chart(series: Vec<Series>, subtitle: impl Into<String>) -> Chart {
+    Chart::new("Cumulative attention of the last query", subtitle, Data::Lines(series)).axes(
         Axis::new("share of the sequence", "%").range(0.0, 1.0),
         Axis::new("attention before it", "%").range(0.0, 1.0),
-    ))
+    )
 }
 
 /// Cosine similarity of neighbouring tokens over positions, a line a layer.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::moments::Moments;
+use crate::{moments::Moments, report::Cell};
 
 /// Mean of independent estimates with half the width of its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -29,9 +29,22 @@ impl Estimate {
         self.half.map(|half| half / student(self.count - 1))
     }
 
+    /// This many times as much.
+    #[must_use]
+    pub fn times(self, factor: f64) -> Self {
+        Self { mean: self.mean * factor, half: self.half.map(|half| half * factor.abs()), ..self }
+    }
+
     /// Whether the interval holds `value`.
     pub fn holds(&self, value: f64) -> bool {
         self.half.is_some_and(|half| (self.mean - value).abs() <= half)
+    }
+}
+
+/// With half the width of the interval.
+impl From<Estimate> for Cell {
+    fn from(estimate: Estimate) -> Self {
+        Self::Estimate { mean: estimate.mean, deviation: estimate.half }
     }
 }
 

@@ -25,6 +25,7 @@ mod weights;
 use regard_tasks::data::DataError;
 
 pub use channels::{ChannelCheck, channels};
+pub(crate) use charts::{cumulative_chart, cumulative_lines};
 pub use classifier::{Accuracy, Classifier, Features};
 pub use curves::{Curve, Replicates, Statistic};
 pub use decoder::{Decoder, Layer};

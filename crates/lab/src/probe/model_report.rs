@@ -10,7 +10,7 @@ use super::{
     classifier::{ByDepth, Classifier},
     curves::Statistic,
     report::{curves_json, slopes_json},
-    tables::{accuracies, cell},
+    tables::accuracies,
     tally::Quantity,
     trained::MeasuredModel,
 };
@@ -75,12 +75,12 @@ impl ModelProbe {
             });
             table.push(vec![
                 layer.into(),
-                cell(replicates.log_slope(layer, Quantity::Attention)),
-                cell(replicates.log_slope(layer, Quantity::OverSequences)),
-                cell(replicates.log_slope(layer, Quantity::Output)),
-                cell(end(false)),
-                cell(end(true)),
-                cell(replicates.overall(layer, Quantity::Logit)),
+                replicates.log_slope(layer, Quantity::Attention).into(),
+                replicates.log_slope(layer, Quantity::OverSequences).into(),
+                replicates.log_slope(layer, Quantity::Output).into(),
+                end(false).into(),
+                end(true).into(),
+                replicates.overall(layer, Quantity::Logit).into(),
                 quarter.map_or(Cell::Empty, Cell::from),
                 cosine.map_or(Cell::Empty, Cell::from),
             ]);

@@ -11,11 +11,6 @@ use super::{
 };
 use crate::report::{Cell, Column, Format, Table};
 
-/// An estimate with half its 95 % interval.
-pub(super) fn cell(estimate: Option<Estimate>) -> Cell {
-    estimate.map_or(Cell::Empty, |estimate| Cell::Estimate { mean: estimate.mean, deviation: estimate.half })
-}
-
 /// Variances of the first layer against the lemmas, a row a quantity of each setting.
 pub fn lemma_table(measured: &[Measured]) -> Table {
     let number = |name: &str| Column::number(name, Format::Significant(4));
@@ -42,7 +37,7 @@ pub fn lemma_table(measured: &[Measured]) -> Table {
                 printed.into(),
                 corrected.into(),
                 uneven.into(),
-                cell(Some(measured)),
+                measured.into(),
                 (measured.mean / corrected).into(),
                 held.into(),
             ]);
@@ -86,12 +81,7 @@ fn lemma_rows(one: &Measured) -> Vec<Row> {
         push("q", lemmas.projection(), None, replicates.overall(1, Quantity::Query));
         push("k", lemmas.projection(), None, replicates.overall(1, Quantity::Key));
         let logits = replicates.overall(1, Quantity::Logit);
-        let products = logits.map(|own| Estimate {
-            mean: own.mean * head_width,
-            half: own.half.map(|half| half * head_width),
-            ..own
-        });
-        push("q.k", lemmas.product(), None, products);
+        push("q.k", lemmas.product(), None, logits.map(|own| own.times(head_width)));
         push("q.k / sqrt(D)", lemmas.logit(), None, logits);
     }
     push("v", lemmas.projection(), None, replicates.overall(1, Quantity::Value));
@@ -142,12 +132,12 @@ pub(super) fn slopes(measured: &[Measured]) -> Table {
             table.push(vec![
                 one.setting.label.as_str().into(),
                 layer.into(),
-                cell(replicates.log_slope(layer, Quantity::Attention)),
-                cell(replicates.log_slope(layer, Quantity::Residual)),
-                cell(replicates.overall(layer, Quantity::Logit)),
+                replicates.log_slope(layer, Quantity::Attention).into(),
+                replicates.log_slope(layer, Quantity::Residual).into(),
+                replicates.overall(layer, Quantity::Logit).into(),
                 end(false).into(),
                 end(true).into(),
-                cell(neighbours.and_then(|curve| curve.points.last().map(|(_, estimate)| *estimate))),
+                neighbours.and_then(|curve| curve.points.last().map(|(_, estimate)| *estimate)).into(),
             ]);
         }
     }
@@ -173,7 +163,7 @@ pub fn channel_table(measured: &[Measured]) -> Option<Table> {
                 one.setting.label.as_str().into(),
                 check.position.into(),
                 check.spread.into(),
-                cell(Some(check.slope)),
+                check.slope.into(),
                 check.correlation.into(),
             ]);
         }

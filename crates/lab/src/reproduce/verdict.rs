@@ -1,6 +1,6 @@
 //! What becomes of a claim, from numbers and their errors.
 
-use std::fmt;
+use std::{fmt, ops::Not};
 
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +39,19 @@ impl Verdict {
             (Self::NotDecided, _) | (_, Self::NotDecided) => Self::NotDecided,
             _ => Self::Holds,
         })
+    }
+}
+
+/// The fate of the opposite claim.
+impl Not for Verdict {
+    type Output = Self;
+
+    fn not(self) -> Self {
+        match self {
+            Self::Holds => Self::DoesNotHold,
+            Self::DoesNotHold => Self::Holds,
+            Self::NotDecided => Self::NotDecided,
+        }
     }
 }
 
@@ -109,5 +122,6 @@ mod tests {
         assert_eq!(Verdict::all([Holds, Holds]), Holds);
         assert_eq!(Verdict::all([Holds, NotDecided]), NotDecided);
         assert_eq!(Verdict::all([NotDecided, DoesNotHold, Holds]), DoesNotHold);
+        assert_eq!([!Holds, !DoesNotHold, !NotDecided], [DoesNotHold, Holds, NotDecided]);
     }
 }

@@ -17,14 +17,6 @@ fn percent(name: &str) -> Column {
     Column::number(name, Format::Percent(1))
 }
 
-/// Mean and deviation.
-fn estimate(moments: &Moments) -> Cell {
-    match moments.value() {
-        Some(mean) => Cell::Estimate { mean, deviation: moments.deviation() },
-        None => Cell::Empty,
-    }
-}
-
 fn mean(moments: &Moments) -> Cell {
     moments.value().map_or(Cell::Empty, Cell::Number)
 }
@@ -42,7 +34,7 @@ pub fn entropy(attentions: &[Attention]) -> Table {
     let mut table = Table::new("Entropy of attention", columns);
     for attention in attentions {
         for (head, entropy) in attention.heads.iter().zip(&attention.entropy) {
-            let (nats, normalised) = (estimate(&entropy.nats), estimate(&entropy.normalised));
+            let (nats, normalised) = (Cell::from(&entropy.nats), Cell::from(&entropy.normalised));
             table.push(vec![attention.name.as_str().into(), (*head).into(), nats, normalised]);
         }
     }
@@ -62,7 +54,7 @@ pub fn rank(attentions: &[Attention]) -> Table {
     let mut table = Table::new("Numerical rank of attention matrices, of the full rank", columns);
     for attention in attentions.iter().filter(|attention| !attention.ranks.is_empty()) {
         let over = |of: &dyn Fn(&super::super::rank::MatrixRank) -> f64| {
-            estimate(&Moments::of_finite(attention.ranks.iter().map(|rank| of(rank) / rank.full as f64)))
+            Cell::from(&Moments::of_finite(attention.ranks.iter().map(|rank| of(rank) / rank.full as f64)))
         };
         table.push(vec![
             attention.name.as_str().into(),
@@ -96,7 +88,7 @@ pub fn redundancy(attentions: &[Attention]) -> Table {
     for attention in attentions.iter().filter(|attention| !attention.redundancy.is_empty()) {
         let over = |of: &dyn Fn(&Redundancy) -> Moments| {
             let all: Vec<Moments> = attention.redundancy.iter().map(of).collect();
-            estimate(&Moments::joined(&all))
+            Cell::from(&Moments::joined(&all))
         };
         let outputs = |of: fn(&OutputSimilarity) -> Moments| over(&move |pair| of(&pair.outputs));
         table.push(vec![
@@ -126,7 +118,7 @@ pub fn likelihood(attentions: &[Attention]) -> Table {
             if likelihood.mixture.count == 0 {
                 continue;
             }
-            let logs = [&likelihood.mixture, &likelihood.per_key, &likelihood.single].map(estimate);
+            let logs = [&likelihood.mixture, &likelihood.per_key, &likelihood.single].map(Cell::from);
             table.push([attention.name.as_str().into(), (*head).into()].into_iter().chain(logs).collect());
         }
     }

@@ -74,16 +74,12 @@ fn difference(first: &Moments, second: &Moments) -> Difference {
     Difference { value: first.mean - second.mean, error: (square(first) + square(second)).sqrt() }
 }
 
-fn cell(moments: &Moments) -> Cell {
-    moments.value().map_or(Cell::Empty, |mean| Cell::Estimate { mean, deviation: moments.deviation() })
-}
-
 /// One row a layer and mechanism.
 fn table(title: &str, value: &str, rows: &[(&str, &str, Moments)]) -> Table {
     let columns = vec![Column::text("mechanism"), Column::text("layer"), Column::number(value, Format::Fixed(3))];
     let mut table = Table::new(title, columns).note("Mean and deviation.");
     for (mechanism, layer, moments) in rows {
-        table.push(vec![(*mechanism).into(), (*layer).into(), cell(moments)]);
+        table.push(vec![(*mechanism).into(), (*layer).into(), moments.into()]);
     }
     table
 }
@@ -152,7 +148,7 @@ fn likelihood(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>
     let (mut verdicts, mut said) = (Vec::new(), Vec::new());
     for attention in &mgk.attentions {
         for (head, one) in attention.heads.iter().zip(&attention.likelihood) {
-            let row = [&one.mixture, &one.per_key, &one.single].map(cell);
+            let row = [&one.mixture, &one.per_key, &one.single].map(Cell::from);
             table.push([attention.name.as_str().into(), (*head).into()].into_iter().chain(row).collect());
         }
         let joined =

@@ -10,7 +10,7 @@ use crate::{
         Classifier, Decoder, Distribution, Estimate, Measured, ModelPlan, Plan, Quantity, Replicates, Setting,
         Statistic, measure, measure_model,
     },
-    report::{Axis, Cell, Chart, Column, Data, Format, Scale as Ticks, Series, Table},
+    report::{Axis, Chart, Column, Data, Format, Scale as Ticks, Series, Table},
     reproduce::{Difference, Entry, Finding, Paper, Scale, Verdict, Workbench},
 };
 
@@ -122,10 +122,10 @@ pub(super) fn near(estimate: Option<Estimate>, wanted: f64, most: f64) -> Verdic
     Difference { value: most - (estimate.mean - wanted).abs(), error }.above(0.0)
 }
 
-/// That an estimate is below 0.
-fn negative(estimate: Option<Estimate>) -> Verdict {
+/// That an estimate is below a border.
+pub(super) fn below(estimate: Option<Estimate>, border: f64) -> Verdict {
     let Some(estimate) = estimate else { return Verdict::NotDecided };
-    Difference { value: -estimate.mean, error: estimate.standard_error().unwrap_or(f64::INFINITY) }.above(0.0)
+    Difference { value: border - estimate.mean, error: estimate.standard_error().unwrap_or(f64::INFINITY) }.above(0.0)
 }
 
 pub(super) fn said(estimate: Option<Estimate>) -> String {
@@ -145,8 +145,7 @@ fn slopes(of: &[(&str, &Replicates, usize)]) -> Table {
     for (label, replicates, layers) in of {
         for layer in 1..=*layers {
             let slope = replicates.log_slope(layer, Quantity::Attention);
-            let cell = slope.map_or(Cell::Empty, |slope| Cell::Estimate { mean: slope.mean, deviation: slope.half });
-            table.push(vec![(*label).into(), layer.into(), cell]);
+            table.push(vec![(*label).into(), layer.into(), slope.into()]);
         }
     }
     table
@@ -173,7 +172,7 @@ fn variance(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> 
     let verdict = Verdict::all(
         [near(first, -1.0, 0.05), near(slope(both_ways, 1), 0.0, 0.05)]
             .into_iter()
-            .chain((2..=layers).map(|layer| negative(slope(causal, layer)))),
+            .chain((2..=layers).map(|layer| below(slope(causal, layer), 0.0))),
     );
     let by_layer = (1..=layers).map(|layer| (format!("layer {layer}"), causal, layer)).collect();
     let ways = vec![("causal".into(), causal, 1), ("both ways".into(), both_ways, 1)];
@@ -315,7 +314,7 @@ fn trained(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
     };
     let subtitle = "Mean over 8 groups of sequences, band: its 95 % interval";
     Ok(Finding {
-        verdict: Verdict::all([negative(slope), Verdict::of(last.error < last.chance / 2.0)]),
+        verdict: Verdict::all([below(slope, 0.0), Verdict::of(last.error < last.chance / 2.0)]),
         statement: format!(
             "Without positions (test loss {loss:.3} nats a character): slope in the first layer {}, error after the last {:.1} tokens \
              against {:.1} of a blind guess; rotary positions: slope {}.",

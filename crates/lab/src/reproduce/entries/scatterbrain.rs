@@ -6,7 +6,7 @@ use regard_kernels::{AttentionOptions, mechanism::Fraction};
 
 use crate::{
     approx::{Head, Mean, Measured, Method, Plan, Process, Row, measure},
-    report::{Axis, Cell, Chart, Column, Data, Format, Mark, Scale as Ticks, Series, Table},
+    report::{Axis, Chart, Column, Data, Format, Mark, Scale as Ticks, Series, Table},
     reproduce::{Difference, Entry, Finding, Paper, Scale, Verdict, Workbench},
 };
 
@@ -97,14 +97,12 @@ fn table(measured: &Measured, what: &str, part: fn(&Row) -> &Option<Mean>) -> Ta
     let mut table =
         Table::new(what, columns).note("Relative Frobenius error, mean over draws with its standard error.");
     for row in &measured.rows {
-        let error =
-            part(row).map_or(Cell::Empty, |mean| Cell::Estimate { mean: mean.mean, deviation: mean.standard_error });
         table.push(vec![
             row.group.as_str().into(),
             row.entropy.into(),
             row.method.name().into(),
             row.sizes.as_str().into(),
-            error,
+            (*part(row)).into(),
         ]);
     }
     table
