@@ -43,6 +43,11 @@ impl<'a> Matrix<'a> {
         Self { data: self.data, row: self.column, column: self.row }
     }
 
+    /// Its first `rows` of `columns` elements, where nothing lies between them; nothing elsewhere.
+    pub(crate) fn dense(&self, rows: usize, columns: usize) -> &'a [f32] {
+        if self.row == columns && self.column == 1 { &self.data[..rows * columns] } else { &[] }
+    }
+
     pub(crate) fn holds(&self, rows: usize, columns: usize) -> bool {
         rows == 0 || columns == 0 || (rows - 1) * self.row + (columns - 1) * self.column < self.data.len()
     }
@@ -61,9 +66,26 @@ pub enum Write {
 ///
 /// # Panics
 /// If a matrix does not lie within its slice.
-#[allow(clippy::too_many_arguments)]
 #[inline]
 pub fn product(
+    sizes: (usize, usize, usize),
+    alpha: f32,
+    a: Matrix,
+    b: Matrix,
+    write: Write,
+    dst: &mut [f32],
+    stride: usize,
+) {
+    product_fetching(sizes, alpha, a, b, write, dst, stride, &[]);
+}
+
+/// The same; small products ask memory for `ahead` meanwhile, which is needed next.
+///
+/// # Panics
+/// As there.
+#[allow(clippy::too_many_arguments)]
+#[inline]
+pub fn product_fetching(
     (m, n, k): (usize, usize, usize),
     alpha: f32,
     a: Matrix,
@@ -71,6 +93,7 @@ pub fn product(
     write: Write,
     dst: &mut [f32],
     stride: usize,
+    ahead: &[f32],
 ) {
     assert!(a.holds(m, k) && b.holds(k, n), "operand outside its buffer");
     assert!(Matrix::rows(dst, stride).holds(m, n), "product outside its buffer");
@@ -79,7 +102,7 @@ pub fn product(
         return;
     }
     if b.column == 1 && (k * n <= NEAR || m <= FEW && k <= FEW_DEEP) {
-        return simd::tile_product((m, n, k), alpha, a, b, write, dst, stride);
+        return simd::tile_product_fetching((m, n, k), alpha, a, b, write, dst, stride, ahead);
     }
     if b.row == 1 && k * n <= NEAR && m >= TURN {
         let row = simd::row_stride(n);

@@ -5,6 +5,8 @@
 
 use std::f32::consts::LOG2_E;
 
+use pulp::{MemMask, Simd, WithSimd};
+
 use crate::{
     features::FeatureKind,
     gemm::{Matrix, Write, product},
@@ -37,46 +39,61 @@ impl<'a> FeatureMap<'a> {
         self.kind.count(self.rows(), self.width)
     }
 
-    /// `log2 phi` of `n` rows `x [n,D]`, whose elements lie side by side: `logs [n,m]`.
+    /// The projection with a column a row, for [`FeatureMap::log_rows`]: `[D,R]`.
+    pub fn turned(&self) -> Vec<f32> {
+        let rows = self.rows();
+        let mut turned = vec![0.0; self.projection.len()];
+        if rows > 0 {
+            simd::transpose(Matrix::rows(self.projection, self.width), (rows, self.width), &mut turned, rows);
+        }
+        turned
+    }
+
+    /// `log2 phi` of `n` rows `x [n,D]`, whose elements lie side by side: `logs [n,m]`. The bits of a row do not depend on
+    /// how many rows there are. Memory is asked for `ahead` meanwhile.
+    pub fn log_rows(&self, turned: &[f32], x: Matrix, n: usize, logs: &mut [f32], ahead: &[f32]) {
+        let (width, m, rows) = (self.width, self.count(), self.rows());
+        let logs = &mut logs[..n * m];
+        if self.kind == FeatureKind::Elu {
+            return self.log_elu(x, logs);
+        }
+        let w = Matrix::rows(turned, rows);
+        let factor = self.scale.sqrt() * LOG2_E;
+        simd::tile_product_fetching((n, rows, width), factor, x, w, Write::Over, logs, m, ahead);
+        self.lower(x, logs);
+    }
+
+    /// The same from the projection as it is.
     pub fn logs(&self, x: Matrix, n: usize, logs: &mut [f32]) {
         let (width, m, rows) = (self.width, self.count(), self.rows());
         let logs = &mut logs[..n * m];
         if self.kind == FeatureKind::Elu {
-            simd::vectorize(
-                #[inline(always)]
-                || {
-                    for (i, logs) in logs.chunks_exact_mut(m).enumerate() {
-                        for (l, &x) in logs.iter_mut().zip(&x.data[i * x.row..][..width]) {
-                            let above = simd::log2(1.0 + if x > 0.0 { x } else { 0.0 });
-                            *l = if x > 0.0 { above } else { x * LOG2_E };
-                        }
-                    }
-                },
-            );
-            return;
+            return self.log_elu(x, logs);
         }
         let w = Matrix::rows(self.projection, width).transposed();
         product((n, rows, width), self.scale.sqrt() * LOG2_E, x, w, Write::Over, logs, m);
-        let (half, norm) = (0.5 * self.scale * LOG2_E, 0.5 * (m as f32).log2());
-        let hyperbolic = self.kind == FeatureKind::Hyperbolic;
+        self.lower(x, logs);
+    }
+
+    fn log_elu(&self, x: Matrix, logs: &mut [f32]) {
         simd::vectorize(
             #[inline(always)]
             || {
-                for (i, logs) in logs.chunks_exact_mut(m).enumerate() {
-                    let x = &x.data[i * x.row..][..width];
-                    let lowered = half.mul_add(simd::dot(x, x), norm);
-                    let (up, down) = logs.split_at_mut(rows);
-                    if hyperbolic {
-                        for (down, up) in down.iter_mut().zip(&*up) {
-                            *down = -up - lowered;
-                        }
-                    }
-                    for up in up {
-                        *up -= lowered;
+                for (i, logs) in logs.chunks_exact_mut(self.width).enumerate() {
+                    for (l, &x) in logs.iter_mut().zip(&x.data[i * x.row..][..self.width]) {
+                        let above = simd::log2(1.0 + if x > 0.0 { x } else { 0.0 });
+                        *l = if x > 0.0 { above } else { x * LOG2_E };
                     }
                 }
             },
         );
+    }
+
+    /// Turns projections of rows into log features.
+    fn lower(&self, x: Matrix, logs: &mut [f32]) {
+        let (half, norm) = (0.5 * self.scale * LOG2_E, 0.5 * (self.count() as f32).log2());
+        let (width, rows) = (self.width, self.rows());
+        pulp::Arch::new().dispatch(Lower { x, width, rows, features: self.count(), half, norm, logs });
     }
 
     /// The same from columns and as columns: `x [D,n]` and `logs [m,n]`, both in rows of `stride`, a multiple of
@@ -217,6 +234,63 @@ impl<'a> FeatureMap<'a> {
         let w = Matrix::rows(self.projection, width);
         let slopes = Matrix::rows(slopes, stride).transposed();
         product((n, width, rows), scale.sqrt(), slopes, w, Write::Add, grad_x, width);
+    }
+}
+
+/// Arguments of [`FeatureMap::lower`]. Written in vectors by hand: of the same over arrays the compiler makes three times as
+/// many instructions.
+struct Lower<'a> {
+    x: Matrix<'a>,
+    width: usize,
+    rows: usize,
+    features: usize,
+    half: f32,
+    norm: f32,
+    logs: &'a mut [f32],
+}
+
+impl WithSimd for Lower<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { x, width, rows, features, half, norm, logs } = self;
+        let count = logs.len() / features;
+        assert!(x.column == 1 && x.holds(count, width), "rows outside their buffer");
+        // The last vector of a row may be short.
+        let last = |n: usize| ((n - 1) / S::F32_LANES * S::F32_LANES, (n - 1) % S::F32_LANES + 1);
+        let mask = |n: usize| MemMask::new(simd.mask_between_m32s(0, n as u32).mask());
+        let ((x_whole, x_rest), (whole, rest)) = (last(width), last(rows));
+        let (x_mask, mask) = (mask(x_rest), mask(rest));
+        for i in 0..count {
+            // SAFETY: row `i` of `x` and of the logs lies within its slice, and last vectors are masked to what there is.
+            unsafe {
+                let x = x.data.as_ptr().add(i * x.row);
+                let tail = simd.mask_load_ptr_f32s(x_mask, x.add(x_whole));
+                let mut squares = simd.mul_f32s(tail, tail);
+                for start in (0..x_whole).step_by(S::F32_LANES) {
+                    let x = x.add(start).cast::<S::f32s>().read_unaligned();
+                    squares = simd.mul_add_e_f32s(x, x, squares);
+                }
+                let lowered = simd.splat_f32s(half.mul_add(simd.reduce_sum_f32s(squares), norm));
+                let up = logs.as_mut_ptr().add(i * features);
+                let down = up.add(features - rows);
+                for start in (0..=whole).step_by(S::F32_LANES) {
+                    let (up, down) = (up.add(start), down.add(start));
+                    if start < whole {
+                        let (up, down) = (up.cast::<S::f32s>(), down.cast::<S::f32s>());
+                        let log = up.read_unaligned();
+                        // Where there are no features of the other sign, both are one place, and the last write stays.
+                        down.write_unaligned(simd.sub_f32s(simd.neg_f32s(log), lowered));
+                        up.write_unaligned(simd.sub_f32s(log, lowered));
+                    } else {
+                        let log = simd.mask_load_ptr_f32s(mask, up);
+                        simd.mask_store_ptr_f32s(mask, down, simd.sub_f32s(simd.neg_f32s(log), lowered));
+                        simd.mask_store_ptr_f32s(mask, up, simd.sub_f32s(log, lowered));
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -13,7 +13,7 @@ mod transpose;
 pub use math::{exp, exp2, gelu, gelu_slope, log2, tanh};
 pub use norms::square_norms;
 pub use prefetch::prefetch;
-pub use product::{tile_product, tile_product_plus};
+pub use product::{tile_product, tile_product_fetching, tile_product_plus};
 pub use spread::{Places, Spread, product_of_rows};
 pub use transpose::transpose;
 
@@ -141,6 +141,22 @@ pub fn largest_lane(mut lanes: [f32; LANES]) -> f32 {
         width /= 2;
     }
     lanes[0]
+}
+
+/// `y_i = f(y_i, x_i)`, in whole vectors however short the slices are.
+#[inline(always)]
+pub fn each_pair(y: &mut [f32], x: &[f32], f: impl Fn(f32, f32) -> f32) {
+    assert_eq!(x.len(), y.len());
+    let (y_blocks, y_rest) = y.as_chunks_mut::<LANES>();
+    let (x_blocks, x_rest) = x.as_chunks::<LANES>();
+    for (y, x) in y_blocks.iter_mut().zip(x_blocks) {
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y = f(*y, x);
+        }
+    }
+    for (y, &x) in y_rest.iter_mut().zip(x_rest) {
+        *y = f(*y, x);
+    }
 }
 
 /// `y += alpha x`.

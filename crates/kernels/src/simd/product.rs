@@ -2,7 +2,7 @@
 
 use pulp::{MemMask, Simd, WithSimd};
 
-use super::prefetch::fetch_line;
+use super::prefetch::{fetch, fetch_line};
 use crate::gemm::{Matrix, Write};
 
 /// `dst (=|+=) alpha a b` with `a [m,k]`, `b [k,n]` whose rows lie side by side (`b.column == 1`), `dst [m,n]` in rows of
@@ -21,11 +21,34 @@ pub fn tile_product(
     dst: &mut [f32],
     stride: usize,
 ) {
+    tile_product_fetching(sizes, alpha, a, b, write, dst, stride, &[]);
+}
+
+/// The same; meanwhile asks memory for `ahead`, which is needed next: a product leaves memory idle, and what follows would
+/// wait for it.
+///
+/// # Panics
+/// As there.
+#[allow(clippy::too_many_arguments)]
+pub fn tile_product_fetching(
+    sizes: (usize, usize, usize),
+    alpha: f32,
+    a: Matrix,
+    b: Matrix,
+    write: Write,
+    dst: &mut [f32],
+    stride: usize,
+    ahead: &[f32],
+) {
     let (m, n, k) = sizes;
     assert!(a.holds(m, k) && b.holds(k, n) && b.column == 1, "operand outside its buffer");
     assert!(Matrix::rows(dst, stride).holds(m, n) && stride >= n, "product outside its buffer");
     if m > 0 && n > 0 {
-        pulp::Arch::new().dispatch(Product { sizes, alpha, a, b, addends: None, write, dst, stride });
+        // About as many parts as there are turns of the outermost loop over `k` in all blocks.
+        let turns = (m * n * k).div_ceil(24 * LINE * LINE);
+        let share = ahead.len().div_ceil(LINE).div_ceil(turns.max(1));
+        let ahead = Ahead { rest: ahead, share };
+        pulp::Arch::new().dispatch(Product { sizes, alpha, a, b, addends: None, write, dst, stride, ahead });
     }
 }
 
@@ -48,7 +71,8 @@ pub fn tile_product_plus(
     assert!(addends.len() >= m, "fewer addends than rows");
     if m > 0 && n > 0 {
         let addends = Some(addends);
-        pulp::Arch::new().dispatch(Product { sizes, alpha, a, b, addends, write: Write::Over, dst, stride });
+        let ahead = Ahead { rest: &[], share: 0 };
+        pulp::Arch::new().dispatch(Product { sizes, alpha, a, b, addends, write: Write::Over, dst, stride, ahead });
     }
 }
 
@@ -68,6 +92,23 @@ struct Product<'a> {
     write: Write,
     dst: &'a mut [f32],
     stride: usize,
+    ahead: Ahead<'a>,
+}
+
+/// Memory to ask for, a share at a time.
+struct Ahead<'a> {
+    rest: &'a [f32],
+    /// Cache lines.
+    share: usize,
+}
+
+impl Ahead<'_> {
+    #[inline(always)]
+    fn fetch(&mut self) {
+        let (share, rest) = self.rest.split_at((self.share * LINE).min(self.rest.len()));
+        fetch(share);
+        self.rest = rest;
+    }
 }
 
 impl WithSimd for Product<'_> {
@@ -158,6 +199,7 @@ impl Product<'_> {
             while rest > 0 {
                 let steps = rest.min(LINE);
                 rest -= steps;
+                self.ahead.fetch();
                 if next {
                     for r in ROWS..2 * ROWS {
                         fetch_line(upper.wrapping_add(r * self.a.row));

@@ -23,9 +23,8 @@ pub fn transpose(src: Matrix, (rows, columns): (usize, usize), dst: &mut [f32], 
                     for i in (0..whole_rows).step_by(BLOCK) {
                         for c in (0..whole_columns).step_by(BLOCK) {
                             // A page of rows is read in a few blocks: too few to foresee the next page from.
-                            for row in 0..BLOCK {
-                                let ahead = (i + 2 * BLOCK + row) * src.row + c;
-                                fetch_line(src.data.as_ptr().wrapping_add(ahead));
+                            for row in i + 2 * BLOCK..(i + 3 * BLOCK).min(rows) {
+                                fetch_line(src.data.as_ptr().wrapping_add(row * src.row + c));
                             }
                             let dst = &mut dst[c * stride + i..];
                             avx512(v4, &src.data[i * src.row + c..], src.row, dst, stride);
@@ -39,6 +38,9 @@ pub fn transpose(src: Matrix, (rows, columns): (usize, usize), dst: &mut [f32], 
     };
     #[cfg(not(target_arch = "x86_64"))]
     let done = (0, 0);
+    if done == (rows, columns) {
+        return;
+    }
     for i0 in (0..rows).step_by(BLOCK) {
         for c0 in (0..columns).step_by(BLOCK) {
             if i0 < done.0 && c0 < done.1 {

@@ -9,47 +9,46 @@ use std::ops::Range;
 
 use super::{
     Band, Grads, RowScales,
-    forward::{Parts, Tile},
     given::Output,
+    plan::{Group, Plan, Run, Zone},
     span::{Span, add},
+    tile::{Tile, lanes, lanes_mut},
 };
 use crate::{
     gemm::{Matrix, Write, product},
     memory::arbitrary,
-    parallel::{Disjoint, for_each, split, with_scratch},
-    simd,
+    parallel::{Disjoint, for_each, with_parts},
+    simd::{self, LANES},
 };
 
 /// Gradients with respect to the near keys of a span.
 struct NearGrads<'s> {
     k: &'s mut [f32],
     v: &'s mut [f32],
-    /// Slopes of the features at the scales of the span, as columns `[m,keys]`.
+    /// Slopes of the features at the scales of the span, `[keys,m]`.
     phi: &'s mut [f32],
     /// Of each tile, the state that it gives to the keys outside its hull.
     outside: &'s mut [f32],
 }
 
-/// Buffers of one tile.
+/// Buffers of one tile. Rows over queries are of the plan's stride.
 struct Work<'s> {
-    /// `dP`, then slopes of exact scores, `[n,hull]`.
+    /// `dP`, then slopes of exact scores, `[hull,n]`.
     slopes: &'s mut [f32],
-    /// Slopes of products of features, `[n,hull]`.
+    /// Slopes of products of features, `[hull,n]`.
     feature_slopes: &'s mut [f32],
-    /// `dO / Z`, `[n,Dv]`, and `delta / Z`, `[n]`.
+    /// `dO / Z`, `[n,Dv]`, the same turned, and `delta / Z`, `[n]`.
     grad: &'s mut [f32],
+    grad_columns: &'s mut [f32],
     delta: &'s mut [f32],
-    /// Slopes of the query features, `[n,m]`.
+    /// Inverse denominators, `[n]`; 0 behind the last query.
+    inverses: &'s mut [f32],
+    /// Features of the queries, `[n,m]`, and slopes of them, `[m,n]`.
     phi: &'s mut [f32],
+    phi_slopes: &'s mut [f32],
+    /// Lent for sums of slopes, `[n]`.
+    totals: &'s mut [f32],
     q: &'s mut [f32],
-}
-
-/// What the backward pass forms of a span beside what it loads.
-struct Turned<'s> {
-    /// Values of the near keys as columns, `[Dv,keys]`.
-    v_columns: &'s [f32],
-    /// Features of the near keys, `[keys,m]`.
-    phi: &'s [f32],
 }
 
 impl Band<'_> {
@@ -172,129 +171,58 @@ impl Band<'_> {
         given: &mut [f32],
     ) {
         let shape = self.problem.shape;
-        let (m, width, values, hull) = (self.state.features, shape.head_width, shape.value_width, self.hull_stride());
-        let [k, v, k_columns, phi_columns, outside, segments] = self.span_scratch().sizes();
+        let (m, width, values, len) = (self.state.features, shape.head_width, shape.value_width, self.state.sums());
         let keys = self.reach(span);
-        let (near_keys, rows, len) = (keys.len(), self.tile, self.state.sums());
-        let columns = simd::row_stride(near_keys);
+        let near = [width, values, m].map(|columns| keys.len() * columns);
+        let [k, v, phi_k, outside, segments] = self.span_scratch().sizes();
+        let [q, phi, pairs, row] = self.tile_scratch();
         let sizes = [
-            k,
-            v,
-            k_columns,
-            phi_columns,
-            outside,
-            segments,
-            shape.group() * super::SPAN * m,
-            rows * hull,
-            rows * hull,
-            near_keys * width,
-            near_keys * values,
-            m * columns,
-            outside,
-            rows * hull,
-            rows * hull,
-            rows * values,
-            rows,
-            rows * m,
-            rows * width,
-            values * columns,
-            near_keys * m,
-            rows,
-            segments,
-            columns,
+            [k, v, phi_k, outside, segments],
+            [near[0], near[1], near[2], outside, segments],
+            [q, row, phi, pairs, pairs],
+            [pairs, pairs, row * values, row * values, row],
+            [row, phi, phi, row, row * width],
         ];
-        with_scratch(sizes.iter().sum(), |scratch| {
-            let [
-                k,
-                v,
-                k_columns,
-                phi_columns,
-                outside,
-                segments,
-                logs,
-                x,
-                g,
-                near_k,
-                near_v,
-                near_phi,
-                tile_states,
-                slopes,
-                feature_slopes,
-                grad,
-                delta,
-                slopes_phi,
-                q,
-                v_columns,
-                phi,
-                tops,
-                states,
-                totals,
-            ] = split(scratch, sizes);
-            let near = self.load((b, hk, span), kept, [k, v, k_columns, phi_columns, outside, segments]);
-            self.query_logs((b, hk, span), logs);
+        let sizes: [usize; 25] = std::array::from_fn(|n| sizes[n / 5][n % 5]);
+        with_parts(sizes, |parts| {
+            let [k, v, phi_k, outside, segments, rest @ ..] = parts;
+            let [near_k, near_v, near_phi, given_here, states, q_columns, tops, phi, x, g, work @ ..] = rest;
+            let near = self.load((b, hk, span), kept, [k, v, phi_k, outside, segments]);
             for buffer in [&mut *near_k, &mut *near_v, &mut *near_phi] {
                 buffer.fill(0.0);
             }
-            let mut grads = NearGrads { k: near_k, v: near_v, phi: near_phi, outside: tile_states };
-            simd::transpose(near.v, (near_keys, values), v_columns, columns);
-            simd::transpose(Matrix::rows(near.phi_columns, columns), (m, near_keys), phi, m);
-            let turned = Turned { v_columns, phi };
-            let mut work = Work { slopes, feature_slopes, grad, delta, phi: slopes_phi, q };
-            let mut parts = Vec::with_capacity(self.tile);
+            let mut grads = NearGrads { k: near_k, v: near_v, phi: near_phi, outside: given_here };
+            let mut work = Work::of(work);
+            let mut plan = Plan::default();
             for (t, queries) in self.tiles(span).enumerate() {
-                let hull_keys = self.hull(queries.clone());
-                self.part(b, &queries, &hull_keys, &mut parts);
+                self.plan(b, queries, &mut plan);
                 let outside = &near.outside[t * len.min(near.outside.len())..];
                 for h in hk * shape.group()..(hk + 1) * shape.group() {
-                    let n = queries.len();
-                    let row = (b * shape.heads + h) * shape.queries + queries.start;
-                    tops[..n].copy_from_slice(&output.scales.tops[row..row + n]);
-                    let mut tile = Tile {
-                        queries: queries.clone(),
-                        hull: hull_keys.clone(),
-                        parts: &parts,
-                        tops: &mut tops[..n],
-                        phi: self.tile_logs(&queries, h % shape.group(), logs),
-                        stride: hull,
-                        x,
-                        g,
-                    };
-                    self.score(&mut tile, (b, h), &near, false);
-                    let inverses = &output.scales.inverses[row..row + n];
-                    self.drop_rows(inverses, tile.phi);
-                    self.scale_gradient((b, h), &queries, output, (work.grad, work.delta));
-                    if m > 0 {
-                        let write = if h == hk * shape.group() { Write::Over } else { Write::Add };
-                        let state = &mut grads.outside[t * len..(t + 1) * len];
-                        self.give_rows(tile.phi, work.grad, &work.delta[..n], state, write);
-                    }
-                    self.slope(&mut tile, (&near, &turned), inverses, &mut work);
-                    self.pull_tile(&tile, (b, h), (&near, &turned), outside, &mut work, &mut grads);
+                    let mut tile = Tile { plan: &plan, q: q_columns, tops, phi, x, g };
+                    let write = if h == hk * shape.group() { Write::Over } else { Write::Add };
+                    let state = (m > 0).then(|| (t * len..(t + 1) * len, write));
+                    self.backward_tile(&mut tile, (b, h), (&near, outside), output, &mut work, &mut grads, state);
                     let rows = shape.query_rows(b, h);
-                    for (t, i) in queries.clone().enumerate() {
+                    for (t, i) in plan.queries.clone().enumerate() {
                         // SAFETY: this row of this head is this task's.
                         let row = unsafe { grad_q.row(&rows, i) };
                         row.copy_from_slice(&work.q[t * width..(t + 1) * width]);
                     }
                 }
             }
-            if m > 0 && near_keys == 0 {
+            if m > 0 && keys.is_empty() {
                 given.fill(0.0);
                 for state in grads.outside.chunks_exact(len).take(self.tiles(span).len()) {
                     add(given, state);
                 }
             } else if m > 0 {
-                self.pass_on(span, (&near, &turned), received, states, &mut grads);
+                self.pass_on(span, &near, received, states, &mut grads);
                 simd::vectorize(
                     #[inline(always)]
-                    || {
-                        for (slope, phi) in grads.phi.iter_mut().zip(near.phi_columns) {
-                            *slope *= phi;
-                        }
-                    },
+                    || simd::each_pair(grads.phi, near.phi, |slope, phi| slope * phi),
                 );
                 let map = self.problem.features.expect("features");
-                map.pull_columns((grads.phi, columns, near_keys), near.k, totals, grads.k);
+                map.pull(grads.phi, near.k, keys.len(), grads.k, width);
             }
             let (key_rows, value_rows) = (shape.key_rows(b, hk, 0), shape.value_rows(b, hk));
             let fresh = self.fresh(span, stride);
@@ -314,47 +242,76 @@ impl Band<'_> {
         });
     }
 
-    /// Turns scores into weights relative to the row maxima, and forms the slopes of scores and of products of features.
-    fn slope(&self, tile: &mut Tile, (near, turned): (&Span, &Turned), inverses: &[f32], work: &mut Work) {
-        let (n, len, m, values) = (tile.queries.len(), tile.hull.len(), self.state.features, self.state.values);
-        if len == 0 {
-            return;
+    /// Gradients of the queries of a tile, into `work.q`, and of its keys; `state` is its place among the states of the span,
+    /// and whether it is the first there.
+    #[allow(clippy::too_many_arguments)]
+    fn backward_tile(
+        &self,
+        tile: &mut Tile,
+        (b, h): (usize, usize),
+        (near, outside): (&Span, &[f32]),
+        output: Output,
+        work: &mut Work,
+        grads: &mut NearGrads,
+        state: Option<(Range<usize>, Write)>,
+    ) {
+        let (shape, plan) = (self.problem.shape, tile.plan);
+        let (n, stride, values) = (plan.queries.len(), plan.stride, self.state.values);
+        let row = (b * shape.heads + h) * shape.queries + plan.queries.start;
+        tile.tops[..n].copy_from_slice(&output.scales.tops[row..row + n]);
+        work.inverses[..n].copy_from_slice(&output.scales.inverses[row..row + n]);
+        work.inverses[n..stride].fill(0.0);
+        self.score(tile, (b, h), near, Some(work.inverses));
+        self.scale_gradient((b, h), &plan.queries, output, (work.grad, work.delta));
+        work.delta[n..stride].fill(0.0);
+        simd::transpose(Matrix::rows(work.grad, values), (n, values), work.grad_columns, stride);
+        if let Some((state, write)) = state {
+            self.give_rows((tile.phi, stride), work.grad, &work.delta[..n], &mut grads.outside[state], write);
         }
-        let (first, stride) = (tile.hull.start - near.keys.start, tile.stride);
+        self.slope(tile, b, near, work);
+        self.pull_tile(tile, (b, h), near, outside, work, grads);
+    }
+
+    /// Turns scores into weights relative to the row maxima, and forms the slopes of scores and of products of features.
+    fn slope(&self, tile: &mut Tile, b: usize, near: &Span, work: &mut Work) {
+        let (plan, m, values) = (tile.plan, self.state.features, self.state.values);
+        let (first, stride, hull) = (near.place(plan), plan.stride, plan.hull.len());
         // dP over the denominators; without features it is needed on the supports alone.
-        let mut form = |rows: Range<usize>, columns: Range<usize>| {
-            if !columns.is_empty() {
-                let grad = Matrix::rows(&work.grad[rows.start * values..], values);
-                let v = Matrix::rows(&turned.v_columns[first + columns.start..], near.stride);
-                let slopes = &mut work.slopes[rows.start * stride + columns.start..];
-                product((rows.len(), columns.len(), values), 1.0, grad, v, Write::Over, slopes, stride);
+        let everywhere = [Run { keys: 0..hull, lanes: 0..plan.queries.len() }];
+        for run in if m > 0 { &everywhere[..] } else { &plan.scores } {
+            if run.keys.is_empty() {
+                continue;
             }
-        };
-        if m > 0 {
-            form(0..n, 0..len);
-        } else {
-            for group in self.groups(tile) {
-                let columns = self.group_columns(tile, &group);
-                form(group, columns);
-            }
+            let grad = Matrix::rows(&work.grad_columns[run.lanes.start..], stride);
+            let slopes = &mut work.slopes[run.keys.start * stride + run.lanes.start..];
+            let size = (run.keys.len(), run.lanes.len(), values);
+            product(size, 1.0, near.v_from(first + run.keys.start), grad, Write::Over, slopes, stride);
         }
         let naive = self.problem.naive && m > 0;
+        let valid = self.valid(b, &plan.hull);
         simd::vectorize(
             #[inline(always)]
             || {
-                for t in 0..n {
-                    let row = t * stride..(t + 1) * stride;
-                    let (x, g) = (&mut tile.x[row.clone()], &tile.g[row.clone()]);
-                    let (slopes, feature_slopes) = (&mut work.slopes[row.clone()], &mut work.feature_slopes[row]);
-                    let walked = inverses[t] > 0.0;
-                    if !walked {
-                        for row in [x, slopes, feature_slopes] {
-                            row.fill(0.0);
+                for (g, group) in plan.groups.iter().enumerate() {
+                    let at = g * LANES;
+                    let (top, delta) = (lanes(tile.tops, at), lanes(work.delta, at));
+                    let walked = lanes(work.inverses, at).map(|inverse| inverse > 0.0);
+                    for (zone, keys) in group.zones(hull) {
+                        for key in keys {
+                            let place = key * stride + at;
+                            let x = lanes_mut(tile.x, place);
+                            let slopes = lanes_mut(work.slopes, place);
+                            let feature_slopes = lanes_mut(work.feature_slopes, place);
+                            if valid.is_some_and(|valid| valid[key] == 0) || m == 0 && zone == Zone::Beside {
+                                for row in [x, slopes, feature_slopes] {
+                                    row.fill(0.0);
+                                }
+                                continue;
+                            }
+                            let g = lanes(tile.g, place);
+                            group.slope((zone, key), (x, g), (slopes, feature_slopes), (top, delta, &walked), naive);
                         }
-                        continue;
                     }
-                    let parts = &tile.parts[t];
-                    parts.slope((x, g), (slopes, feature_slopes), (tile.tops[t], work.delta[t]), naive);
                 }
             },
         );
@@ -365,122 +322,80 @@ impl Band<'_> {
         &self,
         tile: &Tile,
         (b, h): (usize, usize),
-        (near, turned): (&Span, &Turned),
+        near: &Span,
         outside: &[f32],
         work: &mut Work,
         grads: &mut NearGrads,
     ) {
-        let shape = self.problem.shape;
-        let (n, len, m, stride) = (tile.queries.len(), tile.hull.len(), self.state.features, tile.stride);
+        let (shape, plan) = (self.problem.shape, tile.plan);
+        let (n, hull, m, stride) = (plan.queries.len(), plan.hull.len(), self.state.features, plan.stride);
         let (width, values, tau) = (shape.head_width, self.state.values, self.problem.scale);
-        let rows = shape.query_rows(b, h).slice(tile.queries.start, n);
+        let rows = shape.query_rows(b, h).slice(plan.queries.start, n);
         let q = Matrix::rows(&self.problem.q[rows.offset..], rows.stride);
-        let first = tile.hull.start.saturating_sub(near.keys.start);
-        if self.radius.is_some() {
-            for group in self.groups(tile) {
-                let columns = self.group_columns(tile, &group);
-                let grad_q = &mut work.q[group.start * width..group.end * width];
-                if columns.is_empty() {
-                    grad_q.fill(0.0);
-                    continue;
-                }
-                let k = Matrix { data: &near.k.data[(first + columns.start) * near.k.row..], ..near.k };
-                let slopes = Matrix::rows(&work.slopes[group.start * stride + columns.start..], stride);
-                product((group.len(), width, columns.len()), tau, slopes, k, Write::Over, grad_q, width);
+        let first = near.place(plan);
+        for (g, group) in plan.groups.iter().enumerate() {
+            let rows = g * LANES..n.min((g + 1) * LANES);
+            let grad_q = &mut work.q[rows.start * width..rows.end * width];
+            if group.some.is_empty() {
+                grad_q.fill(0.0);
+                continue;
             }
-        } else {
-            work.q[..n * width].fill(0.0);
+            let slopes = Matrix::rows(&work.slopes[group.some.start * stride + rows.start..], stride).transposed();
+            let k = near.k_from(first + group.some.start);
+            product((rows.len(), width, group.some.len()), tau, slopes, k, Write::Over, grad_q, width);
         }
         // Keys of the hull get gradients from the rows that have them in their support.
-        for (columns, group) in self.columns_of_rows(tile) {
-            let at = group.start * stride + columns.start;
-            let size = (columns.len(), width, group.len());
-            let slopes = Matrix::rows(&work.slopes[at..], stride).transposed();
-            let q = Matrix { data: &q.data[group.start * q.row..], ..q };
-            let key = first + columns.start;
+        for Run { keys, lanes } in &plan.scores {
+            let at = keys.start * stride + lanes.start;
+            let key = first + keys.start;
+            let slopes = Matrix::rows(&work.slopes[at..], stride);
+            let q = Matrix { data: &q.data[lanes.start * q.row..], ..q };
+            let size = (keys.len(), width, lanes.len());
             product(size, tau, slopes, q, Write::Add, &mut grads.k[key * width..], width);
             if m == 0 {
-                let size = (columns.len(), values, group.len());
-                let weights = Matrix::rows(&tile.x[at..], stride).transposed();
-                let grad = Matrix::rows(&work.grad[group.start * values..], values);
+                let weights = Matrix::rows(&tile.x[at..], stride);
+                let grad = Matrix::rows(&work.grad[lanes.start * values..], values);
+                let size = (keys.len(), values, lanes.len());
                 product(size, 1.0, weights, grad, Write::Add, &mut grads.v[key * values..], values);
             }
         }
         let Some(map) = self.problem.features else { return };
-        if len > 0 {
-            let weights = Matrix::rows(tile.x, stride).transposed();
-            let grad = Matrix::rows(work.grad, values);
-            product((len, values, n), 1.0, weights, grad, Write::Add, &mut grads.v[first * values..], values);
+        if hull > 0 {
+            let (weights, grad) = (Matrix::rows(tile.x, stride), Matrix::rows(work.grad, values));
+            product((hull, values, n), 1.0, weights, grad, Write::Add, &mut grads.v[first * values..], values);
         }
         let (z, s) = outside.split_at(m);
-        let phi = &mut work.phi[..n * m];
-        let grad = Matrix::rows(work.grad, values);
-        product((n, m, values), 1.0, grad, Matrix::rows(s, values).transposed(), Write::Over, phi, m);
+        let phi_slopes = &mut work.phi_slopes[..m * stride];
+        let grad = Matrix::rows(work.grad_columns, stride);
+        product((m, n, values), 1.0, Matrix::rows(s, values), grad, Write::Over, phi_slopes, stride);
         simd::vectorize(
             #[inline(always)]
             || {
-                for (slopes, &delta) in phi.chunks_exact_mut(m).zip(&work.delta[..n]) {
-                    simd::add_scaled(slopes, -delta, &z[..m]);
+                for (slopes, &z) in phi_slopes.chunks_exact_mut(stride).zip(z) {
+                    simd::each_pair(slopes, &work.delta[..stride], |slope, delta| slope - z * delta);
                 }
             },
         );
-        for group in self.groups(tile) {
-            for columns in self.corners(tile, &group).0.into_iter().filter(|columns| !columns.is_empty()) {
-                let slopes = Matrix::rows(&work.feature_slopes[group.start * stride + columns.start..], stride);
-                let keys = Matrix::rows(&turned.phi[(first + columns.start) * m..], m);
-                product((group.len(), m, columns.len()), 1.0, slopes, keys, Write::Add, &mut phi[group.start * m..], m);
-            }
-        }
-        for columns in self.corners(tile, &(0..n)).0.into_iter().filter(|columns| !columns.is_empty()) {
-            let slopes = Matrix::rows(&work.feature_slopes[columns.start..], stride);
-            let queries = Matrix::rows(tile.phi, m).transposed();
-            let to = &mut grads.phi[first + columns.start..];
-            product((m, columns.len(), n), 1.0, queries, slopes, Write::Add, to, near.stride);
+        simd::transpose(Matrix::rows(tile.phi, stride), (m, n), work.phi, m);
+        for Run { keys, lanes } in &plan.products {
+            let key = first + keys.start;
+            let slopes = Matrix::rows(&work.feature_slopes[keys.start * stride + lanes.start..], stride);
+            let features = Matrix::rows(&near.phi[key * m..], m).transposed();
+            let to = &mut phi_slopes[lanes.start..];
+            product((m, lanes.len(), keys.len()), 1.0, features, slopes, Write::Add, to, stride);
+            let queries = Matrix::rows(&work.phi[lanes.start * m..], m);
+            product((keys.len(), m, lanes.len()), 1.0, slopes, queries, Write::Add, &mut grads.phi[key * m..], m);
         }
         simd::vectorize(
             #[inline(always)]
-            || {
-                for (slope, phi) in phi.iter_mut().zip(&*tile.phi) {
-                    *slope *= phi;
-                }
-            },
+            || simd::each_pair(phi_slopes, &tile.phi[..m * stride], |slope, phi| slope * phi),
         );
-        map.pull(phi, q, n, work.q, width);
-    }
-
-    /// Runs of columns of a tile with the rows that have any of them in their support.
-    fn columns_of_rows(&self, tile: &Tile) -> Vec<(Range<usize>, Range<usize>)> {
-        let (n, len) = (tile.queries.len(), tile.hull.len());
-        if self.radius.is_none() || len == 0 {
-            return Vec::new();
-        }
-        // Three halves of a group fill the blocks of the products.
-        let step = if self.group < self.tile { 3 * self.group / 2 } else { len };
-        let support = |t: usize| &tile.parts[t].support;
-        let (mut start, mut end) = (0, 0);
-        let runs = (0..len).step_by(step).map(|column| {
-            let columns = column..(column + step).min(len);
-            while start < n && support(start).end <= columns.start {
-                start += 1;
-            }
-            while end < n && support(end).start < columns.end {
-                end += 1;
-            }
-            (columns, start..end.max(start))
-        });
-        runs.filter(|(_, rows)| !rows.is_empty()).collect()
+        map.pull_columns((phi_slopes, stride, n), q, work.totals, work.q);
     }
 
     /// Gradients that near keys receive from the tiles of the span whose hulls they are outside of, and from other spans:
     /// `received`, the states of the atoms. `states` is lent for those of the segments.
-    fn pass_on(
-        &self,
-        span: usize,
-        (near, turned): (&Span, &Turned),
-        received: &[f32],
-        states: &mut [f32],
-        grads: &mut NearGrads,
-    ) {
+    fn pass_on(&self, span: usize, near: &Span, received: &[f32], states: &mut [f32], grads: &mut NearGrads) {
         let (m, values, len) = (self.state.features, self.state.values, self.state.sums());
         let segments = self.segments(span);
         let hulls: Vec<_> = self.tiles(span).map(|queries| self.hull(queries)).collect();
@@ -511,51 +426,55 @@ impl Band<'_> {
         for (segment, state) in segments.iter().zip(states.chunks_exact(len)) {
             let (at, n) = (segment.start - near.keys.start, segment.len());
             let (z, s) = state.split_at(m);
-            let s = Matrix::rows(s, values);
-            for (row, &z) in grads.phi.chunks_exact_mut(near.stride).zip(z) {
-                row[at..at + n].iter_mut().for_each(|slope| *slope += z);
-            }
-            let v = Matrix::rows(&turned.v_columns[at..], near.stride);
-            product((m, n, values), 1.0, s, v, Write::Add, &mut grads.phi[at..], near.stride);
-            let phi = Matrix::rows(&near.phi_columns[at..], near.stride).transposed();
+            let (s, slopes) = (Matrix::rows(s, values), &mut grads.phi[at * m..(at + n) * m]);
+            simd::vectorize(
+                #[inline(always)]
+                || {
+                    for slopes in slopes.chunks_exact_mut(m) {
+                        simd::each_pair(slopes, z, |slope, z| slope + z);
+                    }
+                },
+            );
+            product((n, m, values), 1.0, near.v_from(at), s.transposed(), Write::Add, slopes, m);
+            let phi = Matrix::rows(&near.phi[at * m..], m);
             product((n, values, m), 1.0, phi, s, Write::Add, &mut grads.v[at * values..], values);
         }
     }
 }
 
-impl Parts {
-    /// Turns the scores `x` of a row into weights relative to `2^top` and `slopes`, which come as `dP`, into those of the
-    /// scores; fills the slopes of the products `g` of features.
+impl<'s> Work<'s> {
+    fn of(parts: [&'s mut [f32]; 10]) -> Self {
+        let [slopes, feature_slopes, grad, grad_columns, delta, inverses, phi, phi_slopes, totals, q] = parts;
+        Self { slopes, feature_slopes, grad, grad_columns, delta, inverses, phi, phi_slopes, totals, q }
+    }
+}
+
+impl Group {
+    /// Turns the scores `x` of one key into weights relative to `2^top` and `slopes`, which come as `dP`, into those of the
+    /// scores; fills the slopes of the products `g` of features. Queries that are not `walked` get none.
     #[inline(always)]
     fn slope(
         &self,
-        (x, g): (&mut [f32], &[f32]),
-        (slopes, feature_slopes): (&mut [f32], &mut [f32]),
-        (top, delta): (f32, f32),
+        (zone, key): (Zone, usize),
+        (x, g): (&mut [f32; LANES], &[f32; LANES]),
+        (slopes, feature_slopes): (&mut [f32; LANES], &mut [f32; LANES]),
+        (top, delta, walked): (&[f32; LANES], &[f32; LANES], &[bool; LANES]),
         naive: bool,
     ) {
-        let (x, _) = x.as_chunks_mut::<{ simd::LANES }>();
-        let (g, _) = g.as_chunks::<{ simd::LANES }>();
-        let (slopes, _) = slopes.as_chunks_mut::<{ simd::LANES }>();
-        let (feature_slopes, _) = feature_slopes.as_chunks_mut::<{ simd::LANES }>();
-        for (n, (x, g)) in x.iter_mut().zip(g).enumerate() {
-            let start = n * simd::LANES;
-            let exact = start < self.support.end && start + simd::LANES > self.support.start;
-            let (slopes, feature_slopes) = (&mut slopes[n], &mut feature_slopes[n]);
-            for lane in 0..simd::LANES {
-                let (inside, beside) = self.of(start + lane);
-                let slope = slopes[lane] - delta;
-                let mut weight = if beside { g[lane] } else { 0.0 };
-                let mut own = 0.0;
-                if exact {
-                    let exact = simd::exp2(x[lane] - top);
-                    own = if inside { exact * slope } else { 0.0 };
-                    weight = if inside { exact + if naive { g[lane] } else { 0.0 } } else { weight };
-                }
-                x[lane] = weight;
-                slopes[lane] = own;
-                feature_slopes[lane] = if beside | (naive & inside) { slope } else { 0.0 };
+        for lane in 0..LANES {
+            let (inside, beside) = self.of(key, lane);
+            let (inside, beside) = (inside & walked[lane], beside & walked[lane]);
+            let slope = slopes[lane] - delta[lane];
+            let mut weight = if beside { g[lane] } else { 0.0 };
+            let mut own = 0.0;
+            if zone != Zone::Beside {
+                let exact = simd::exp2(x[lane] - top[lane]);
+                own = if inside { exact * slope } else { 0.0 };
+                weight = if inside { exact + if naive { g[lane] } else { 0.0 } } else { weight };
             }
+            x[lane] = weight;
+            slopes[lane] = own;
+            feature_slopes[lane] = if beside | (naive & inside) { slope } else { 0.0 };
         }
     }
 }

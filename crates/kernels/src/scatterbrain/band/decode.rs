@@ -39,7 +39,7 @@ impl Stream {
         let Some(map) = problem.features else { return };
         map.logs(Matrix::rows(key, key.len()), 1, logs);
         let values = Matrix::rows(value, value.len());
-        shape.absorb(&mut self.state, (logs, 1, 1), values, &mut vec![0.0; shape.features], None);
+        shape.absorb(&mut self.state, logs, values, &mut vec![0.0; shape.features], None, &[]);
     }
 }
 

@@ -17,10 +17,8 @@ struct Logits {
     /// Log features of the keys, `[keys,m]`, and of the query, `[m]`.
     keys: Vec<f32>,
     query: Vec<f32>,
-    /// Keys, and the same and their log features as columns.
+    /// Lent for keys.
     rows: Vec<f32>,
-    columns: Vec<f32>,
-    log_columns: Vec<f32>,
 }
 
 impl Band<'_> {
@@ -29,9 +27,8 @@ impl Band<'_> {
         let map = self.problem.features.expect("rows without features need no logarithm");
         let mut query = vec![0.0; m];
         map.logs(Matrix::rows(shape.query_rows(b, h).row(self.problem.q, i), shape.head_width), 1, &mut query);
-        let [exact, features, keys, rows, columns, log_columns] =
-            [1, 1, m, shape.head_width, shape.head_width, m].map(|width| vec![0.0; simd::row_stride(CHUNK) * width]);
-        Logits { exact, features, keys, query, rows, columns, log_columns }
+        let [exact, features, keys, rows] = [1, 1, m, shape.head_width].map(|width| vec![0.0; CHUNK * width]);
+        Logits { exact, features, keys, query, rows }
     }
 
     /// Fills the logits of keys `start .. end`.
@@ -42,11 +39,8 @@ impl Band<'_> {
         let rows = shape.key_rows(b, h / shape.group(), 0);
         let (support, naive) = (self.support(i), self.problem.naive);
         // As the walk forms them, to the same bits: where logarithms are large, so are their roundings.
-        let stride = simd::row_stride(CHUNK);
         let k = self.rows((self.problem.k, rows), b, start..end, &mut logits.rows);
-        simd::transpose(k, (end - start, shape.head_width), &mut logits.columns, stride);
-        map.log_columns(&logits.columns, end - start, &mut logits.log_columns, stride);
-        simd::transpose(Matrix::rows(&logits.log_columns, stride), (m, end - start), &mut logits.keys, m);
+        map.log_rows(&self.turned, k, end - start, &mut logits.keys, &[]);
         for (at, j) in (start..end).enumerate() {
             (logits.exact[at], logits.features[at]) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
             if !self.real(b, j) {

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use super::{Band, RowScales, span::CHUNK, states::exponentiate};
+use super::{Band, RowScales, span::CHUNK, states::exponentiate, tile::featurize};
 use crate::{
     gemm::{Matrix, Write, product},
-    parallel::{Disjoint, for_each, split, with_scratch},
-    simd,
+    parallel::{Disjoint, for_each, with_parts},
+    simd::{self, LANES},
 };
 
 /// The output, its gradient, and the denominators.
@@ -32,53 +32,50 @@ impl Band<'_> {
             let state = unsafe { given.range(number * self.state.sums(), self.state.sums()) };
             state.fill(0.0);
             let all = self.span(span);
-            let sizes = [CHUNK * m, CHUNK * self.state.values, CHUNK];
-            with_scratch(sizes.iter().sum(), |scratch| {
-                let [phi, grad, delta] = split(scratch, sizes);
+            let sizes = [CHUNK * shape.head_width, CHUNK * m, CHUNK * self.state.values, CHUNK];
+            with_parts(sizes, |[q, phi, grad, delta]| {
                 for h in hk * shape.group()..(hk + 1) * shape.group() {
                     for start in all.clone().step_by(CHUNK) {
                         let queries = start..(start + CHUNK).min(all.end);
                         let n = queries.len();
                         let rows = shape.query_rows(b, h).slice(start, n);
-                        map.logs(Matrix::rows(&self.problem.q[rows.offset..], rows.stride), n, phi);
-                        let row = (b * shape.heads + h) * shape.queries + start;
-                        let phi = &mut phi[..n * m];
-                        self.query_features((b, start), &output.scales.tops[row..row + n], scales, phi);
-                        self.drop_rows(&output.scales.inverses[row..row + n], phi);
+                        let x = Matrix::rows(&self.problem.q[rows.offset..], rows.stride);
+                        simd::transpose(x, (n, shape.head_width), q, CHUNK);
+                        map.log_columns(q, n, phi, CHUNK);
+                        self.query_features((b, h), &queries, output, scales, phi);
                         self.scale_gradient((b, h), &queries, output, (grad, delta));
-                        self.give_rows(phi, grad, &delta[..n], state, Write::Add);
+                        self.give_rows((phi, CHUNK), grad, &delta[..n], state, Write::Add);
                     }
                 }
             });
         });
     }
 
-    /// Log features of queries from `start` on to features `2^(l + c - top)`, 0 in rows without.
-    fn query_features(&self, (b, start): (usize, usize), tops: &[f32], scales: &[f32], phi: &mut [f32]) {
+    /// Log features of queries, `[m,n]`, to features `2^(l + c - top)`, 0 in rows without, that take no part or are done weight
+    /// by weight.
+    fn query_features(
+        &self,
+        (b, h): (usize, usize),
+        queries: &Range<usize>,
+        output: Output,
+        scales: &[f32],
+        phi: &mut [f32],
+    ) {
+        let first = (b * self.problem.shape.heads + h) * self.problem.shape.queries;
         simd::vectorize(
             #[inline(always)]
             || {
-                for (t, (phi, &top)) in phi.chunks_exact_mut(scales.len()).zip(tops).enumerate() {
-                    if !self.has_features(b, start + t) {
-                        phi.fill(0.0);
-                        continue;
+                for at in (0..queries.len()).step_by(LANES) {
+                    let mut tops = [f32::INFINITY; LANES];
+                    for (top, i) in tops.iter_mut().zip(queries.start + at..queries.end) {
+                        if output.scales.inverses[first + i] > 0.0 && self.has_features(b, i) {
+                            *top = output.scales.tops[first + i];
+                        }
                     }
-                    for (l, &scale) in phi.iter_mut().zip(scales) {
-                        *l = simd::exp2(*l + scale - top);
-                    }
+                    featurize(phi, (CHUNK, at), scales, &tops);
                 }
             },
         );
-    }
-
-    /// Takes the features of rows away that take no part or are done weight by weight.
-    pub(super) fn drop_rows(&self, inverses: &[f32], phi: &mut [f32]) {
-        for (phi, &inverse) in phi.chunks_exact_mut(self.state.features.max(1)).zip(inverses) {
-            let walked = inverse > 0.0;
-            if !walked {
-                phi.fill(0.0);
-            }
-        }
     }
 
     /// `dO / Z` and `delta / Z`, 0 in rows that take no part or are done weight by weight.
@@ -117,8 +114,15 @@ impl Band<'_> {
         );
     }
 
-    /// State `(-Phi_q^T delta, Phi_q^T dO)` of rows with features `phi [n,m]`.
-    pub(super) fn give_rows(&self, phi: &[f32], grad: &[f32], delta: &[f32], state: &mut [f32], write: Write) {
+    /// State `(-Phi_q^T delta, Phi_q^T dO)` of queries with features `phi [m,n]` in rows of `stride`.
+    pub(super) fn give_rows(
+        &self,
+        (phi, stride): (&[f32], usize),
+        grad: &[f32],
+        delta: &[f32],
+        state: &mut [f32],
+        write: Write,
+    ) {
         let (m, values, n) = (self.state.features, self.state.values, delta.len());
         let (z, s) = state.split_at_mut(m);
         if write == Write::Over {
@@ -127,12 +131,12 @@ impl Band<'_> {
         simd::vectorize(
             #[inline(always)]
             || {
-                for (phi, &delta) in phi.chunks_exact(m).zip(delta) {
-                    simd::add_scaled(z, -delta, phi);
+                for (z, phi) in z.iter_mut().zip(phi.chunks(stride)) {
+                    *z -= simd::dot(&phi[..n], delta);
                 }
             },
         );
-        product((m, values, n), 1.0, Matrix::rows(phi, m).transposed(), Matrix::rows(grad, values), write, s, values);
+        product((m, values, n), 1.0, Matrix::rows(phi, stride), Matrix::rows(grad, values), write, s, values);
     }
 
     /// Of every atom, the state that it receives from the spans whose hulls it is outside of: `[B,Hk,atoms,len]`, with scales
@@ -270,37 +274,30 @@ impl Band<'_> {
             let s = Matrix::rows(s, values);
             let (key_rows, value_rows) = (shape.key_rows(b, hk, 0), shape.value_rows(b, hk));
             let all = self.atoms[atom].clone();
-            let stride = simd::row_stride(CHUNK);
-            let widths = [CHUNK * width, CHUNK * values];
-            let columns = [width * stride, m * stride, m * stride, stride];
-            let sizes = [widths[0], widths[1], columns[0], columns[1], columns[2], columns[3], widths[0], widths[1]];
-            with_scratch(sizes.iter().sum::<usize>(), |scratch| {
-                let [k, v, k_columns, phi, slopes, totals, near_k, near_v] = split(scratch, sizes);
+            let [keys, vals, features] = [width, values, m].map(|columns| CHUNK * columns);
+            with_parts([keys, vals, features, features, keys, vals], |[k, v, phi, slopes, near_k, near_v]| {
                 for start in all.clone().step_by(CHUNK) {
                     let keys = start..(start + CHUNK).min(all.end);
                     let n = keys.len();
                     let k = self.rows((self.problem.k, key_rows), b, keys.clone(), k);
                     let v = self.rows((self.problem.v, value_rows), b, keys.clone(), v);
-                    simd::transpose(k, (n, width), k_columns, stride);
-                    map.log_columns(k_columns, n, phi, stride);
-                    exponentiate((phi, stride, n), scales, self.valid(b, &keys));
-                    product((m, n, values), 1.0, s, v.transposed(), Write::Over, slopes, stride);
+                    let (phi, slopes) = (&mut phi[..n * m], &mut slopes[..n * m]);
+                    map.log_rows(&self.turned, k, n, phi, v.dense(n, values));
+                    exponentiate(phi, scales, self.valid(b, &keys));
+                    product((n, m, values), 1.0, v, s.transposed(), Write::Over, slopes, m);
                     simd::vectorize(
                         #[inline(always)]
                         || {
-                            let rows = slopes.chunks_exact_mut(stride).zip(phi.chunks_exact(stride));
-                            for ((slopes, phi), &z) in rows.zip(z) {
-                                for (slope, phi) in slopes.iter_mut().zip(phi) {
-                                    *slope = (*slope + z) * phi;
-                                }
+                            for (slopes, phi) in slopes.chunks_exact_mut(m).zip(phi.chunks_exact(m)) {
+                                simd::each_pair(slopes, z, |slope, z| slope + z);
+                                simd::each_pair(slopes, phi, |slope, phi| slope * phi);
                             }
                         },
                     );
-                    let features = Matrix::rows(phi, stride).transposed();
-                    product((n, values, m), 1.0, features, s, Write::Over, near_v, values);
+                    product((n, values, m), 1.0, Matrix::rows(phi, m), s, Write::Over, near_v, values);
                     let near_k = &mut near_k[..n * width];
                     near_k.fill(0.0);
-                    map.pull_columns((slopes, stride, n), k, totals, near_k);
+                    map.pull(slopes, k, n, near_k, width);
                     for (t, j) in keys.enumerate() {
                         // SAFETY: this key of this head is this task's.
                         let (k, v) = unsafe { (grad_k.row(&key_rows, j), grad_v.row(&value_rows, j)) };

@@ -14,13 +14,15 @@ mod decode;
 mod direct;
 mod forward;
 mod given;
+mod plan;
 mod span;
 mod states;
+mod tile;
 
 use std::ops::Range;
 
 use super::{Grads, Problem, RowScales};
-use crate::{Mask, simd, tiled::Scores};
+use crate::{Mask, tiled::Scores};
 pub(crate) use decode::Ring;
 use states::StateShape;
 
@@ -40,9 +42,9 @@ pub(super) struct Band<'a> {
     near: Mask,
     /// Queries of a tile.
     tile: usize,
-    /// Rows of a tile that go together in products of which each row needs a part alone.
-    group: usize,
     state: StateShape,
+    /// The projection of the features with a column a row.
+    turned: Vec<f32>,
     /// Runs of keys that no border of a span's hull cuts.
     atoms: Vec<Range<usize>>,
     /// Most segments of a span.
@@ -63,16 +65,13 @@ impl<'a> Band<'a> {
         let near = Mask { causal: mask.causal, window: Some(radius.unwrap_or(0)), ..Mask::none() };
         let features = problem.features.map_or(0, |features| features.count());
         let state = StateShape { features, values: problem.shape.value_width };
-        // A vector of rows needs hardly more columns than one row, if supports are narrow; with a wide one hulls are little
-        // more than supports.
-        let group = if radius.is_none_or(|radius| radius <= tile) { simd::LANES } else { tile };
         let mut band = Self {
             problem: *problem,
             radius,
             near,
             tile,
-            group,
             state,
+            turned: problem.features.map_or_else(Vec::new, |features| features.turned()),
             atoms: Vec::new(),
             segments: 0,
             real_before: None,
@@ -126,11 +125,6 @@ impl<'a> Band<'a> {
         }
     }
 
-    /// Length of rows over a hull: whole vectors.
-    fn hull_stride(&self) -> usize {
-        self.hull_len().next_multiple_of(simd::LANES)
-    }
-
     /// The hull of a whole span.
     fn reach(&self, span: usize) -> Range<usize> {
         let mut tiles = self.tiles(span);
@@ -155,7 +149,6 @@ impl<'a> Band<'a> {
     }
 
     /// Whether features give query `i` of batch row `b` any weight.
-    #[inline(always)]
     fn has_features(&self, b: usize, i: usize) -> bool {
         self.state.features > 0 && self.sees_beside(b, self.visible(i), self.support(i))
     }

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use super::{Band, states::exponentiate};
+use super::{Band, plan::Plan, states::exponentiate};
 use crate::{
     Rows,
     gemm::{Matrix, Write},
-    parallel::{Disjoint, for_each, split, with_scratch, with_shared},
+    parallel::{Disjoint, for_each, with_parts, with_shared},
     simd,
 };
 
@@ -19,14 +19,10 @@ pub(super) struct Span<'s> {
     pub keys: Range<usize>,
     pub k: Matrix<'s>,
     pub v: Matrix<'s>,
-    /// Length of the rows of columns.
-    pub stride: usize,
-    /// The keys as columns, `[D,keys]`.
-    pub k_columns: &'s [f32],
     /// Scales of the features, `[m]`.
     pub scales: &'s [f32],
-    /// Features of the keys at these scales as columns, `[m,keys]`.
-    pub phi_columns: &'s [f32],
+    /// Features of the keys at these scales, `[keys,m]`.
+    pub phi: &'s [f32],
     /// Of each tile, the sums over all visible keys outside its hull, at these scales.
     pub outside: &'s [f32],
 }
@@ -36,16 +32,31 @@ pub(super) struct Span<'s> {
 pub(super) struct SpanScratch {
     pub k: usize,
     pub v: usize,
-    pub k_columns: usize,
-    pub phi_columns: usize,
+    pub phi: usize,
     pub outside: usize,
     pub segments: usize,
 }
 
 impl SpanScratch {
     /// In the order in which [`Band::load`] takes them.
-    pub(super) fn sizes(&self) -> [usize; 6] {
-        [self.k, self.v, self.k_columns, self.phi_columns, self.outside, self.segments]
+    pub(super) fn sizes(&self) -> [usize; 5] {
+        [self.k, self.v, self.phi, self.outside, self.segments]
+    }
+}
+
+impl<'s> Span<'s> {
+    /// Where the hull of a tile starts among the keys.
+    pub fn place(&self, plan: &Plan) -> usize {
+        plan.hull.start.saturating_sub(self.keys.start)
+    }
+
+    /// Keys, and values, from one on.
+    pub fn k_from(&self, key: usize) -> Matrix<'s> {
+        Matrix { data: &self.k.data[key * self.k.row..], ..self.k }
+    }
+
+    pub fn v_from(&self, key: usize) -> Matrix<'s> {
+        Matrix { data: &self.v.data[key * self.v.row..], ..self.v }
     }
 }
 
@@ -125,19 +136,18 @@ impl Band<'_> {
             let total = unsafe { shared.range(task * len, len) };
             state.clear(total);
             let all = self.atoms[atom].clone();
-            let stride = simd::row_stride(CHUNK);
-            let (width, values) = (shape.head_width, shape.value_width);
-            let sizes = [CHUNK * width, CHUNK * values, width * stride, m * stride, m];
-            with_scratch(sizes.iter().sum(), |scratch| {
-                let [k, v, k_columns, phi, risen] = split(scratch, sizes);
+            let sizes = [CHUNK * shape.head_width, CHUNK * shape.value_width, CHUNK * m, m];
+            with_parts(sizes, |[k, v, phi, risen]| {
                 for start in all.clone().step_by(CHUNK) {
                     let keys = start..(start + CHUNK).min(all.end);
                     let n = keys.len();
                     let k = self.rows((self.problem.k, shape.key_rows(b, hk, 0)), b, keys.clone(), k);
                     let v = self.rows((self.problem.v, shape.value_rows(b, hk)), b, keys.clone(), v);
-                    simd::transpose(k, (n, width), k_columns, stride);
-                    map.log_columns(k_columns, n, phi, stride);
-                    state.absorb(total, (phi, stride, n), v, risen, self.valid(b, &keys));
+                    let logs = &mut phi[..n * m];
+                    map.log_rows(&self.turned, k, n, logs, v.dense(n, shape.value_width));
+                    let next = keys.end..(keys.end + CHUNK).min(shape.keys);
+                    let ahead = in_place(self.problem.k, &shape.key_rows(b, hk, 0), next);
+                    state.absorb(total, logs, v, risen, self.valid(b, &keys), ahead);
                 }
             });
         });
@@ -200,15 +210,19 @@ impl Band<'_> {
         };
         let tiles = super::SPAN.div_ceil(self.tile);
         let sums = if state.features == 0 { 0 } else { state.sums() };
-        let stride = simd::row_stride(keys);
         SpanScratch {
             k: keys * shape.head_width,
             v: keys * shape.value_width,
-            k_columns: shape.head_width * stride,
-            phi_columns: state.features * stride,
+            phi: keys * state.features,
             outside: tiles * sums,
             segments: self.segments * sums,
         }
+    }
+
+    /// Sizes of the buffers of a [`Tile`](super::tile::Tile): queries, their features, one number a pair, one a query.
+    pub(super) fn tile_scratch(&self) -> [usize; 4] {
+        let lanes = self.tile.next_multiple_of(simd::LANES);
+        [self.problem.shape.head_width, self.state.features, self.hull_len(), 1].map(|rows| rows * lanes)
     }
 
     /// Loads span `span` of key head `hk`; `kept` is its part of [`Band::surround`].
@@ -216,24 +230,23 @@ impl Band<'_> {
         &'s self,
         (b, hk, span): (usize, usize, usize),
         kept: &'s [f32],
-        [k, v, k_columns, phi_columns, outside, segments]: [&'s mut [f32]; 6],
+        [k, v, phi, outside, segments]: [&'s mut [f32]; 5],
     ) -> Span<'s> {
-        let shape = self.problem.shape;
+        let (shape, m) = (self.problem.shape, self.state.features);
         let keys = self.reach(span);
         let n = keys.len();
-        let stride = simd::row_stride(n);
         let k = self.rows((self.problem.k, shape.key_rows(b, hk, 0)), b, keys.clone(), k);
         let v = self.rows((self.problem.v, shape.value_rows(b, hk)), b, keys.clone(), v);
-        simd::transpose(k, (n, shape.head_width), k_columns, stride);
-        let scales = &kept[..self.state.features];
+        let scales = &kept[..m];
+        let phi = &mut phi[..n * m];
         if let Some(map) = self.problem.features {
             if n > 0 {
-                map.log_columns(k_columns, n, phi_columns, stride);
-                exponentiate((phi_columns, stride, n), scales, self.valid(b, &keys));
+                map.log_rows(&self.turned, k, n, phi, v.dense(n, shape.value_width));
+                exponentiate(phi, scales, self.valid(b, &keys));
             }
-            self.sum_outside(span, &kept[self.state.features..], (phi_columns, stride), v, outside, segments);
+            self.sum_outside(span, &kept[m..], phi, v, outside, segments);
         }
-        Span { keys, k, v, stride, k_columns, scales, phi_columns, outside }
+        Span { keys, k, v, scales, phi, outside }
     }
 
     /// Cuts the keys of a span at the borders of the hulls of its tiles, and of atoms.
@@ -251,15 +264,7 @@ impl Band<'_> {
 
     /// Of each tile of a span, the sums over all visible keys outside its hull: those before and behind the span's, `around`,
     /// and those between. Every key is summed once.
-    fn sum_outside(
-        &self,
-        span: usize,
-        around: &[f32],
-        (phi, stride): (&[f32], usize),
-        v: Matrix,
-        outside: &mut [f32],
-        sums: &mut [f32],
-    ) {
+    fn sum_outside(&self, span: usize, around: &[f32], phi: &[f32], v: Matrix, outside: &mut [f32], sums: &mut [f32]) {
         let (state, len) = (self.state, self.state.sums());
         let keys = self.reach(span);
         let segments = self.segments(span);
@@ -270,7 +275,8 @@ impl Band<'_> {
             if segment.end <= last.start || self.looks_ahead() && segment.start >= first.end {
                 let at = segment.start - keys.start;
                 let values = Matrix { data: &v.data[at * v.row..], ..v };
-                state.sum(sums, Matrix::rows(&phi[at..], stride), values, segment.len(), Write::Over);
+                let phi = &phi[at * state.features..(at + segment.len()) * state.features];
+                state.sum(sums, phi, values, Write::Over, &[]);
             }
         }
         let sums = |n: usize| &sums[n * len..(n + 1) * len];
@@ -303,6 +309,11 @@ impl Band<'_> {
             add(&mut outside[tile * len..(tile + 1) * len], &running);
         }
     }
+}
+
+/// Rows of `data`, where nothing lies between them.
+pub(super) fn in_place<'a>(data: &'a [f32], rows: &Rows, keys: Range<usize>) -> &'a [f32] {
+    if rows.stride == rows.width { &data[rows.start(keys.start)..rows.start(keys.end)] } else { &[] }
 }
 
 /// `to += from`.

@@ -4,7 +4,7 @@
 //! `S_a = sum_j 2^(l_ja - c_a) v_j`, where `l` are log features. No sum is ever taken back by subtraction.
 
 use crate::{
-    gemm::{Matrix, Write, product},
+    gemm::{Matrix, Write, product_fetching},
     simd,
 };
 
@@ -35,38 +35,39 @@ impl StateShape {
         sums.fill(0.0);
     }
 
-    /// Sums of `n` keys by their features `phi [m,n]`, at the scales of the sums, and their values.
-    pub fn sum(&self, sums: &mut [f32], phi: Matrix, values: Matrix, n: usize, write: Write) {
-        let (z, s) = sums.split_at_mut(self.features);
-        debug_assert_eq!(phi.column, 1);
+    /// Sums of keys by their features `phi [n,m]`, at the scales of the sums, and their values. Memory is asked for `ahead`
+    /// meanwhile.
+    pub fn sum(&self, sums: &mut [f32], phi: &[f32], values: Matrix, write: Write, ahead: &[f32]) {
+        let m = self.features;
+        let (z, s) = sums.split_at_mut(m);
+        if write == Write::Over {
+            z.fill(0.0);
+        }
         simd::vectorize(
             #[inline(always)]
-            || {
-                for (a, z) in z.iter_mut().enumerate() {
-                    let total = simd::total(&phi.data[a * phi.row..][..n]);
-                    *z = if write == Write::Over { total } else { *z + total };
-                }
-            },
+            || each_column(phi, z, |z, phi| z + phi),
         );
-        product((self.features, self.values, n), 1.0, phi, values, write, s, self.values);
+        let columns = Matrix::rows(phi, m).transposed();
+        product_fetching((m, self.values, phi.len() / m), 1.0, columns, values, write, s, self.values, ahead);
     }
 
-    /// Adds `n` keys by their log features `[m,n]` in rows of `stride`, which become features, and their values to a whole
-    /// state; `risen [m]` is lent, and `valid` tells padding.
+    /// Adds keys by their log features `[n,m]`, which become features, and their values to a whole state; `risen [m]` is
+    /// lent, and `valid` tells padding.
     pub fn absorb(
         &self,
         state: &mut [f32],
-        (logs, stride, n): (&mut [f32], usize, usize),
+        logs: &mut [f32],
         values: Matrix,
         risen: &mut [f32],
         valid: Option<&[u8]>,
+        ahead: &[f32],
     ) {
         let (scales, sums) = state.split_at_mut(self.features);
         risen.copy_from_slice(scales);
-        raise_to(risen, (logs, stride, n), valid);
+        raise_to(risen, logs, valid);
         self.raise(scales, risen, sums);
-        exponentiate((logs, stride, n), scales, valid);
-        self.sum(sums, Matrix::rows(logs, stride), values, n, Write::Add);
+        exponentiate(logs, scales, valid);
+        self.sum(sums, logs, values, Write::Add, ahead);
     }
 
     /// Adds `from` to `to`.
@@ -111,47 +112,66 @@ impl StateShape {
     }
 }
 
-/// Raises the scale of each feature to at least its logarithms over the real keys, for `logs [m,n]` in rows of a stride.
+/// Raises the scale of each feature to at least its logarithms `[n,m]` over the real keys.
 ///
 /// Scales are whole, so that they can be added to logarithms of hundreds without rounding them once more.
-fn raise_to(scales: &mut [f32], (logs, stride, n): (&[f32], usize, usize), valid: Option<&[u8]>) {
+fn raise_to(scales: &mut [f32], logs: &[f32], valid: Option<&[u8]>) {
     simd::vectorize(
         #[inline(always)]
         || {
-            for (a, scale) in scales.iter_mut().enumerate() {
-                let row = &logs[a * stride..][..n];
-                let top = match valid {
-                    None => simd::max(row),
-                    Some(valid) => row
-                        .iter()
-                        .zip(valid)
-                        .fold(f32::NEG_INFINITY, |top, (&l, &real)| if real != 0 && l > top { l } else { top }),
-                };
-                let top = top.ceil();
-                *scale = if top > *scale { top } else { *scale };
+            let m = scales.len();
+            let raise = |top: f32, l: f32| if l > top { l } else { top };
+            // Whole scales stay what they are.
+            match valid {
+                None => each_column(logs, scales, raise),
+                Some(valid) => {
+                    for (row, _) in logs.chunks_exact(m).zip(valid).filter(|(_, real)| **real != 0) {
+                        each_column(row, scales, raise);
+                    }
+                }
+            }
+            scales.iter_mut().for_each(|scale| *scale = scale.ceil());
+        },
+    );
+}
+
+/// Turns log features `[n,m]` into features at these scales, those of padded keys into 0.
+pub(super) fn exponentiate(logs: &mut [f32], scales: &[f32], valid: Option<&[u8]>) {
+    let m = scales.len();
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for row in logs.chunks_exact_mut(m) {
+                simd::each_pair(row, scales, |l, scale| simd::exp2(l - scale));
+            }
+            if let Some(valid) = valid {
+                for (row, _) in logs.chunks_exact_mut(m).zip(valid).filter(|(_, real)| **real == 0) {
+                    row.fill(0.0);
+                }
             }
         },
     );
 }
 
-/// Turns log features `[m,n]` into features at these scales, those of padded keys into 0.
-pub(super) fn exponentiate((logs, stride, n): (&mut [f32], usize, usize), scales: &[f32], valid: Option<&[u8]>) {
-    // Whole vectors, where the rows hold them.
-    let whole = n.next_multiple_of(simd::LANES).min(stride);
-    simd::vectorize(
-        #[inline(always)]
-        || {
-            for (a, &scale) in scales.iter().enumerate() {
-                let row = &mut logs[a * stride..][..whole];
-                for l in row.iter_mut() {
-                    *l = simd::exp2(*l - scale);
-                }
-                if let Some(valid) = valid {
-                    for (l, &real) in row.iter_mut().zip(&valid[..n]) {
-                        *l = if real == 0 { 0.0 } else { *l };
-                    }
-                }
+/// Folds the rows of a matrix as wide as `folded` into it, a vector of columns at a time, row by row.
+#[inline(always)]
+fn each_column(rows: &[f32], folded: &mut [f32], fold: impl Fn(f32, f32) -> f32) {
+    let m = folded.len();
+    let (blocks, rest) = folded.as_chunks_mut::<{ simd::LANES }>();
+    let whole = blocks.len() * simd::LANES;
+    for (n, block) in blocks.iter_mut().enumerate() {
+        let mut lanes = *block;
+        for row in rows.chunks_exact(m) {
+            let row: &[f32; simd::LANES] = row[n * simd::LANES..].first_chunk().expect("a whole vector");
+            for (lane, &x) in lanes.iter_mut().zip(row) {
+                *lane = fold(*lane, x);
             }
-        },
-    );
+        }
+        *block = lanes;
+    }
+    for row in rows.chunks_exact(m) {
+        for (folded, &x) in rest.iter_mut().zip(&row[whole..]) {
+            *folded = fold(*folded, x);
+        }
+    }
 }

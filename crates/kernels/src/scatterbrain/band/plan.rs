@@ -1,0 +1,209 @@
+//! What the keys of a tile's hull are to its queries, which lie in lanes.
+
+use std::ops::Range;
+
+use super::Band;
+use crate::simd::LANES;
+
+/// Queries of one vector.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    /// Keys of the hull in the support of some of these queries, and of all.
+    pub some: Range<usize>,
+    pub all: Range<usize>,
+    /// Of each query, where its support starts, and its length.
+    pub start: [u32; LANES],
+    pub len: [u32; LANES],
+    /// Where what it sees ends; 0 without features, which alone give weight to what is off the support.
+    pub seen: [u32; LANES],
+    /// Whether features give it any weight, in the hull or outside it.
+    pub features: [bool; LANES],
+}
+
+/// A block of scores: neighbouring keys of a hull by neighbouring queries.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    pub keys: Range<usize>,
+    pub lanes: Range<usize>,
+}
+
+/// What keys are to a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Zone {
+    /// In no support.
+    Beside,
+    /// In some supports.
+    Edge,
+    /// In all supports.
+    Within,
+}
+
+/// One tile: its queries in lanes, the keys of its hull in rows.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Plan {
+    pub queries: Range<usize>,
+    pub hull: Range<usize>,
+    /// Length of rows over the queries: whole vectors.
+    pub stride: usize,
+    pub groups: Vec<Group>,
+    /// Blocks that hold all pairs of the supports.
+    pub scores: Vec<Run>,
+    /// Blocks that hold all pairs of the hull off the supports.
+    pub products: Vec<Run>,
+    /// Lent to [`Plan::join`].
+    ranges: Vec<Range<usize>>,
+    /// What the plan was made for.
+    ends: Option<Ends>,
+}
+
+/// What the keys of a hull are to one query.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Columns {
+    support: Range<usize>,
+    /// Where what it sees ends; 0 without features.
+    seen: usize,
+    features: bool,
+}
+
+/// What tells two tiles of one call apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Ends {
+    queries: usize,
+    /// How far the first query is ahead of the hull's first key.
+    ahead: usize,
+    hull: usize,
+    first: Columns,
+    last: Columns,
+}
+
+impl Band<'_> {
+    /// Fills `plan` for a tile of batch row `b`.
+    pub(super) fn plan(&self, b: usize, queries: Range<usize>, plan: &mut Plan) {
+        let hull = self.hull(queries.clone());
+        // What a query sees moves on with it, but for the ends of the sequence: where this is so of the first and of the last
+        // query, it is so of all.
+        let (first, last) = (self.columns(b, queries.start, &hull), self.columns(b, queries.end - 1, &hull));
+        let ends = Ends {
+            queries: queries.len(),
+            ahead: queries.start.wrapping_sub(hull.start),
+            hull: hull.len(),
+            first,
+            last,
+        };
+        if self.real_before.is_none() && plan.ends.as_ref() == Some(&ends) {
+            (plan.queries, plan.hull) = (queries, hull);
+            return;
+        }
+        plan.ends = Some(ends);
+        plan.groups.clear();
+        for first in queries.clone().step_by(LANES) {
+            let mut group = Group {
+                some: 0..0,
+                all: 0..0,
+                start: [0; LANES],
+                len: [0; LANES],
+                seen: [0; LANES],
+                features: [false; LANES],
+            };
+            for (lane, i) in (first..queries.end.min(first + LANES)).enumerate() {
+                let Columns { support, seen, features } = self.columns(b, i, &hull);
+                (group.start[lane], group.len[lane]) = (support.start as u32, support.len() as u32);
+                (group.seen[lane], group.features[lane]) = (seen as u32, features);
+                if lane == 0 {
+                    (group.some, group.all) = (support.clone(), support);
+                } else {
+                    group.some.end = support.end.max(group.some.start);
+                    group.all.start = support.start;
+                }
+            }
+            if group.all.is_empty() {
+                group.all = group.some.end..group.some.end;
+            }
+            plan.groups.push(group);
+        }
+        plan.stride = queries.len().next_multiple_of(LANES);
+        (plan.queries, plan.hull) = (queries, hull);
+        plan.scores.clear();
+        plan.products.clear();
+        if self.radius.is_some() {
+            plan.join(Product::Scores, |group| group.some.clone());
+        }
+        if self.state.features > 0 {
+            let whole = self.radius.is_none() || self.problem.naive;
+            let seen = |group: &Group| group.seen.iter().max().map_or(0, |&seen| seen as usize);
+            let left = |group: &Group| if whole || group.all.is_empty() { seen(group) } else { group.all.start };
+            plan.join(Product::Features, |group| 0..left(group));
+            if !whole && self.looks_ahead() {
+                plan.join(Product::Features, |group| group.all.end.max(left(group))..seen(group));
+            }
+        }
+    }
+}
+
+impl Band<'_> {
+    fn columns(&self, b: usize, i: usize, hull: &Range<usize>) -> Columns {
+        let place = |key: usize| key.clamp(hull.start, hull.end) - hull.start;
+        let support = self.support(i);
+        let columns = place(support.start)..place(support.end);
+        if self.state.features == 0 {
+            return Columns { support: columns, seen: 0, features: false };
+        }
+        let visible = self.visible(i);
+        let seen = place(visible.end);
+        Columns { support: columns, seen, features: self.sees_beside(b, visible, support) }
+    }
+}
+
+/// Which of a plan's blocks are made.
+#[derive(Clone, Copy, Debug)]
+enum Product {
+    Scores,
+    Features,
+}
+
+impl Plan {
+    /// Cuts keys that each group needs, whose starts and ends only grow from group to group, into blocks for all groups that
+    /// need them.
+    fn join(&mut self, product: Product, needed: impl Fn(&Group) -> Range<usize>) {
+        let Self { ranges, groups, scores, products, queries, .. } = self;
+        let runs = match product {
+            Product::Scores => scores,
+            Product::Features => products,
+        };
+        ranges.clear();
+        ranges.extend(groups.iter().map(needed));
+        let mut key = 0;
+        loop {
+            let ahead = || ranges.iter().filter(|range| range.end > key.max(range.start));
+            let Some(start) = ahead().map(|range| range.start.max(key)).min() else { break };
+            let end = ahead().map(|range| if range.start > start { range.start } else { range.end }).min();
+            let needs = |range: &Range<usize>| range.contains(&start);
+            let first = ranges.iter().position(needs).expect("some group needs this key");
+            let last = ranges.iter().rposition(needs).expect("some group needs this key");
+            key = end.expect("some range is ahead");
+            runs.push(Run { keys: start..key, lanes: first * LANES..((last + 1) * LANES).min(queries.len()) });
+        }
+    }
+}
+
+impl Group {
+    /// The keys of a hull of `len`, by zones.
+    #[inline(always)]
+    pub fn zones(&self, len: usize) -> [(Zone, Range<usize>); 5] {
+        let (some, all) = (&self.some, &self.all);
+        [
+            (Zone::Beside, 0..some.start.min(len)),
+            (Zone::Edge, some.start..all.start),
+            (Zone::Within, all.clone()),
+            (Zone::Edge, all.end..some.end),
+            (Zone::Beside, some.end..len),
+        ]
+    }
+
+    /// Whether a key is in the support of a query, and whether it is seen beside it.
+    #[inline(always)]
+    pub fn of(&self, key: usize, lane: usize) -> (bool, bool) {
+        let inside = (key as u32).wrapping_sub(self.start[lane]) < self.len[lane];
+        (inside, !inside & ((key as u32) < self.seen[lane]))
+    }
+}
