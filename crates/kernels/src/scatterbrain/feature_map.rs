@@ -165,25 +165,10 @@ impl<'a> FeatureMap<'a> {
             }
             return;
         }
-        let hyperbolic = self.kind == FeatureKind::Hyperbolic;
-        let scale = self.scale;
-        simd::vectorize(
-            #[inline(always)]
-            || {
-                for (i, slopes) in slopes.chunks_exact_mut(m).enumerate() {
-                    let total = -scale * simd::sum(m, |a| slopes[a]);
-                    simd::add_scaled(&mut grad_x[i * stride..][..width], total, &x.data[i * x.row..][..width]);
-                    if hyperbolic {
-                        let (up, down) = slopes.split_at_mut(rows);
-                        for (up, down) in up.iter_mut().zip(down) {
-                            *up -= *down;
-                        }
-                    }
-                }
-            },
-        );
+        let to = (&mut *grad_x, stride);
+        pulp::Arch::new().dispatch(Pull { x, width, rows, features: m, scale: self.scale, slopes: &mut *slopes, to });
         let w = Matrix::rows(self.projection, width);
-        product((n, width, rows), scale.sqrt(), Matrix::rows(slopes, m), w, Write::Add, grad_x, stride);
+        product((n, width, rows), self.scale.sqrt(), Matrix::rows(slopes, m), w, Write::Add, grad_x, stride);
     }
 
     /// The same with slopes as columns, `[m,n]` in rows of `stride`, a multiple of [`simd::LANES`]; `totals [stride]` is
@@ -257,39 +242,102 @@ impl WithSimd for Lower<'_> {
         let Self { x, width, rows, features, half, norm, logs } = self;
         let count = logs.len() / features;
         assert!(x.column == 1 && x.holds(count, width), "rows outside their buffer");
-        // The last vector of a row may be short.
-        let last = |n: usize| ((n - 1) / S::F32_LANES * S::F32_LANES, (n - 1) % S::F32_LANES + 1);
-        let mask = |n: usize| MemMask::new(simd.mask_between_m32s(0, n as u32).mask());
-        let ((x_whole, x_rest), (whole, rest)) = (last(width), last(rows));
-        let (x_mask, mask) = (mask(x_rest), mask(rest));
+        let (x_vectors, vectors) = (Vectors::of(simd, width), Vectors::of(simd, rows));
         for i in 0..count {
-            // SAFETY: row `i` of `x` and of the logs lies within its slice, and last vectors are masked to what there is.
+            // SAFETY: row `i` of `x` and of the logs lies within its slice, as do all vectors of a row.
             unsafe {
                 let x = x.data.as_ptr().add(i * x.row);
-                let tail = simd.mask_load_ptr_f32s(x_mask, x.add(x_whole));
-                let mut squares = simd.mul_f32s(tail, tail);
-                for start in (0..x_whole).step_by(S::F32_LANES) {
-                    let x = x.add(start).cast::<S::f32s>().read_unaligned();
+                let mut squares = simd.splat_f32s(0.0);
+                x_vectors.each(|at, mask| {
+                    let x = simd.mask_load_ptr_f32s(mask, x.add(at));
                     squares = simd.mul_add_e_f32s(x, x, squares);
-                }
+                });
                 let lowered = simd.splat_f32s(half.mul_add(simd.reduce_sum_f32s(squares), norm));
                 let up = logs.as_mut_ptr().add(i * features);
-                let down = up.add(features - rows);
-                for start in (0..=whole).step_by(S::F32_LANES) {
-                    let (up, down) = (up.add(start), down.add(start));
-                    if start < whole {
-                        let (up, down) = (up.cast::<S::f32s>(), down.cast::<S::f32s>());
-                        let log = up.read_unaligned();
-                        // Where there are no features of the other sign, both are one place, and the last write stays.
-                        down.write_unaligned(simd.sub_f32s(simd.neg_f32s(log), lowered));
-                        up.write_unaligned(simd.sub_f32s(log, lowered));
-                    } else {
-                        let log = simd.mask_load_ptr_f32s(mask, up);
-                        simd.mask_store_ptr_f32s(mask, down, simd.sub_f32s(simd.neg_f32s(log), lowered));
-                        simd.mask_store_ptr_f32s(mask, up, simd.sub_f32s(log, lowered));
+                let down = up.add(rows);
+                vectors.each(|at, mask| {
+                    let log = simd.mask_load_ptr_f32s(mask, up.add(at));
+                    simd.mask_store_ptr_f32s(mask, up.add(at), simd.sub_f32s(log, lowered));
+                    if features > rows {
+                        let other = simd.sub_f32s(simd.neg_f32s(log), lowered);
+                        simd.mask_store_ptr_f32s(mask, down.add(at), other);
                     }
-                }
+                });
             }
+        }
+    }
+}
+
+/// Arguments of [`FeatureMap::pull`]: each row of `to` gets `-scale` times the sum of its slopes times `x`, and the slopes of
+/// one sign become the differences of both.
+struct Pull<'a> {
+    x: Matrix<'a>,
+    width: usize,
+    rows: usize,
+    features: usize,
+    scale: f32,
+    slopes: &'a mut [f32],
+    to: (&'a mut [f32], usize),
+}
+
+impl WithSimd for Pull<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { x, width, rows, features, scale, slopes, to: (to, stride) } = self;
+        let count = slopes.len() / features;
+        assert!(x.column == 1 && x.holds(count, width), "rows outside their buffer");
+        assert!(Matrix::rows(to, stride).holds(count, width), "gradients outside their buffer");
+        let (x_vectors, vectors) = (Vectors::of(simd, width), Vectors::of(simd, rows));
+        let zero = simd.splat_f32s(0.0);
+        for i in 0..count {
+            // SAFETY: row `i` of each matrix lies within its slice, as do all vectors of a row.
+            unsafe {
+                let up = slopes.as_mut_ptr().add(i * features);
+                let down = up.add(rows);
+                let mut sum = zero;
+                vectors.each(|at, mask| {
+                    let slope = simd.mask_load_ptr_f32s(mask, up.add(at));
+                    sum = simd.add_f32s(sum, slope);
+                    if features > rows {
+                        let other = simd.mask_load_ptr_f32s(mask, down.add(at));
+                        sum = simd.add_f32s(sum, other);
+                        simd.mask_store_ptr_f32s(mask, up.add(at), simd.sub_f32s(slope, other));
+                    }
+                });
+                let total = simd.splat_f32s(-scale * simd.reduce_sum_f32s(sum));
+                let (x, to) = (x.data.as_ptr().add(i * x.row), to.as_mut_ptr().add(i * stride));
+                x_vectors.each(|at, mask| {
+                    let x = simd.mask_load_ptr_f32s(mask, x.add(at));
+                    let old = simd.mask_load_ptr_f32s(mask, to.add(at));
+                    simd.mask_store_ptr_f32s(mask, to.add(at), simd.mul_add_e_f32s(total, x, old));
+                });
+            }
+        }
+    }
+}
+
+/// The vectors of a row, the last of which may be short.
+struct Vectors<S: Simd> {
+    len: usize,
+    whole: MemMask<S::m32s>,
+    last: MemMask<S::m32s>,
+}
+
+impl<S: Simd> Vectors<S> {
+    /// Of `len` numbers, at least one.
+    #[inline(always)]
+    fn of(simd: S, len: usize) -> Self {
+        let mask = |n: usize| MemMask::new(simd.mask_between_m32s(0, n as u32).mask());
+        Self { len, whole: mask(S::F32_LANES), last: mask((len - 1) % S::F32_LANES + 1) }
+    }
+
+    /// Where each vector starts, and what it holds.
+    #[inline(always)]
+    fn each(&self, mut vector: impl FnMut(usize, MemMask<S::m32s>)) {
+        for start in (0..self.len).step_by(S::F32_LANES) {
+            vector(start, if start + S::F32_LANES <= self.len { self.whole } else { self.last });
         }
     }
 }

@@ -143,6 +143,15 @@ pub fn largest_lane(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
+/// `y_i *= x_i`.
+#[inline(always)]
+pub fn multiply(y: &mut [f32], x: &[f32]) {
+    assert_eq!(x.len(), y.len());
+    for (y, &x) in y.iter_mut().zip(x) {
+        *y *= x;
+    }
+}
+
 /// `y_i = f(y_i, x_i)`, in whole vectors however short the slices are.
 #[inline(always)]
 pub fn each_pair(y: &mut [f32], x: &[f32], f: impl Fn(f32, f32) -> f32) {
@@ -150,9 +159,11 @@ pub fn each_pair(y: &mut [f32], x: &[f32], f: impl Fn(f32, f32) -> f32) {
     let (y_blocks, y_rest) = y.as_chunks_mut::<LANES>();
     let (x_blocks, x_rest) = x.as_chunks::<LANES>();
     for (y, x) in y_blocks.iter_mut().zip(x_blocks) {
-        for (y, &x) in y.iter_mut().zip(x) {
-            *y = f(*y, x);
+        let mut lanes = *y;
+        for (lane, &x) in lanes.iter_mut().zip(x) {
+            *lane = f(*lane, x);
         }
+        *y = lanes;
     }
     for (y, &x) in y_rest.iter_mut().zip(x_rest) {
         *y = f(*y, x);

@@ -219,7 +219,7 @@ impl Band<'_> {
                 self.pass_on(span, &near, received, states, &mut grads);
                 simd::vectorize(
                     #[inline(always)]
-                    || simd::each_pair(grads.phi, near.phi, |slope, phi| slope * phi),
+                    || simd::multiply(grads.phi, near.phi),
                 );
                 let map = self.problem.features.expect("features");
                 map.pull(grads.phi, near.k, keys.len(), grads.k, width);
@@ -372,7 +372,7 @@ impl Band<'_> {
             #[inline(always)]
             || {
                 for (slopes, &z) in phi_slopes.chunks_exact_mut(stride).zip(z) {
-                    simd::each_pair(slopes, &work.delta[..stride], |slope, delta| slope - z * delta);
+                    simd::add_scaled(slopes, -z, &work.delta[..stride]);
                 }
             },
         );
@@ -388,7 +388,7 @@ impl Band<'_> {
         }
         simd::vectorize(
             #[inline(always)]
-            || simd::each_pair(phi_slopes, &tile.phi[..m * stride], |slope, phi| slope * phi),
+            || simd::multiply(phi_slopes, &tile.phi[..m * stride]),
         );
         map.pull_columns((phi_slopes, stride, n), q, work.totals, work.q);
     }
