@@ -26,7 +26,7 @@ use crate::{
     gemm::{Matrix, Write},
     memory::arbitrary,
     parallel::{self, Disjoint},
-    simd,
+    simd::{self, LANES},
 };
 
 /// Gradients of a call; the optional ones where they exist and are wanted.
@@ -52,6 +52,8 @@ struct Given<'a> {
     inverses: &'a [f32],
     deltas: &'a [f32],
     grad_out: &'a [f32],
+    /// Of the keys.
+    terms: &'a [f32],
     /// The gradient of the variances is wanted.
     variance: bool,
 }
@@ -86,6 +88,7 @@ struct Segment {
 struct KeySums<'s> {
     k: &'s mut [f32],
     v: &'s mut [f32],
+    /// `sum_i w_ijr` in [`LANES`] parts, `[group,M,keys,LANES]`; once all are in, in the first of them.
     columns: &'s mut [f32],
     spread: &'s mut [f32],
     shift: &'s mut [f32],
@@ -147,8 +150,9 @@ impl Scores<'_> {
         let segments = TASKS.div_ceil(pairs).min(shape.keys.div_ceil(SEGMENT)).max(1);
         let segment = shape.keys.div_ceil(segments);
         let segments = shape.keys.div_ceil(segment);
-        let deltas = deltas(&self.shape, out, grad_out);
-        let given = Given { references: &saved[1], inverses: &saved[2], deltas: &deltas, grad_out, variance };
+        let (deltas, terms) = (deltas(&self.shape, out, grad_out), self.key_terms());
+        let (references, inverses) = (&saved[1][..], &saved[2][..]);
+        let given = Given { references, inverses, deltas: &deltas, grad_out, terms: &terms, variance };
 
         let mut q = arbitrary(self.q.len());
         let mut k = arbitrary(self.k.len());
@@ -212,7 +216,7 @@ impl Scores<'_> {
         let (n, block) = (QUERY_BLOCK.min(shape.queries), self.key_block().min(segment.keys.len()));
         let (size, strip_sizes) = (block * STRIP, Operands::sizes(self));
         let strip_size = strip_sizes.iter().sum::<usize>();
-        let columns = if self.needs_columns() { group * components * segment.keys.len() } else { 0 };
+        let columns = if self.needs_columns() { group * components * segment.keys.len() * LANES } else { 0 };
         let sizes = [
             components * size,
             size,
@@ -220,7 +224,6 @@ impl Scores<'_> {
             if given.variance { components * block } else { 0 },
             self.spare() * size,
             n.div_ceil(STRIP) * strip_size,
-            components * block,
             copies * block * width,
             block * value_width,
             copies * segment.keys.len() * width,
@@ -229,7 +232,7 @@ impl Scores<'_> {
             components,
             components * width,
         ];
-        parallel::with_parts(sizes, |[x, t, kept, priors, spare, strips, c, k, v, dk, dv, columns, spread, shift]| {
+        parallel::with_parts(sizes, |[x, t, kept, priors, spare, strips, k, v, dk, dv, columns, spread, shift]| {
             let mut room = Room { x, t, kept, priors, spare, size };
             let mut sums = KeySums { k: dk, v: dv, columns, spread, shift };
             for sums in [&mut *sums.k, sums.v, sums.columns, sums.spread, sums.shift] {
@@ -246,7 +249,7 @@ impl Scores<'_> {
                     for keys in blocks(seen, block) {
                         let values = shape.value_rows(b, hk).slice(keys.start, keys.len());
                         let v = side_by_side(self.v, &values, v);
-                        let k = self.keys((b, h), &keys, &mut c[..components * keys.len()], k);
+                        let k = self.keys((b, h), &keys, given.terms, k);
                         for (strip, memory) in Strip::cut(queries.clone()).zip(strips.chunks_exact_mut(strip_size)) {
                             let seen = self.mask.visible_to(strip.queries.clone(), shape.queries, shape.keys);
                             let seen = seen.start.max(keys.start)..seen.end.min(keys.end);
@@ -391,7 +394,7 @@ impl Scores<'_> {
                 for r in 0..components {
                     let w = &room.x[r * room.size..][..len];
                     if columned {
-                        lanes::add_columns(w, lanes, &mut sums.columns[column(r)..]);
+                        lanes::add_columns(w, lanes, &mut sums.columns[column(r) * LANES..][..count * LANES]);
                     }
                     if rowed {
                         lanes::add_rows(w, lanes, &mut s.row_sums[r * lanes..]);
@@ -477,12 +480,16 @@ impl Scores<'_> {
         let (b, hk, keys) = (segment.b, segment.hk, &segment.keys);
         let (components, group, len) = (self.components(), shape.group(), keys.len());
         let (width, value_width) = (shape.head_width, shape.value_width);
+        simd::vectorize(
+            #[inline(always)]
+            || lanes::settle(sums.columns),
+        );
         if self.gaussian {
             for r in 0..components {
                 let copy = if self.shift.is_some() { 0 } else { r };
                 let (rows, shift) = (self.key_rows(b, hk, r), self.shift_of(hk, r));
                 for (local, j) in keys.clone().enumerate() {
-                    let column = |g: usize| sums.columns[(g * components + r) * len + local];
+                    let column = |g: usize| sums.columns[((g * components + r) * len + local) * LANES];
                     let weight = -self.gains[r] * (0..group).map(column).sum::<f32>();
                     let dk = &mut sums.k[(copy * len + local) * width..][..width];
                     let key = rows.row(self.k, j);
@@ -511,10 +518,11 @@ impl Scores<'_> {
         if !self.needs_columns() {
             return;
         }
-        for (row, column) in sums.columns.chunks_exact(len).enumerate() {
+        for (row, columns) in sums.columns.chunks_exact(len * LANES).enumerate() {
             let start = ((b * shape.heads + hk * group) * components + row) * shape.keys + keys.start;
             // SAFETY: as above, for the query heads that read this key head.
-            unsafe { shared.columns.range(start, len) }.copy_from_slice(column);
+            let to = unsafe { shared.columns.range(start, len) };
+            to.iter_mut().zip(columns.iter().step_by(LANES)).for_each(|(to, column)| *to = *column);
         }
     }
 }

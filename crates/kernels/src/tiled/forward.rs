@@ -39,7 +39,7 @@ impl Scores<'_> {
         let shape = self.shape;
         let rows = shape.batch * shape.heads * shape.queries;
         let [mut lse, mut references, mut inverses] = [(); 3].map(|()| vec![0.0; rows]);
-        let tiles = shape.queries.div_ceil(self.query_block());
+        let (terms, tiles) = (self.key_terms(), shape.queries.div_ceil(self.query_block()));
         let written = Disjoint::new(out);
         let saved = [&mut lse, &mut references, &mut inverses].map(|x| Disjoint::new(x));
         // Under a causal mask the last queries do the most work: they come first, so that threads end together.
@@ -49,16 +49,16 @@ impl Scores<'_> {
             let queries = start..(start + self.query_block()).min(shape.queries);
             // SAFETY: rows `queries` of this batch row and head belong to this task alone.
             let saved = saved.each_ref().map(|x| unsafe { x.range(head * shape.queries + start, queries.len()) });
-            self.forward_task(head / shape.heads, head % shape.heads, queries, &written, saved);
+            self.forward_task((head / shape.heads, head % shape.heads), queries, &terms, &written, saved);
         });
         vec![lse, references, inverses]
     }
 
     fn forward_task(
         &self,
-        b: usize,
-        h: usize,
+        (b, h): (usize, usize),
         queries: Range<usize>,
+        terms: &[f32],
         out: &Disjoint<f32>,
         [lse, references, inverses]: [&mut [f32]; 3],
     ) {
@@ -74,13 +74,12 @@ impl Scores<'_> {
             strips * value_width * STRIP,
             components * size,
             self.spare() * size,
-            components * block,
             self.copies() * block * width,
             block * value_width,
             components * STRIP,
             STRIP * value_width,
         ];
-        parallel::with_parts(sizes, |[q, u, reference, total, sums, x, spare, c, k, v, offsets, turned]| {
+        parallel::with_parts(sizes, |[q, u, reference, total, sums, x, spare, k, v, offsets, turned]| {
             reference.fill(f32::NEG_INFINITY);
             total.fill(0.0);
             sums.fill(0.0);
@@ -91,7 +90,7 @@ impl Scores<'_> {
             let values = shape.value_rows(b, h / shape.group());
             for keys in blocks(self.hull(b, queries.clone()), block) {
                 let v = side_by_side(self.v, &values.slice(keys.start, keys.len()), v);
-                let k = self.keys((b, h), &keys, &mut c[..components * keys.len()], k);
+                let k = self.keys((b, h), &keys, terms, k);
                 for (s, strip) in Strip::cut(queries.clone()).enumerate() {
                     let seen = self.mask.visible_to(strip.queries.clone(), shape.queries, shape.keys);
                     let seen = seen.start.max(keys.start)..seen.end.min(keys.end);

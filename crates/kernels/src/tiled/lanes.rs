@@ -213,13 +213,16 @@ pub(super) fn spread(
     (tops, references): (&[f32], &[f32]),
 ) -> f32 {
     let mut sums = [0.0f32; LANES];
+    let queries = || vectors(&tops[..lanes]).iter().zip(vectors(&references[..lanes]));
     for ((w, x), log_prior) in weights.chunks_exact(lanes).zip(scores.chunks_exact(lanes)).zip(log_priors) {
-        let queries = vectors(&tops[..lanes]).iter().zip(vectors(&references[..lanes]));
-        for ((w, x), (top, reference)) in vectors(w).iter().zip(vectors(x)).zip(queries) {
+        for ((w, x), (top, reference)) in vectors(w).iter().zip(vectors(x)).zip(queries()) {
+            // Of hidden keys, which lie infinitely far below, the weight is 0.
+            let terms: Vector = std::array::from_fn(|l| {
+                let below = (log_prior - top[l]) - (x[l] - reference[l]);
+                if w[l] == 0.0 { 0.0 } else { w[l] * below }
+            });
             for l in 0..LANES {
-                let below = log_prior - top[l] - (x[l] - reference[l]);
-                // A hidden key lies infinitely far below.
-                sums[l] += if w[l] == 0.0 { 0.0 } else { w[l] * below };
+                sums[l] += terms[l];
             }
         }
     }
@@ -238,17 +241,26 @@ pub(super) fn add_rows(x: &[f32], lanes: usize, sums: &mut [f32]) {
     }
 }
 
-/// `columns_j += sum_l x_jl`.
+/// Adds `sum_l x_jl` to the columns, in parts: `columns_jp += sum_v x_j,v+p` over the vectors of a row. So no row is added up
+/// to one number before [`settle`].
 #[inline(always)]
 pub(super) fn add_columns(x: &[f32], lanes: usize, columns: &mut [f32]) {
-    for (row, column) in x.chunks_exact(lanes).zip(columns) {
-        let mut sums = [0.0; LANES];
+    for (row, column) in x.chunks_exact(lanes).zip(vectors_mut(columns)) {
+        let mut sums = *column;
         for x in vectors(row) {
             for l in 0..LANES {
                 sums[l] += x[l];
             }
         }
-        *column += crate::simd::tree(sums);
+        *column = sums;
+    }
+}
+
+/// Adds the parts of each column up, in its first.
+#[inline(always)]
+pub(super) fn settle(columns: &mut [f32]) {
+    for column in vectors_mut(columns) {
+        column[0] = crate::simd::tree(*column);
     }
 }
 

@@ -24,7 +24,12 @@ mod tile;
 
 use std::{f32::consts::LOG2_E, ops::Range};
 
-use crate::{AttentionShape, Dropout, Mask, Rows, simd};
+use crate::{
+    AttentionShape, Dropout, Mask, Rows,
+    memory::arbitrary,
+    parallel::{self, Disjoint},
+    simd,
+};
 use strip::{STRIP, Strip};
 
 /// Everything that defines the scores of a call, and its keys.
@@ -54,7 +59,8 @@ pub(crate) struct Scores<'a> {
 
 /// Queries of a task: several strips, which find the same keys in the second cache.
 const QUERY_BLOCK: usize = 512;
-/// Scores of a strip, in floats, that stay in the first cache beside the operands.
+/// Scores of a strip, in floats, that stay in the first cache beside the operands; those of mixtures may take half as many
+/// more, so that products have enough keys to add up at a time.
 const TILE: usize = 96 * STRIP;
 /// Fewest keys of a tile: every tile reads and writes the strip's sums once.
 const FEWEST_KEYS: usize = 32;
@@ -84,7 +90,8 @@ impl<'a> Scores<'a> {
 
     /// Keys of a tile.
     fn key_block(&self) -> usize {
-        (TILE / STRIP / self.components()).max(FEWEST_KEYS).min(self.shape.keys)
+        let most = TILE / STRIP;
+        (3 * most / 2 / self.components()).clamp(FEWEST_KEYS, most).min(self.shape.keys)
     }
 
     /// Keys that queries `rows` of batch row `b` see: the mask's hull, cut to the first and last real key.
@@ -98,26 +105,37 @@ impl<'a> Scores<'a> {
         start..seen.end.min(last).max(start)
     }
 
-    /// `c_jr` of `keys` in base 2, `[M][keys]`.
-    fn key_terms(&self, b: usize, h: usize, keys: &Range<usize>, terms: &mut [f32]) {
-        let shape = &self.shape;
-        let hk = h / shape.group();
-        let (components, n) = (self.components(), keys.len());
-        let valid = self.mask.valid_row(b);
+    /// `c_jr` of all keys in base 2, `[B,H,M,S]`.
+    fn key_terms(&self) -> Vec<f32> {
+        let AttentionShape { batch, heads, keys, .. } = self.shape;
+        let len = self.components() * keys;
+        let mut terms = arbitrary(batch * heads * len);
+        let shared = Disjoint::new(&mut terms);
+        parallel::for_each(batch * heads, |task| {
+            // SAFETY: each task has the terms of its own head.
+            let terms = unsafe { shared.range(task * len, len) };
+            self.key_terms_of(task / heads, task % heads, terms);
+        });
+        terms
+    }
+
+    fn key_terms_of(&self, b: usize, h: usize, terms: &mut [f32]) {
+        let (keys, hk, valid) = (self.shape.keys, h / self.shape.group(), self.mask.valid_row(b));
+        self.prior_terms(h, &(0..keys), terms);
         let mut norms = [0.0; TILE / STRIP];
-        self.prior_terms(h, keys, terms);
-        for r in 0..components {
-            let terms = &mut terms[r * n..(r + 1) * n];
-            if self.gaussian {
-                let (half, norms) = (0.5 * self.gains[r] * LOG2_E, &mut norms[..n]);
-                simd::square_norms(self.k, &self.key_rows(b, hk, r).slice(keys.start, n), self.shift_of(hk, r), norms);
-                for (term, norm) in terms.iter_mut().zip(norms) {
+        for (r, terms) in terms.chunks_exact_mut(keys).enumerate() {
+            let rows = self.key_rows(b, hk, r);
+            let half = 0.5 * self.gains[r] * LOG2_E;
+            for (n, terms) in terms.chunks_mut(norms.len()).enumerate().filter(|_| self.gaussian) {
+                let rows = rows.slice(n * norms.len(), terms.len());
+                simd::square_norms(self.k, &rows, self.shift_of(hk, r), &mut norms);
+                for (term, norm) in terms.iter_mut().zip(&norms) {
                     *term -= half * *norm;
                 }
             }
             if let Some(valid) = valid {
-                for (term, j) in terms.iter_mut().zip(keys.clone()) {
-                    *term = if valid[j] == 0 { f32::NEG_INFINITY } else { *term };
+                for (term, &real) in terms.iter_mut().zip(valid) {
+                    *term = if real == 0 { f32::NEG_INFINITY } else { *term };
                 }
             }
         }

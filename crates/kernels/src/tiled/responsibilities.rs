@@ -18,6 +18,7 @@ impl Scores<'_> {
         let (components, width, block) = (self.components(), shape.head_width, self.key_block());
         let mut prior = old.to_vec();
         let written = Disjoint::new(&mut prior);
+        let terms = self.key_terms();
         let segments = shape.keys.div_ceil(block);
         parallel::for_each(shape.heads * segments, |task| {
             let (h, start) = (task / segments, task % segments * block);
@@ -29,16 +30,15 @@ impl Scores<'_> {
                 components * size,
                 size,
                 self.spare() * size,
-                components * len,
                 self.copies() * len * width,
-                components * len,
-                len,
+                components * len * LANES,
+                len * LANES,
             ];
-            parallel::with_parts(sizes, |[q, u, x, counted, spare, c, k, sums, pairs]| {
+            parallel::with_parts(sizes, |[q, u, x, counted, spare, k, sums, pairs]| {
                 sums.fill(0.0);
                 pairs.fill(0.0);
                 for b in 0..shape.batch {
-                    let k = self.keys((b, h), &keys, c, k);
+                    let k = self.keys((b, h), &keys, &terms, k);
                     let real = self.mask.query_row(b, shape.queries);
                     for strip in Strip::cut(0..shape.queries) {
                         let tile = Tile { b, h, strip: &strip, keys: keys.clone() };
@@ -56,17 +56,25 @@ impl Scores<'_> {
                             || {
                                 for r in 0..components {
                                     let rho = &x[r * size..][..tile.len()];
-                                    lanes::add_columns(rho, strip.lanes, &mut sums[r * len..][..len]);
+                                    lanes::add_columns(rho, strip.lanes, &mut sums[r * len * LANES..][..len * LANES]);
                                 }
                                 lanes::add_columns(&counted[..tile.len()], strip.lanes, pairs);
                             },
                         );
                     }
                 }
+                simd::vectorize(
+                    #[inline(always)]
+                    || {
+                        lanes::settle(sums);
+                        lanes::settle(pairs);
+                    },
+                );
                 for r in 0..components {
                     // SAFETY: this head's entries at these keys belong to this task alone.
                     let prior = unsafe { written.range((h * components + r) * shape.keys + start, len) };
-                    for ((prior, sum), pairs) in prior.iter_mut().zip(&sums[r * len..]).zip(&*pairs) {
+                    let (sums, pairs) = (sums[r * len * LANES..].iter().step_by(LANES), pairs.iter().step_by(LANES));
+                    for ((prior, sum), pairs) in prior.iter_mut().zip(sums).zip(pairs) {
                         *prior = if *pairs > 0.0 { sum / pairs } else { *prior };
                     }
                 }

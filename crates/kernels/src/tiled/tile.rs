@@ -54,18 +54,19 @@ impl<'a> Keys<'a> {
 }
 
 impl Scores<'_> {
-    /// Keys `keys` of the head that `h` reads, with their terms (`[M][keys]`, which this fills); `buffer` for rows that have
-    /// others between them: see [`side_by_side`].
+    /// Keys `keys` of the head that `h` reads, with their part of the [terms](Scores::key_terms) of all; `buffer` for rows that
+    /// have others between them: see [`side_by_side`].
     pub(super) fn keys<'s>(
         &'s self,
         (b, h): (usize, usize),
         keys: &Range<usize>,
-        terms: &'s mut [f32],
+        terms: &'s [f32],
         buffer: &'s mut [f32],
     ) -> Keys<'s> {
         let (width, count) = (self.shape.head_width, keys.len());
         let rows_of = |r: usize| self.shape.key_rows(b, h / self.shape.group(), r).slice(keys.start, count);
-        self.key_terms(b, h, keys, terms);
+        let stride = self.shape.keys;
+        let terms = &terms[(b * self.shape.heads + h) * self.components() * stride + keys.start..];
         let copies = self.copies();
         let (rows, apart) = if rows_of(0).stride == width {
             let first = rows_of(0).offset;
@@ -76,7 +77,7 @@ impl Scores<'_> {
             }
             (&*buffer, count * width)
         };
-        Keys { rows, width, apart, terms, stride: count }
+        Keys { rows, width, apart, terms, stride }
     }
 
     /// `x_r f_r + c_r`, with bias, and negative infinity for pairs that the mask hides: `M` tiles, `size` apart, without the
