@@ -7,7 +7,8 @@ use std::{borrow::Cow, sync::Arc};
 use crate::{
     Decode, Dropout, Error, Layout, Mask, Operator, Padding, Reference, Saved, Softmax, View, Weights,
     elementwise::Affine,
-    reference,
+    memory::arbitrary,
+    parallel, reference,
     routing::{ExpertOutputs, ExpertQueries, GateKind, Gates, RouterLosses, Routing, router_losses},
 };
 use decode::HeadCache;
@@ -290,7 +291,7 @@ impl Operator for MixtureOfHeads {
 fn run(operator: &dyn Operator, inputs: &[View<f32>]) -> Vec<f32> {
     let shapes: Vec<_> = inputs.iter().map(|input| input.shape).collect();
     let shape = operator.out_shape(&shapes).expect("checked shapes");
-    let mut out = vec![0.0; shape.iter().product()];
+    let mut out = arbitrary(shape.iter().product());
     operator.forward(inputs, &mut out);
     out
 }
@@ -310,7 +311,7 @@ fn grads<const N: usize>(grads: Vec<Option<Vec<f32>>>) -> [Option<Vec<f32>>; N] 
 /// The sum of two gradients that are both there or both not.
 fn sum(a: Option<Vec<f32>>, b: Option<Vec<f32>>) -> Option<Vec<f32>> {
     a.zip(b).map(|(mut a, b)| {
-        a.iter_mut().zip(b).for_each(|(a, b)| *a += b);
+        parallel::add_copies(&mut a, &b);
         a
     })
 }

@@ -11,6 +11,8 @@ use std::cell::RefCell;
 
 use rayon::prelude::*;
 
+use crate::simd;
+
 /// Runs `task(0) .. task(count - 1)` on the current pool, in any order.
 pub fn for_each(count: usize, task: impl Fn(usize) + Sync + Send) {
     if count == 1 {
@@ -18,6 +20,38 @@ pub fn for_each(count: usize, task: impl Fn(usize) + Sync + Send) {
     } else {
         (0..count).into_par_iter().with_max_len(1).for_each(task);
     }
+}
+
+/// What `task` makes of `0 .. count`, in this order.
+pub fn map<T: Send>(count: usize, task: impl Fn(usize) -> T + Sync + Send) -> Vec<T> {
+    (0..count).into_par_iter().with_max_len(1).map(task).collect()
+}
+
+/// Floats of a long buffer that one task passes over.
+const BLOCK: usize = 1 << 14;
+
+/// Fills a buffer with zeros.
+pub fn clear(buffer: &mut [f32]) {
+    buffer.par_chunks_mut(BLOCK).for_each(|block| block.fill(0.0));
+}
+
+/// Adds `copies`, each of the length of `sums`, one after another.
+pub fn add_copies(sums: &mut [f32], copies: &[f32]) {
+    let len = sums.len();
+    if copies.is_empty() {
+        return;
+    }
+    sums.par_chunks_mut(BLOCK).enumerate().for_each(|(n, sums)| {
+        let block = n * BLOCK..n * BLOCK + sums.len();
+        simd::vectorize(
+            #[inline(always)]
+            || {
+                for copy in copies.chunks_exact(len) {
+                    simd::add_scaled(sums, 1.0, &copy[block.clone()]);
+                }
+            },
+        );
+    });
 }
 
 /// Threads of the current pool.

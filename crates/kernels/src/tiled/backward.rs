@@ -14,9 +14,7 @@
 use std::ops::Range;
 
 use super::{
-    QUERY_BLOCK, Scores, blocks,
-    gradients::add_up,
-    lanes,
+    QUERY_BLOCK, Scores, blocks, lanes,
     strip::{STRIP, Strip, side_by_side},
     tile::{Keys, Tile, multiply},
 };
@@ -185,7 +183,7 @@ impl Scores<'_> {
                     self.backward_segment(&segment, &given, &shared);
                 }
             });
-            add_up(&mut q, q_copies);
+            parallel::add_copies(&mut q, q_copies);
         });
         Gradients {
             q,

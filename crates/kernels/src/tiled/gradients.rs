@@ -1,13 +1,9 @@
-//! What remains of the gradients once all tiles are through: terms that sums over rows or columns alone decide, and sums
-//! over tasks.
+//! What remains of the gradients once all tiles are through: terms that sums over rows or columns alone decide.
 
 use std::f32::consts::LN_2;
 
 use super::Scores;
-use crate::{
-    parallel::{self, Disjoint},
-    simd,
-};
+use crate::simd;
 
 impl Scores<'_> {
     /// `ds_r`: the spread over all batch rows, heads and segments, in natural units, over `s_r`.
@@ -53,28 +49,4 @@ impl Scores<'_> {
         }
         gradient
     }
-}
-
-/// `sums += copies`, each of `sums`' length, left to right.
-pub(super) fn add_up(sums: &mut [f32], copies: &[f32]) {
-    const CHUNK: usize = 1 << 14;
-    let len = sums.len();
-    if copies.is_empty() {
-        return;
-    }
-    let written = Disjoint::new(sums);
-    parallel::for_each(len.div_ceil(CHUNK), |chunk| {
-        let start = chunk * CHUNK;
-        let size = CHUNK.min(len - start);
-        // SAFETY: each chunk belongs to one task.
-        let sums = unsafe { written.range(start, size) };
-        simd::vectorize(
-            #[inline(always)]
-            || {
-                for copy in copies.chunks_exact(len) {
-                    simd::add_scaled(sums, 1.0, &copy[start..start + size]);
-                }
-            },
-        );
-    });
 }

@@ -16,6 +16,7 @@ use crate::{
     Rows,
     deltas::deltas,
     gemm::{self, Matrix, Write},
+    memory::arbitrary,
     parallel::{self, Disjoint},
     scatterbrain::{Grads, RowScales},
     simd,
@@ -81,7 +82,7 @@ impl Call<'_> {
             let size = shape.queries.div_ceil(parts);
             let [k, v] = [grads.k.len(), grads.v.len()];
             parallel::with_shared(parts * (k + v), |copies| {
-                copies.fill(0.0);
+                parallel::clear(copies);
                 let [k, v] = parallel::split(copies, [parts * k, parts * v]);
                 let shared = Shared { q: Disjoint::new(&mut grads.q), k: Disjoint::new(k), v: Disjoint::new(v) };
                 parallel::for_each(pairs * parts, |task| {
@@ -98,8 +99,8 @@ impl Call<'_> {
                         }
                     }
                 });
-                add_parts(&mut grads.k, k);
-                add_parts(&mut grads.v, v);
+                parallel::add_copies(&mut grads.k, k);
+                parallel::add_copies(&mut grads.v, v);
             });
         } else {
             let shared = Shared::whole(&mut grads);
@@ -130,7 +131,11 @@ impl Call<'_> {
 
     fn zeros(&self) -> Grads {
         let Self { problem, .. } = self;
-        let [q, k, v] = [problem.q, problem.k, problem.v].map(|input| vec![0.0; input.len()]);
+        let [q, k, v] = [problem.q, problem.k, problem.v].map(|input| {
+            let mut zeros = arbitrary(input.len());
+            parallel::clear(&mut zeros);
+            zeros
+        });
         Grads { q, k, v }
     }
 
@@ -352,25 +357,4 @@ unsafe fn add_rows(to: &Disjoint<f32>, rows: &Rows, list: &[u32], from: &[f32]) 
             }
         },
     );
-}
-
-/// Adds all copies, first to last.
-fn add_parts(sum: &mut [f32], copies: &[f32]) {
-    const CHUNK: usize = 1 << 14;
-    let len = sum.len();
-    let written = Disjoint::new(sum);
-    parallel::for_each(len.div_ceil(CHUNK), |chunk| {
-        let start = chunk * CHUNK;
-        let size = CHUNK.min(len - start);
-        // SAFETY: each chunk belongs to one task.
-        let sums = unsafe { written.range(start, size) };
-        simd::vectorize(
-            #[inline(always)]
-            || {
-                for copy in copies.chunks_exact(len) {
-                    simd::add_scaled(sums, 1.0, &copy[start..start + size]);
-                }
-            },
-        );
-    });
 }

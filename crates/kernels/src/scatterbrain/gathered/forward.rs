@@ -40,7 +40,7 @@ impl Call<'_> {
         let low = if self.problem.features.is_some() {
             self.problem.forward_band(None, out)
         } else {
-            out.fill(0.0);
+            parallel::clear(out);
             RowScales { inverses: vec![0.0; count], ..RowScales::default() }
         };
         self.start(&low, out, &mut tops, &mut totals);

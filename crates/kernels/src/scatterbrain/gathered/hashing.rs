@@ -7,7 +7,7 @@ use super::groups::{Group, Labels, Lists, Pass, Positions, Support};
 use crate::{
     Rows,
     gemm::{self, Matrix, Write},
-    parallel::{self, Disjoint},
+    parallel,
     scatterbrain::Problem,
     simd,
 };
@@ -68,15 +68,11 @@ fn rounds<T: Send>(
 ) -> Vec<Vec<T>> {
     let heads = problem.shape.heads;
     let count = problem.shape.batch * heads;
-    let mut built: Vec<Option<T>> = (0..count * rounds).map(|_| None).collect();
-    let written = Disjoint::new(&mut built);
-    parallel::for_each(count * rounds, |task| {
+    let built = parallel::map(count * rounds, |task| {
         let (head, round) = (task / rounds, task % rounds);
-        // SAFETY: this element belongs to this task alone.
-        let place = unsafe { written.range(task, 1) };
-        place[0] = Some(build(head / heads, head % heads, round));
+        build(head / heads, head % heads, round)
     });
-    let mut built = built.into_iter().flatten();
+    let mut built = built.into_iter();
     (0..count).map(|_| built.by_ref().take(rounds).collect()).collect()
 }
 
@@ -217,22 +213,22 @@ pub fn lsh(problem: &Problem, count: usize, chunk: usize, cyclic: bool, rotation
         (Lists { queries, keys, labels }, passes)
     });
     let positions = Positions::new(problem.mask, tokens, tokens);
-    let mut supports: Vec<Support> = built
+    let supports: Vec<Support> = built
         .into_iter()
         .map(|rounds| {
             let (lists, passes): (Vec<_>, Vec<_>) = rounds.into_iter().unzip();
             Support { lists, passes: passes.into_iter().flatten().collect() }
         })
         .collect();
-    for (head, support) in supports.iter_mut().enumerate() {
+    let lonely = parallel::map(supports.len(), |head| {
         let real = problem.mask.valid_row(head / shape.heads);
-        add_lonely(support, tokens, positions, |i| is_real(real, i));
-    }
-    supports
+        lonely(&supports[head], tokens, positions, |i| is_real(real, i))
+    });
+    supports.into_iter().zip(lonely).map(|(support, alone)| support.with_lonely(alone)).collect()
 }
 
-/// Adds a pass in which real tokens that see no other meet themselves.
-fn add_lonely(support: &mut Support, tokens: usize, positions: Positions, is_real: impl Fn(usize) -> bool) {
+/// Real tokens that see no other.
+fn lonely(support: &Support, tokens: usize, positions: Positions, is_real: impl Fn(usize) -> bool) -> Vec<u32> {
     let mut alone: Vec<bool> = (0..tokens).map(is_real).collect();
     for pass in &support.passes {
         let lists = &support.lists[pass.lists];
@@ -244,11 +240,18 @@ fn add_lonely(support: &mut Support, tokens: usize, positions: Positions, is_rea
             }
         }
     }
-    let alone: Vec<u32> = (0..tokens as u32).filter(|&i| alone[i as usize]).collect();
-    let single = |at| Group { queries: at..at + 1, keys: at..at + 1, radius: None, not_self: false };
-    let groups = (0..alone.len()).map(single).collect();
-    support.passes.push(Pass { lists: support.lists.len(), earlier: 0, groups });
-    support.lists.push(Lists { queries: alone.clone(), keys: alone, labels: Labels::default() });
+    (0..tokens as u32).filter(|&i| alone[i as usize]).collect()
+}
+
+impl Support {
+    /// Adds a pass in which these tokens meet themselves.
+    fn with_lonely(mut self, alone: Vec<u32>) -> Self {
+        let single = |at| Group { queries: at..at + 1, keys: at..at + 1, radius: None, not_self: false };
+        let groups = (0..alone.len()).map(single).collect();
+        self.passes.push(Pass { lists: self.lists.len(), earlier: 0, groups });
+        self.lists.push(Lists { queries: alone.clone(), keys: alone, labels: Labels::default() });
+        self
+    }
 }
 
 /// Index of the largest of `[x R, -x R]` for every row `x`; the lowest wins a tie.

@@ -24,6 +24,7 @@ use self::{
 use super::{FeatureMap, Grads, Problem, RowScales, Scatterbrain};
 use crate::{
     Operator, View,
+    memory::arbitrary,
     parallel::{self, Disjoint},
     simd,
     support::SupportKind,
@@ -68,45 +69,63 @@ fn unit_keys(operator: &Scatterbrain, inputs: &[View<f32>]) -> Option<UnitKeys> 
     if operator.kind() != SupportKind::Lsh {
         return None;
     }
-    let width = *inputs[0].shape.last()?;
-    let mut keys = inputs[0].data.to_vec();
-    let inverses = simd::vectorize(
-        #[inline(always)]
-        || {
-            let rows = keys.chunks_exact_mut(width);
-            let inverse = |row: &mut [f32]| {
-                // The largest element out of the way, no square overflows or vanishes.
-                let largest = row.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
-                if largest == 0.0 {
-                    return 0.0;
+    let (queries, width) = (inputs[0].data, *inputs[0].shape.last()?);
+    let count = queries.len() / width;
+    let (mut keys, mut inverses) = (arbitrary(queries.len()), arbitrary(count));
+    let (written, saved) = (Disjoint::new(&mut keys), Disjoint::new(&mut inverses));
+    for_each_block(count, |rows| {
+        let part = rows.start * width..rows.end * width;
+        // SAFETY: these rows belong to this task alone.
+        let (keys, inverses) = unsafe { (written.range(part.start, part.len()), saved.range(rows.start, rows.len())) };
+        keys.copy_from_slice(&queries[part]);
+        simd::vectorize(
+            #[inline(always)]
+            || {
+                for (row, inverse) in keys.chunks_exact_mut(width).zip(inverses) {
+                    // The largest element out of the way, no square overflows or vanishes.
+                    let largest = row.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+                    if largest == 0.0 {
+                        *inverse = 0.0;
+                        continue;
+                    }
+                    row.iter_mut().for_each(|x| *x /= largest);
+                    let norm = simd::dot(row, row).sqrt();
+                    row.iter_mut().for_each(|x| *x /= norm);
+                    *inverse = 1.0 / (norm * largest);
                 }
-                row.iter_mut().for_each(|x| *x /= largest);
-                let norm = simd::dot(row, row).sqrt();
-                row.iter_mut().for_each(|x| *x /= norm);
-                1.0 / (norm * largest)
-            };
-            rows.map(inverse).collect()
-        },
-    );
+            },
+        );
+    });
     Some(UnitKeys { keys, inverses, width })
+}
+
+/// Runs `task` on blocks of `0 .. count`.
+fn for_each_block(count: usize, task: impl Fn(Range<usize>) + Sync + Send) {
+    const BLOCK: usize = 512;
+    parallel::for_each(count.div_ceil(BLOCK), |n| task(n * BLOCK..((n + 1) * BLOCK).min(count)));
 }
 
 impl UnitKeys {
     /// Adds to the queries' gradient what the keys' comes to: `(dk - (dk.k) k) / |q|`.
     fn pull(&self, grad_keys: &[f32], grad_queries: &mut [f32]) {
-        simd::vectorize(
-            #[inline(always)]
-            || {
-                let rows = self.keys.chunks_exact(self.width).zip(grad_keys.chunks_exact(self.width));
-                for ((key, dk), (dq, inverse)) in
-                    rows.zip(grad_queries.chunks_exact_mut(self.width).zip(&self.inverses))
-                {
-                    let along = simd::dot(key, dk);
-                    simd::add_scaled(dq, *inverse, dk);
-                    simd::add_scaled(dq, -inverse * along, key);
-                }
-            },
-        );
+        let (width, written) = (self.width, Disjoint::new(grad_queries));
+        for_each_block(self.inverses.len(), |rows| {
+            let part = rows.start * width..rows.end * width;
+            // SAFETY: these rows belong to this task alone.
+            let grad_queries = unsafe { written.range(part.start, part.len()) };
+            simd::vectorize(
+                #[inline(always)]
+                || {
+                    let given = self.keys[part.clone()].chunks_exact(width).zip(grad_keys[part].chunks_exact(width));
+                    let gradients = grad_queries.chunks_exact_mut(width).zip(&self.inverses[rows]);
+                    for ((key, dk), (dq, inverse)) in given.zip(gradients) {
+                        let along = simd::dot(key, dk);
+                        simd::add_scaled(dq, *inverse, dk);
+                        simd::add_scaled(dq, -inverse * along, key);
+                    }
+                },
+            );
+        });
     }
 }
 
@@ -271,18 +290,13 @@ impl<'a> Call<'a> {
 impl Supports {
     /// Finds the groups of each query, and queries whose support is all they see.
     fn find(&mut self, queries: usize, positions: Positions) {
-        let count = self.supports.len();
-        let mut found: Vec<Option<(Homes, Vec<bool>)>> = (0..count).map(|_| None).collect();
-        let written = Disjoint::new(&mut found);
-        parallel::for_each(count, |at| {
+        let found = parallel::map(self.supports.len(), |at| {
             let support = &self.supports[at];
             let homes = Homes::new(support, queries);
             let real = self.real(if self.hashed { at / self.heads } else { at });
             let covered = homes.covered(support, positions, real);
-            // SAFETY: this element belongs to this task alone.
-            let place = unsafe { written.range(at, 1) };
-            place[0] = Some((homes, covered));
+            (homes, covered)
         });
-        (self.homes, self.covered) = found.into_iter().flatten().unzip();
+        (self.homes, self.covered) = found.into_iter().unzip();
     }
 }
