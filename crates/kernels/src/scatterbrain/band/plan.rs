@@ -50,8 +50,6 @@ pub(super) struct Plan {
     pub scores: Vec<Run>,
     /// Blocks that hold all pairs of the hull off the supports.
     pub products: Vec<Run>,
-    /// Lent to [`Plan::join`].
-    ranges: Vec<Range<usize>>,
     /// What the plan was made for.
     ends: Option<Ends>,
 }
@@ -125,16 +123,17 @@ impl Band<'_> {
         (plan.queries, plan.hull) = (queries, hull);
         plan.scores.clear();
         plan.products.clear();
+        let n = plan.queries.len();
         if self.radius.is_some() {
-            plan.join(Product::Scores, |group| group.some.clone());
+            join(&plan.groups, n, |group| group.some.clone(), &mut plan.scores);
         }
         if self.state.features > 0 {
             let whole = self.radius.is_none() || self.problem.naive;
             let seen = |group: &Group| group.seen.iter().max().map_or(0, |&seen| seen as usize);
             let left = |group: &Group| if whole || group.all.is_empty() { seen(group) } else { group.all.start };
-            plan.join(Product::Features, |group| 0..left(group));
+            join(&plan.groups, n, |group| 0..left(group), &mut plan.products);
             if !whole && self.looks_ahead() {
-                plan.join(Product::Features, |group| group.all.end.max(left(group))..seen(group));
+                join(&plan.groups, n, |group| group.all.end.max(left(group))..seen(group), &mut plan.products);
             }
         }
     }
@@ -154,35 +153,19 @@ impl Band<'_> {
     }
 }
 
-/// Which of a plan's blocks are made.
-#[derive(Clone, Copy, Debug)]
-enum Product {
-    Scores,
-    Features,
-}
-
-impl Plan {
-    /// Cuts keys that each group needs, whose starts and ends only grow from group to group, into blocks for all groups that
-    /// need them.
-    fn join(&mut self, product: Product, needed: impl Fn(&Group) -> Range<usize>) {
-        let Self { ranges, groups, scores, products, queries, .. } = self;
-        let runs = match product {
-            Product::Scores => scores,
-            Product::Features => products,
-        };
-        ranges.clear();
-        ranges.extend(groups.iter().map(needed));
-        let mut key = 0;
-        loop {
-            let ahead = || ranges.iter().filter(|range| range.end > key.max(range.start));
-            let Some(start) = ahead().map(|range| range.start.max(key)).min() else { break };
-            let end = ahead().map(|range| if range.start > start { range.start } else { range.end }).min();
-            let needs = |range: &Range<usize>| range.contains(&start);
-            let first = ranges.iter().position(needs).expect("some group needs this key");
-            let last = ranges.iter().rposition(needs).expect("some group needs this key");
-            key = end.expect("some range is ahead");
-            runs.push(Run { keys: start..key, lanes: first * LANES..((last + 1) * LANES).min(queries.len()) });
-        }
+/// Cuts keys that each group needs, whose starts and ends only grow from group to group, into blocks for all groups that need
+/// them.
+fn join(groups: &[Group], queries: usize, needed: impl Fn(&Group) -> Range<usize>, runs: &mut Vec<Run>) {
+    let mut key = 0;
+    loop {
+        let ahead = || groups.iter().map(&needed).filter(|range| range.end > key.max(range.start));
+        let Some(start) = ahead().map(|range| range.start.max(key)).min() else { break };
+        let end = ahead().map(|range| if range.start > start { range.start } else { range.end }).min();
+        let needs = |group: &Group| needed(group).contains(&start);
+        let first = groups.iter().position(needs).expect("some group needs this key");
+        let last = groups.iter().rposition(needs).expect("some group needs this key");
+        key = end.expect("some range is ahead");
+        runs.push(Run { keys: start..key, lanes: first * LANES..((last + 1) * LANES).min(queries) });
     }
 }
 
@@ -205,5 +188,42 @@ impl Group {
     pub fn of(&self, key: usize, lane: usize) -> (bool, bool) {
         let inside = (key as u32).wrapping_sub(self.start[lane]) < self.len[lane];
         (inside, !inside & ((key as u32) < self.seen[lane]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_hold_every_needed_pair_once() {
+        let cases: [&[Range<usize>]; 5] = [
+            &[0..80, 0..80],
+            &[0..80, 16..96],
+            &[0..16, 16..32, 40..50],
+            &[0..0, 0..7, 5..9, 9..9],
+            &[3..20, 3..36, 5..36, 20..40],
+        ];
+        for needed in cases {
+            let group = |range: &Range<usize>| Group {
+                some: range.clone(),
+                all: 0..0,
+                start: [0; LANES],
+                len: [0; LANES],
+                seen: [0; LANES],
+                features: [false; LANES],
+            };
+            let groups: Vec<Group> = needed.iter().map(group).collect();
+            let queries = groups.len() * LANES - 3;
+            let mut runs = Vec::new();
+            join(&groups, queries, |group| group.some.clone(), &mut runs);
+            for query in 0..queries {
+                for key in 0..100 {
+                    let times = runs.iter().filter(|run| run.keys.contains(&key) && run.lanes.contains(&query)).count();
+                    let wanted = usize::from(needed[query / LANES].contains(&key));
+                    assert_eq!(times, wanted, "key {key} of query {query} with {needed:?}");
+                }
+            }
+        }
     }
 }
