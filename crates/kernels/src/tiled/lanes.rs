@@ -216,10 +216,11 @@ pub(super) fn spread(
     let queries = || vectors(&tops[..lanes]).iter().zip(vectors(&references[..lanes]));
     for ((w, x), log_prior) in weights.chunks_exact(lanes).zip(scores.chunks_exact(lanes)).zip(log_priors) {
         for ((w, x), (top, reference)) in vectors(w).iter().zip(vectors(x)).zip(queries()) {
-            // Of hidden keys, which lie infinitely far below, the weight is 0.
+            // Of hidden keys, which lie infinitely far below, the weight is 0. A product behind this condition, in place of
+            // before it, would keep the loop out of vectors.
             let terms: Vector = std::array::from_fn(|l| {
-                let below = (log_prior - top[l]) - (x[l] - reference[l]);
-                if w[l] == 0.0 { 0.0 } else { w[l] * below }
+                let term = w[l] * ((log_prior - top[l]) - (x[l] - reference[l]));
+                if w[l] == 0.0 { 0.0 } else { term }
             });
             for l in 0..LANES {
                 sums[l] += terms[l];
