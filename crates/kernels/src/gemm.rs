@@ -43,6 +43,15 @@ impl<'a> Matrix<'a> {
         Self { data: self.data, row: self.column, column: self.row }
     }
 
+    /// The same without the rows before `row`.
+    ///
+    /// # Panics
+    /// If that row starts behind the slice.
+    #[must_use]
+    pub fn from_row(self, row: usize) -> Self {
+        Self { data: &self.data[row * self.row..], ..self }
+    }
+
     /// Its first `rows` of `columns` elements, where nothing lies between them; nothing elsewhere.
     pub(crate) fn dense(&self, rows: usize, columns: usize) -> &'a [f32] {
         if self.row == columns && self.column == 1 { &self.data[..rows * columns] } else { &[] }

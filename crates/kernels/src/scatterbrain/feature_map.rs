@@ -55,7 +55,7 @@ impl<'a> FeatureMap<'a> {
         let (width, m, rows) = (self.width, self.count(), self.rows());
         let logs = &mut logs[..n * m];
         if self.kind == FeatureKind::Elu {
-            return self.log_elu(x, logs);
+            return self.elu_rows(x, logs);
         }
         let w = Matrix::rows(turned, rows);
         let factor = self.scale.sqrt() * LOG2_E;
@@ -68,21 +68,20 @@ impl<'a> FeatureMap<'a> {
         let (width, m, rows) = (self.width, self.count(), self.rows());
         let logs = &mut logs[..n * m];
         if self.kind == FeatureKind::Elu {
-            return self.log_elu(x, logs);
+            return self.elu_rows(x, logs);
         }
         let w = Matrix::rows(self.projection, width).transposed();
         product((n, rows, width), self.scale.sqrt() * LOG2_E, x, w, Write::Over, logs, m);
         self.lower(x, logs);
     }
 
-    fn log_elu(&self, x: Matrix, logs: &mut [f32]) {
+    fn elu_rows(&self, x: Matrix, logs: &mut [f32]) {
         simd::vectorize(
             #[inline(always)]
             || {
                 for (i, logs) in logs.chunks_exact_mut(self.width).enumerate() {
                     for (l, &x) in logs.iter_mut().zip(&x.data[i * x.row..][..self.width]) {
-                        let above = simd::log2(1.0 + if x > 0.0 { x } else { 0.0 });
-                        *l = if x > 0.0 { above } else { x * LOG2_E };
+                        *l = log_elu(x);
                     }
                 }
             },
@@ -107,8 +106,7 @@ impl<'a> FeatureMap<'a> {
                 || {
                     for (logs, x) in logs[..m * stride].chunks_exact_mut(stride).zip(x.chunks_exact(stride)) {
                         for (l, &x) in logs[..whole].iter_mut().zip(x) {
-                            let above = simd::log2(1.0 + if x > 0.0 { x } else { 0.0 });
-                            *l = if x > 0.0 { above } else { x * LOG2_E };
+                            *l = log_elu(x);
                         }
                     }
                 },
@@ -340,6 +338,13 @@ impl<S: Simd> Vectors<S> {
             vector(start, if start + S::F32_LANES <= self.len { self.whole } else { self.last });
         }
     }
+}
+
+/// `log2 (elu(x) + 1)`.
+#[inline(always)]
+fn log_elu(x: f32) -> f32 {
+    let above = simd::log2(1.0 + if x > 0.0 { x } else { 0.0 });
+    if x > 0.0 { above } else { x * LOG2_E }
 }
 
 /// Adds up `count` rows of one vector each in four runs, which lose fewer digits than one and do not wait for each other;

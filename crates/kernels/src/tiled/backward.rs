@@ -255,7 +255,7 @@ impl Scores<'_> {
                                 continue;
                             }
                             let skipped = seen.start - keys.start;
-                            let v = Matrix::rows(&v.data[skipped * v.row..], v.row);
+                            let v = v.from_row(skipped);
                             let tile = Tile { b, h, strip: &strip, keys: seen };
                             let mut operands = Operands::of(memory, strip_sizes);
                             let operand = (&k.skip(skipped), v, &mut operands);

@@ -111,7 +111,7 @@ impl Scores<'_> {
                     if let Some(factors) = self.dropout_factors(&tile, spare) {
                         multiply(&mut x[..tile.len()], factors);
                     }
-                    let v = Matrix::rows(&v.data[skipped * v.row..], v.row).transposed();
+                    let v = v.from_row(skipped).transposed();
                     let (lanes, count) = (strip.lanes, tile.keys.len());
                     let p = Matrix::rows(x, lanes);
                     simd::tile_product((value_width, lanes, count), 1.0, v, p, Write::Add, sums.values, lanes);

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     AttentionShape,
     gemm::{Matrix, Write},
-    simd::{self, LANES},
+    simd,
 };
 
 /// A strip of one head and the keys that it looks at.
@@ -203,12 +203,6 @@ impl Scores<'_> {
 pub(super) fn multiply(x: &mut [f32], y: &[f32]) {
     simd::vectorize(
         #[inline(always)]
-        || {
-            for (x, y) in x.as_chunks_mut::<LANES>().0.iter_mut().zip(y.as_chunks::<LANES>().0) {
-                for l in 0..LANES {
-                    x[l] *= y[l];
-                }
-            }
-        },
+        || simd::multiply(x, y),
     );
 }

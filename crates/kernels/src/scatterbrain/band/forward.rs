@@ -37,13 +37,6 @@ impl Band<'_> {
         RowScales { lse, tops, inverses, surroundings: spans.into() }
     }
 
-    /// Batch row, key head and span of a task.
-    fn place(&self, task: usize) -> (usize, usize, usize) {
-        let heads = self.problem.shape.key_heads;
-        let of_row = self.spans() * heads;
-        (task / of_row, task % heads, task % of_row / heads)
-    }
-
     /// The part of the keys and values of the next task, which the same thread most likely takes, that tile `t` of this one
     /// asks memory for.
     fn ahead(&self, (b, hk, span): (usize, usize, usize), t: usize) -> [&[f32]; 2] {
@@ -70,7 +63,7 @@ impl Band<'_> {
         saved: &[Disjoint<f32>; 3],
     ) {
         let shape = self.problem.shape;
-        let [k, v, phi_k, outside, segments] = self.span_scratch().sizes();
+        let [k, v, phi_k, outside, segments] = self.span_scratch();
         let [q, phi, weights, tops] = self.tile_scratch();
         let sizes =
             [k, v, phi_k, outside, segments, q, phi, weights, weights, tops, tops, self.tile * self.state.values];
@@ -146,7 +139,7 @@ impl Band<'_> {
                     sums.fill(0.0);
                     continue;
                 }
-                let v = near.v_from(first + group.some.start);
+                let v = near.v.from_row(first + group.some.start);
                 let weights = Matrix::rows(&tile.x[group.some.start * stride + rows.start..], stride).transposed();
                 let ahead = ahead.get(g).copied().unwrap_or_default();
                 let size = (rows.len(), values, group.some.len());
@@ -158,7 +151,7 @@ impl Band<'_> {
         product_fetching((n, values, m), 1.0, phi, s, Write::Over, sums, values, ahead[0]);
         if hull > 0 {
             let weights = Matrix::rows(tile.x, stride).transposed();
-            let (size, v) = ((n, values, hull), near.v_from(first));
+            let (size, v) = ((n, values, hull), near.v.from_row(first));
             product_fetching(size, 1.0, weights, v, Write::Add, sums, values, ahead[1]);
         }
     }

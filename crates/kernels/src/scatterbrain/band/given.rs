@@ -24,8 +24,7 @@ impl Band<'_> {
         let map = self.problem.features.expect("features");
         let given = Disjoint::new(given);
         for_each(self.streams() * self.spans(), |task| {
-            let (b, rest) = (task / (self.spans() * shape.key_heads), task % (self.spans() * shape.key_heads));
-            let (span, hk) = (rest / shape.key_heads, rest % shape.key_heads);
+            let (b, hk, span) = self.place(task);
             let number = (b * shape.key_heads + hk) * self.spans() + span;
             let scales = &spans[number * self.kept()..][..m];
             // SAFETY: the state of this span is this task's.

@@ -102,6 +102,13 @@ impl<'a> Band<'a> {
         span * SPAN..((span + 1) * SPAN).min(self.problem.shape.queries)
     }
 
+    /// Batch row, key head and span of a task on one span.
+    fn place(&self, task: usize) -> (usize, usize, usize) {
+        let heads = self.problem.shape.key_heads;
+        let of_row = self.spans() * heads;
+        (task / of_row, task % heads, task % of_row / heads)
+    }
+
     fn tiles(&self, span: usize) -> impl DoubleEndedIterator<Item = Range<usize>> + ExactSizeIterator + use<> {
         let (queries, tile) = (self.span(span), self.tile);
         queries.clone().step_by(tile).map(move |start| start..(start + tile).min(queries.end))

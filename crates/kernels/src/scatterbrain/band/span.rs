@@ -27,36 +27,10 @@ pub(super) struct Span<'s> {
     pub outside: &'s [f32],
 }
 
-/// Sizes of the scratch that [`Band::load`] takes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SpanScratch {
-    pub k: usize,
-    pub v: usize,
-    pub phi: usize,
-    pub outside: usize,
-    pub segments: usize,
-}
-
-impl SpanScratch {
-    /// In the order in which [`Band::load`] takes them.
-    pub(super) fn sizes(&self) -> [usize; 5] {
-        [self.k, self.v, self.phi, self.outside, self.segments]
-    }
-}
-
-impl<'s> Span<'s> {
+impl Span<'_> {
     /// Where the hull of a tile starts among the keys.
     pub fn place(&self, plan: &Plan) -> usize {
         plan.hull.start.saturating_sub(self.keys.start)
-    }
-
-    /// Keys, and values, from one on.
-    pub fn k_from(&self, key: usize) -> Matrix<'s> {
-        Matrix { data: &self.k.data[key * self.k.row..], ..self.k }
-    }
-
-    pub fn v_from(&self, key: usize) -> Matrix<'s> {
-        Matrix { data: &self.v.data[key * self.v.row..], ..self.v }
     }
 }
 
@@ -202,7 +176,8 @@ impl Band<'_> {
         });
     }
 
-    pub(super) fn span_scratch(&self) -> SpanScratch {
+    /// Sizes of the buffers that [`Band::load`] takes: keys, values, features, sums outside the tiles and of segments.
+    pub(super) fn span_scratch(&self) -> [usize; 5] {
         let (shape, state) = (self.problem.shape, self.state);
         let keys = match self.hull_len() {
             0 => 0,
@@ -210,13 +185,8 @@ impl Band<'_> {
         };
         let tiles = super::SPAN.div_ceil(self.tile);
         let sums = if state.features == 0 { 0 } else { state.sums() };
-        SpanScratch {
-            k: keys * shape.head_width,
-            v: keys * shape.value_width,
-            phi: keys * state.features,
-            outside: tiles * sums,
-            segments: self.segments * sums,
-        }
+        let [k, v, phi] = [shape.head_width, shape.value_width, state.features].map(|width| keys * width);
+        [k, v, phi, tiles * sums, self.segments * sums]
     }
 
     /// Sizes of the buffers of a [`Tile`](super::tile::Tile): queries, their features, one number a pair, one a query.
@@ -274,7 +244,7 @@ impl Band<'_> {
         for (segment, sums) in segments.iter().zip(sums.chunks_exact_mut(len)) {
             if segment.end <= last.start || self.looks_ahead() && segment.start >= first.end {
                 let at = segment.start - keys.start;
-                let values = Matrix { data: &v.data[at * v.row..], ..v };
+                let values = v.from_row(at);
                 let phi = &phi[at * state.features..(at + segment.len()) * state.features];
                 state.sum(sums, phi, values, Write::Over, &[]);
             }

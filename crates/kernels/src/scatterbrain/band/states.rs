@@ -121,7 +121,6 @@ fn raise_to(scales: &mut [f32], logs: &[f32], valid: Option<&[u8]>) {
         || {
             let m = scales.len();
             let raise = |top: f32, l: f32| if l > top { l } else { top };
-            // Whole scales stay what they are.
             match valid {
                 None => each_column(logs, scales, raise),
                 Some(valid) => {
@@ -130,6 +129,7 @@ fn raise_to(scales: &mut [f32], logs: &[f32], valid: Option<&[u8]>) {
                     }
                 }
             }
+            // Those that stay are whole already.
             scales.iter_mut().for_each(|scale| *scale = scale.ceil());
         },
     );

@@ -53,7 +53,7 @@ impl Band<'_> {
         let next = plan.queries.end..(plan.queries.end + self.tile).min(shape.queries);
         let mut ahead = in_place(self.problem.q, &shape.query_rows(b, h), next);
         for run in &plan.scores {
-            let k = Matrix { data: &near.k.data[(first + run.keys.start) * near.k.row..], ..near.k };
+            let k = near.k.from_row(first + run.keys.start);
             let q = Matrix::rows(&tile.q[run.lanes.start..], stride);
             let x = &mut tile.x[run.keys.start * stride + run.lanes.start..];
             let size = (run.keys.len(), run.lanes.len(), width);
