@@ -3,8 +3,12 @@
 use std::sync::Arc;
 
 use crate::{
-    AttentionShape, Decode, Dropout, Error, Layout, Mask, Operator, Reference, Saved, View, Weights, cache::Cache,
-    mechanism::Score, reference, tiled::Scores,
+    AttentionShape, Decode, Dropout, Error, Layout, Mask, Operator, Reference, Saved, View, Weights,
+    cache::Cache,
+    mechanism::Score,
+    padding::{Inputs, Number},
+    reference,
+    tiled::Scores,
 };
 
 /// `score_ij = log sum_r exp(log_prior_r - |q_i - k_jr|^2 / (2 s_r))`, `out = softmax_j(score) v`.
@@ -55,6 +59,10 @@ impl GaussianMixture {
         Ok(shape)
     }
 
+    fn read<'a, T: Number>(&self, inputs: &[View<'a, T>]) -> Inputs<'a, T> {
+        Inputs::new(&self.inputs(), self.layout, &self.mask, inputs)
+    }
+
     fn scores<'a>(&'a self, inputs: &[View<'a, f32>]) -> Scores<'a> {
         let shapes: Vec<_> = inputs.iter().map(|x| x.shape).collect();
         let shape = self.shape(&shapes).expect("shapes were checked");
@@ -85,7 +93,8 @@ impl GaussianMixture {
     pub fn responsibilities(&self, inputs: &[View<f32>]) -> Vec<f32> {
         assert!(!self.hard && inputs[4].shape.len() == 3, "soft-EM needs a prior a position");
         let old: Vec<f32> = inputs[4].data.iter().map(|log| log.exp()).collect();
-        self.scores(inputs).responsibilities(&old)
+        let inputs = self.read(inputs);
+        self.scores(&inputs.views()).responsibilities(&old)
     }
 }
 
@@ -102,7 +111,8 @@ impl Operator for GaussianMixture {
     }
 
     fn forward(&self, inputs: &[View<f32>], out: &mut [f32]) -> Saved {
-        self.scores(inputs).forward(out)
+        let inputs = self.read(inputs);
+        self.scores(&inputs.views()).forward(out)
     }
 
     fn backward(
@@ -113,7 +123,8 @@ impl Operator for GaussianMixture {
         grad_out: &[f32],
         wanted: &[bool],
     ) -> Vec<Option<Vec<f32>>> {
-        let grads = self.scores(inputs).backward(out, saved, grad_out, wanted[3], false);
+        let inputs = self.read(inputs);
+        let grads = self.scores(&inputs.views()).backward(out, saved, grad_out, wanted[3], false);
         let mut all = vec![Some(grads.q), Some(grads.k), Some(grads.v), grads.variance];
         all.extend((!self.hard).then_some(grads.prior));
         all.extend(self.shifted.then_some(grads.shift));
@@ -121,7 +132,7 @@ impl Operator for GaussianMixture {
     }
 
     fn reference(&self, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference {
-        reference::gaussian_mixture::gaussian_mixture(self, inputs, grad_out)
+        reference::gaussian_mixture::gaussian_mixture(self, &self.read(inputs).views(), grad_out)
     }
 
     fn weights<'a>(&'a self, inputs: &[View<'a, f64>], batch: usize, head: usize) -> Vec<Weights<'a>> {

@@ -20,6 +20,7 @@ pub mod mechanism;
 pub mod memory;
 mod mixture_of_heads;
 mod operator;
+mod padding;
 pub mod parallel;
 pub mod random;
 pub mod reference;

@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use crate::{
-    AttentionShape, Decode, Dropout, Error, Layout, Mask, Operator, Reference, Saved, View, Weights, cache::Cache,
-    reference, tiled::Scores,
+    AttentionShape, Decode, Dropout, Error, Layout, Mask, Operator, Reference, Saved, View, Weights,
+    cache::Cache,
+    padding::{Inputs, Number},
+    reference,
+    tiled::Scores,
 };
 
 /// `out = softmax_j(tau q_i.k_j + bias_ij) v`: inputs `q k v [bias]`, `bias [H,N,S]`.
@@ -46,6 +49,10 @@ impl Softmax {
         Ok(shape)
     }
 
+    fn read<'a, T: Number>(&self, inputs: &[View<'a, T>]) -> Inputs<'a, T> {
+        Inputs::new(&self.inputs(), self.layout, &self.mask, inputs)
+    }
+
     fn scores<'a>(&'a self, inputs: &[View<'a, f32>]) -> Scores<'a> {
         let shapes: Vec<_> = inputs.iter().map(|x| x.shape).collect();
         let shape = self.shape(&shapes).expect("shapes were checked");
@@ -78,7 +85,8 @@ impl Operator for Softmax {
     }
 
     fn forward(&self, inputs: &[View<f32>], out: &mut [f32]) -> Saved {
-        self.scores(inputs).forward(out)
+        let inputs = self.read(inputs);
+        self.scores(&inputs.views()).forward(out)
     }
 
     fn backward(
@@ -90,13 +98,14 @@ impl Operator for Softmax {
         wanted: &[bool],
     ) -> Vec<Option<Vec<f32>>> {
         let bias = self.bias && wanted[3];
-        let grads = self.scores(inputs).backward(out, saved, grad_out, false, bias);
+        let inputs = self.read(inputs);
+        let grads = self.scores(&inputs.views()).backward(out, saved, grad_out, false, bias);
         let all = [Some(grads.q), Some(grads.k), Some(grads.v), grads.bias];
         all.into_iter().zip(wanted).map(|(grad, wanted)| grad.filter(|_| *wanted)).collect()
     }
 
     fn reference(&self, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference {
-        reference::softmax::softmax(self, inputs, grad_out)
+        reference::softmax::softmax(self, &self.read(inputs).views(), grad_out)
     }
 
     fn weights<'a>(&'a self, inputs: &[View<'a, f64>], batch: usize, head: usize) -> Vec<Weights<'a>> {

@@ -5,45 +5,85 @@ mod support;
 use regard_kernels::{Layout, Mask, mechanism::Combination, support::SupportKind};
 use regard_testkit::{Random, Report, measure::largest};
 use support::{
-    Array, Sizes, Variant,
+    Array, Outcome, Sizes, Variant,
     array::token_axis,
-    padding,
+    padding, real,
     setting::{LAYOUTS, ROUNDING, Setting, TWIN_BOUND, usual_sizes, walk},
 };
 
 /// Larger than any input by far, but no infinity: whatever leaks, shows.
 const JUNK: f64 = 1e3;
 
+/// What uninitialised or overflowed padding may hold. The product of 3e38 with any real number above 1 is infinite.
+const PADDING: [f64; 6] = [JUNK, 3e38, -3e38, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
+
 #[test]
 fn padding_never_leaks() {
+    let settings = |variant: &Variant, layout: Layout| {
+        let sizes = usual_sizes().into_iter().flat_map(|s| [(s, false), (s, true)]);
+        sizes.map(|(sizes, causal)| padded(variant, sizes, causal, layout)).collect::<Vec<_>>()
+    };
     walk(|variant, report| {
-        for (sizes, causal) in usual_sizes().into_iter().flat_map(|s| [(s, false), (s, true)]) {
-            let sizes = variant.fit(sizes);
-            let valid = padding(sizes.batch, sizes.keys);
-            let mask = Mask { causal, ..Mask::none() }.with_valid(Some(valid.clone()));
-            let mut setting = Setting::new(variant, sizes, mask, Layout::TokenFirst);
-            // In self-attention the padded tokens are queries too; nobody asks for their outputs.
-            let padded_key = |b: usize, j: usize| valid.row(b)[j] == 0;
-            let padded_query = |b: usize, i: usize| sizes.queries == sizes.keys && padded_key(b, i);
-            setting.silence(padded_query);
+        for setting in LAYOUTS.into_iter().flat_map(|layout| settings(variant, layout)) {
             let clean = setting.kernel();
-            setting.spoil(JUNK, padded_query, padded_key);
-            let spoilt = setting.kernel();
-
-            let axis = setting.out_axis();
-            let at_real = |out: &Array| out.only(|ix| !padded_query(ix[0], ix[axis]));
-            report.same(setting.label("out"), &at_real(&spoilt.out), &at_real(&clean.out));
-            for (n, name) in setting.subject.names().into_iter().enumerate() {
-                let (seen, expected) = (&spoilt.grads[n], &clean.grads[n]);
-                report.same(setting.label(&format!("grad.{name}")), &seen.data, &expected.data);
-                let of_keys = matches!(name, "k" | "v" | "x_kv") || name == "x" && !variant.second;
-                if let (true, Some(axis)) = (of_keys, token_axis(name, seen.shape.len())) {
-                    let padded = seen.only(|ix| padded_key(ix[0], ix[axis]));
-                    report.require(largest(&padded) == 0.0, setting.label(&format!("grad.{name} of padding is not 0")));
-                }
+            for junk in PADDING {
+                let spoilt = spoil_padding(&setting, junk).kernel();
+                compare_padded(&setting, &spoilt, &clean, junk, report);
             }
         }
     });
+}
+
+/// A setting with padded keys in all places, and nobody asks for the outputs of padded queries.
+fn padded(variant: &Variant, sizes: Sizes, causal: bool, layout: Layout) -> Setting {
+    let sizes = variant.fit(sizes);
+    let mut mask = Mask { causal, ..Mask::none() }.with_valid(Some(padding(sizes.batch, sizes.keys)));
+    if sizes.queries != sizes.keys || variant.second {
+        mask.query_valid = Some(padding(sizes.batch, sizes.queries));
+    }
+    let mut setting = Setting::new(variant, sizes, mask, layout);
+    let mask = setting.mask.clone();
+    setting.silence(|b, i| is_padded_query(&mask, sizes, b, i));
+    setting
+}
+
+fn is_padded_query(mask: &Mask, sizes: Sizes, b: usize, i: usize) -> bool {
+    mask.query_row(b, sizes.queries).is_some_and(|real| real[i] == 0)
+}
+
+/// The same with `junk` in all padded tokens.
+fn spoil_padding(setting: &Setting, junk: f64) -> Setting {
+    let (mask, sizes) = (setting.mask.clone(), setting.sizes);
+    let mut spoilt = setting.clone();
+    spoilt.spoil(junk, |b, i| is_padded_query(&mask, sizes, b, i), |b, j| !real(&mask, b, j));
+    spoilt
+}
+
+/// Outputs of real queries and all gradients are the same, and those of padding are 0.
+fn compare_padded(setting: &Setting, spoilt: &Outcome, clean: &Outcome, junk: f64, report: &mut Report) {
+    let (mask, sizes, axis) = (&setting.mask, setting.sizes, setting.out_axis());
+    let label = |what: &str| format!("{} with {junk:e} in padding", setting.label(what));
+    let asked = |b: usize, i: usize| !is_padded_query(mask, sizes, b, i);
+    let at_real = |out: &Array| out.only(|ix| asked(ix[0], ix[axis]));
+    report.same(label("out"), &at_real(&spoilt.out), &at_real(&clean.out));
+    if let (Some(seen), Some(expected)) = (&spoilt.lse, &clean.lse) {
+        let rows = |lse: &[f64]| -> Vec<f64> {
+            let of_row = sizes.heads * sizes.queries;
+            let rows = lse.iter().enumerate().filter(|(n, _)| asked(n / of_row, n % sizes.queries));
+            // Rows that see nothing have no sum, and two infinities no difference.
+            rows.map(|(_, &lse)| if lse == f64::NEG_INFINITY { f64::MIN } else { lse }).collect()
+        };
+        report.same(label("lse"), &rows(seen), &rows(expected));
+    }
+    for (n, name) in setting.subject.names().into_iter().enumerate() {
+        let (seen, expected) = (&spoilt.grads[n], &clean.grads[n]);
+        report.same(label(&format!("grad.{name}")), &seen.data, &expected.data);
+        let of_keys = matches!(name, "k" | "v" | "x_kv") || name == "x" && !setting.variant.second;
+        if let (true, Some(axis)) = (of_keys, token_axis(name, seen.shape.len())) {
+            let padded = seen.only(|ix| !real(mask, ix[0], ix[axis]));
+            report.require(largest(&padded) == 0.0, label(&format!("grad.{name} of padding is not 0")));
+        }
+    }
 }
 
 #[test]
@@ -92,6 +132,53 @@ fn the_future_never_leaks() {
                             .require(largest(&later) == 0.0, setting.label(&format!("grad.{name} reaches the future")));
                     }
                 }
+            }
+        }
+    });
+}
+
+/// Keys and values so large that scores overflow: what comes of them for later queries is no number, and earlier ones see
+/// nothing of it.
+#[test]
+fn a_future_that_overflows_never_leaks() {
+    walk(|variant, report| {
+        for (sizes, layout) in [(Sizes::new(2, 2, 90, 90), LAYOUTS[0]), (Sizes::new(1, 2, 70, 150), LAYOUTS[1])] {
+            let sizes = variant.fit(sizes);
+            let mut setting = Setting::new(variant, sizes, Mask::causal(), layout);
+            let last = sizes.queries / 3;
+            let position = (last + sizes.keys) as isize - sizes.queries as isize;
+            let clean = setting.kernel().out;
+            let names = if variant.hashes() { &["v"][..] } else { &["k", "v", "x", "x_kv"] };
+            let later_key = |_: usize, j: usize| j as isize > position;
+            // A projection of a larger number would be infinite itself.
+            let junk = if variant.routes() { 1e36 } else { 3e38 };
+            setting.spoil_only(names, junk, |_, i| i > last, later_key);
+            let spoilt = setting.kernel().out;
+            let axis = setting.out_axis();
+            let early = |out: &Array| out.only(|ix| ix[axis] <= last);
+            let bound = if variant.options.uses_features() { ROUNDING } else { 0.0 };
+            report.compare(setting.label("out"), &early(&spoilt), &early(&clean), bound);
+        }
+    });
+}
+
+/// The slope `dO_i . v_j` of a hidden pair is infinite here, and its weight of 0 must not meet it.
+#[test]
+fn future_values_that_overflow_leave_gradients_alone() {
+    walk(|variant, report| {
+        for (sizes, layout) in [(Sizes::new(2, 2, 90, 90), LAYOUTS[0]), (Sizes::new(1, 2, 70, 150), LAYOUTS[1])] {
+            let sizes = variant.fit(sizes);
+            let mut setting = Setting::new(variant, sizes, Mask::causal(), layout);
+            let last = sizes.queries / 3;
+            let position = (last + sizes.keys) as isize - sizes.queries as isize;
+            setting.silence(|_, i| i > last);
+            setting.grad_out.data.iter_mut().for_each(|x| *x *= 1e5);
+            let clean = setting.kernel();
+            // Outputs of later queries stay finite.
+            setting.spoil_only(&["v"], 1e35, |_, _| false, |_, j| j as isize > position);
+            let spoilt = setting.kernel();
+            for (name, (seen, expected)) in setting.subject.names().iter().zip(spoilt.grads.iter().zip(&clean.grads)) {
+                report.compare(setting.label(&format!("grad.{name}")), &seen.data, &expected.data, ROUNDING);
             }
         }
     });

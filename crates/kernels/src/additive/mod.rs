@@ -14,6 +14,7 @@ mod tests;
 use crate::{
     AttentionShape, Decode, Error, Layout, Mask, Operator, Reference, Saved, View, Weights,
     mechanism::AdditiveScores,
+    padding::{Inputs, Number},
     reference::additive::{additive, weights},
 };
 use plan::Plan;
@@ -36,6 +37,10 @@ pub struct Additive {
 }
 
 impl Additive {
+    fn read<'a, T: Number>(&self, inputs: &[View<'a, T>]) -> Inputs<'a, T> {
+        Inputs::new(&self.inputs(), self.layout, &self.mask, inputs)
+    }
+
     /// Sizes of the call, everything checked.
     fn shape(&self, shapes: &[&[usize]]) -> Result<AttentionShape, Error> {
         let names = self.inputs();
@@ -98,7 +103,8 @@ impl Operator for Additive {
     }
 
     fn forward(&self, inputs: &[View<f32>], out: &mut [f32]) -> Saved {
-        Plan::new(self, inputs).forward(out)
+        let inputs = self.read(inputs);
+        Plan::new(self, &inputs.views()).forward(out)
     }
 
     fn backward(
@@ -109,7 +115,9 @@ impl Operator for Additive {
         grad_out: &[f32],
         wanted: &[bool],
     ) -> Vec<Option<Vec<f32>>> {
-        let plan = Plan::new(self, inputs);
+        let inputs = self.read(inputs);
+        let inputs = inputs.views();
+        let plan = Plan::new(self, &inputs);
         let gradients = plan.backward(saved, grad_out, wanted[wanted.len() - 1]);
         gradients.into_iter().zip(wanted).map(|(gradient, wanted)| wanted.then_some(gradient)).collect()
     }
@@ -117,7 +125,7 @@ impl Operator for Additive {
     fn reference(&self, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference {
         let shapes: Vec<_> = inputs.iter().map(|view| view.shape).collect();
         let shape = self.shape(&shapes).expect("inputs checked by out_shape");
-        additive(&shape, &self.mask, self.scores, inputs, grad_out)
+        additive(&shape, &self.mask, self.scores, &self.read(inputs).views(), grad_out)
     }
 
     fn weights<'a>(&'a self, inputs: &[View<'a, f64>], batch: usize, head: usize) -> Vec<Weights<'a>> {

@@ -11,7 +11,11 @@ mod decode;
 mod gradients;
 mod operands;
 
-use crate::{AttentionShape, Decode, Error, Layout, Mask, Operator, Reference, Saved, View, Weights, reference};
+use crate::{
+    AttentionShape, Decode, Error, Layout, Mask, Operator, Reference, Saved, View, Weights,
+    padding::{Inputs, Number},
+    reference,
+};
 use decode::Sums;
 use operands::Operands;
 
@@ -53,6 +57,10 @@ impl Linear {
         Ok((shape, components))
     }
 
+    fn read<'a, T: Number>(&self, inputs: &[View<'a, T>]) -> Inputs<'a, T> {
+        Inputs::new(&self.inputs(), self.layout, &self.mask, inputs)
+    }
+
     fn operands<'a>(&'a self, inputs: &[View<'a, f32>]) -> Operands<'a> {
         let shapes: Vec<&[usize]> = inputs.iter().map(|input| input.shape).collect();
         let (shape, components) = self.sizes(&shapes).expect("inputs that passed out_shape");
@@ -86,7 +94,9 @@ impl Operator for Linear {
 
     /// Saves the denominators `[B,H,N]`, 0 where a query sees nothing, and the sums that the backward pass starts from.
     fn forward(&self, inputs: &[View<f32>], out: &mut [f32]) -> Saved {
-        let operands = self.operands(inputs);
+        let inputs = self.read(inputs);
+        let inputs = inputs.views();
+        let operands = self.operands(&inputs);
         if self.mask.causal { causal::forward(&operands, out) } else { bidirectional::forward(&operands, out) }
     }
 
@@ -98,7 +108,9 @@ impl Operator for Linear {
         grad_out: &[f32],
         wanted: &[bool],
     ) -> Vec<Option<Vec<f32>>> {
-        let operands = self.operands(inputs);
+        let inputs = self.read(inputs);
+        let inputs = inputs.views();
+        let operands = self.operands(&inputs);
         let output = operands::Output { out, denominators: &saved[0], grad: grad_out };
         if self.mask.causal {
             causal::backward(&operands, output, &saved[1], wanted)
@@ -108,7 +120,7 @@ impl Operator for Linear {
     }
 
     fn reference(&self, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference {
-        reference::linear::linear(self, inputs, grad_out)
+        reference::linear::linear(self, &self.read(inputs).views(), grad_out)
     }
 
     fn weights<'a>(&'a self, inputs: &[View<'a, f64>], batch: usize, head: usize) -> Vec<Weights<'a>> {

@@ -8,6 +8,7 @@ use crate::{
     Decode, Dropout, Error, Layout, Mask, Operator, Padding, Reference, Saved, Softmax, View, Weights,
     elementwise::Affine,
     memory::arbitrary,
+    padding::{Inputs, Number},
     parallel, reference,
     routing::{ExpertOutputs, ExpertQueries, GateKind, Gates, RouterLosses, Routing, router_losses},
 };
@@ -98,6 +99,13 @@ impl MixtureOfHeads {
         Ok(sizes)
     }
 
+    fn read<'a, T: Number>(&self, inputs: &[View<'a, T>]) -> Inputs<'a, T> {
+        // In cross-attention the padding of keys says nothing of the queries, though they be as many.
+        let query_valid = self.query_padding().or_else(|| self.mask.valid.as_ref().map(|_| all_real(inputs[0].shape)));
+        let mask = Mask { query_valid, ..self.mask.clone() };
+        Inputs::new(&self.inputs(), Layout::TokenFirst, &mask, inputs)
+    }
+
     /// Which queries are real.
     fn query_padding(&self) -> Option<Arc<Padding>> {
         match (&self.mask.query_valid, self.cross) {
@@ -123,7 +131,9 @@ impl MixtureOfHeads {
     /// # Panics
     /// If the shapes do not fit together.
     pub fn losses(&self, inputs: &[View<f32>]) -> RouterLosses {
-        let parts = Parts::new(self, inputs, None);
+        let inputs = self.read(inputs);
+        let inputs = inputs.views();
+        let parts = Parts::new(self, &inputs, None);
         router_losses(&parts.routing, &parts.logits)
     }
 
@@ -133,6 +143,8 @@ impl MixtureOfHeads {
     /// If the shapes do not fit together.
     pub fn reference_losses(&self, inputs: &[View<f64>]) -> RouterLosses {
         let sizes = self.sizes(&inputs.iter().map(|input| input.shape).collect::<Vec<_>>()).expect("checked shapes");
+        let inputs = self.read(inputs);
+        let inputs = inputs.views();
         let logits = reference::mixture_of_heads::product(inputs[0], inputs[inputs.len() - 5]);
         reference::routing::losses(&self.routing(&logits, &sizes), &logits)
     }
@@ -218,7 +230,9 @@ impl Operator for MixtureOfHeads {
     }
 
     fn forward(&self, inputs: &[View<f32>], out: &mut [f32]) -> Saved {
-        let parts = Parts::new(self, inputs, None);
+        let inputs = self.read(inputs);
+        let inputs = inputs.views();
+        let parts = Parts::new(self, &inputs, None);
         let (weights, q) = parts.weights_and_queries();
         let [k, v] = parts.keys_and_values();
         let (head_shape, key_shape) = (parts.head_shape(), parts.key_shape());
@@ -240,7 +254,9 @@ impl Operator for MixtureOfHeads {
     ) -> Vec<Option<Vec<f32>>> {
         let (of_softmax, of_parts) = saved.split_at(saved.len() - 6);
         let [weights, q, k, v, heads, logits] = of_parts else { unreachable!("six buffers") };
-        let parts = Parts::new(self, inputs, Some(logits));
+        let inputs = self.read(inputs);
+        let inputs = inputs.views();
+        let parts = Parts::new(self, &inputs, Some(logits));
         let (head_shape, key_shape) = (parts.head_shape(), parts.key_shape());
         let (weights_shape, logits_shape) = (parts.weights_shape(), parts.logits_shape());
 
@@ -274,7 +290,7 @@ impl Operator for MixtureOfHeads {
     }
 
     fn reference(&self, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference {
-        reference::mixture_of_heads::mixture_of_heads(self, inputs, grad_out)
+        reference::mixture_of_heads::mixture_of_heads(self, &self.read(inputs).views(), grad_out)
     }
 
     fn weights<'a>(&'a self, inputs: &[View<'a, f64>], batch: usize, head: usize) -> Vec<Weights<'a>> {
@@ -285,6 +301,11 @@ impl Operator for MixtureOfHeads {
         let decodes = self.mask.causal && self.mask.valid.is_none() && self.mask.query_valid.is_none() && !self.cross;
         decodes.then(|| Box::new(HeadCache::new(self)) as Box<dyn Decode>)
     }
+}
+
+/// A padding without a padded token, for tokens of this shape.
+fn all_real(shape: &[usize]) -> Arc<Padding> {
+    Arc::new(Padding::from_lengths(&vec![shape[1]; shape[0]], shape[1]))
 }
 
 /// The output of an operator.

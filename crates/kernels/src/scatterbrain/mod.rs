@@ -13,6 +13,7 @@ use std::borrow::Cow;
 use crate::{
     AttentionShape, Decode, Error, Layout, Mask, Operator, Reference, Saved, Softmax, View, Weights,
     features::FeatureKind,
+    padding::{Inputs, Number},
     reference,
     support::{SupportKind, SupportOptions},
 };
@@ -86,6 +87,10 @@ impl Scatterbrain {
         Ok(shape)
     }
 
+    fn read<'a, T: Number>(&self, inputs: &[View<'a, T>]) -> Inputs<'a, T> {
+        Inputs::new(&self.inputs(), self.layout, &self.mask, inputs)
+    }
+
     /// Score scale for heads of `width`.
     pub fn scale(&self, width: usize) -> f64 {
         self.scale.unwrap_or(1.0 / (width as f64).sqrt())
@@ -151,6 +156,8 @@ impl Operator for Scatterbrain {
     }
 
     fn forward(&self, inputs: &[View<f32>], out: &mut [f32]) -> Saved {
+        let inputs = self.read(inputs);
+        let inputs = &inputs.views();
         let scales = match self.kind() {
             SupportKind::Local | SupportKind::Empty | SupportKind::Full => {
                 self.problem(inputs).forward_band(self.radius(), out)
@@ -168,6 +175,8 @@ impl Operator for Scatterbrain {
         grad_out: &[f32],
         wanted: &[bool],
     ) -> Vec<Option<Vec<f32>>> {
+        let inputs = self.read(inputs);
+        let inputs = &inputs.views();
         let [lse, tops, inverses] = [0, 1, 2].map(|n| saved[n].clone());
         let scales = RowScales { lse, tops, inverses, surroundings: Cow::Borrowed(&saved[3]) };
         let grads = match self.kind() {
@@ -183,7 +192,7 @@ impl Operator for Scatterbrain {
     }
 
     fn reference(&self, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference {
-        reference::scatterbrain::scatterbrain(self, inputs, grad_out)
+        reference::scatterbrain::scatterbrain(self, &self.read(inputs).views(), grad_out)
     }
 
     fn weights<'a>(&'a self, inputs: &[View<'a, f64>], batch: usize, head: usize) -> Vec<Weights<'a>> {

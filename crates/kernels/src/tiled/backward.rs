@@ -333,6 +333,7 @@ impl Scores<'_> {
         self.score(tile, s.q, *k, (room.x, size), room.spare);
         let dout = Matrix::rows(s.dout, lanes);
         simd::tile_product((count, lanes, value_width), 1.0, v, dout, Write::Over, room.t, lanes);
+        self.hide(tile, room.t, 0.0);
         room.kept.copy_from_slice(&room.x[..room.kept.len()]);
         let factors = self.dropout_factors(tile, room.spare);
         if let Some(factors) = factors {

@@ -11,7 +11,7 @@
 //! | the same, shifted keys | `1 / s_r` | `q_i.b_r / s_r - |q_i|^2 / (2 s_r)` | `log_prior_r - |k_j + b_r|^2 / (2 s_r)` |
 //! | dot-product mixture | `1 / s_r` | 0 (`q_i.b_r / s_r`) | `log_prior_r` |
 //!
-//! Padded keys have `c = -infinity`. The weight of a pair is the sum over its components: no logarithm is ever taken of
+//! Scores of hidden pairs are set to negative infinity once everything is in them. The weight of a pair is the sum over its components: no logarithm is ever taken of
 //! it, so a mixture costs one matrix product and one exponential more a component (shifted keys: the exponential alone).
 
 mod backward;
@@ -120,7 +120,7 @@ impl<'a> Scores<'a> {
     }
 
     fn key_terms_of(&self, b: usize, h: usize, terms: &mut [f32]) {
-        let (keys, hk, valid) = (self.shape.keys, h / self.shape.group(), self.mask.valid_row(b));
+        let (keys, hk) = (self.shape.keys, h / self.shape.group());
         self.prior_terms(h, &(0..keys), terms);
         let mut norms = [0.0; TILE / STRIP];
         for (r, terms) in terms.chunks_exact_mut(keys).enumerate() {
@@ -131,11 +131,6 @@ impl<'a> Scores<'a> {
                 simd::square_norms(self.k, &rows, self.shift_of(hk, r), &mut norms);
                 for (term, norm) in terms.iter_mut().zip(&norms) {
                     *term -= half * *norm;
-                }
-            }
-            if let Some(valid) = valid {
-                for (term, &real) in terms.iter_mut().zip(valid) {
-                    *term = if real == 0 { f32::NEG_INFINITY } else { *term };
                 }
             }
         }

@@ -112,10 +112,8 @@ impl Scores<'_> {
             }
         }
         self.add_bias(tile, x, spare);
-        if !self.sees_all(tile) {
-            for x in x.chunks_mut(size).take(self.components()) {
-                self.hide(tile, x);
-            }
+        for x in x.chunks_mut(size).take(self.components()) {
+            self.hide(tile, x, f32::NEG_INFINITY);
         }
     }
 
@@ -133,8 +131,20 @@ impl Scores<'_> {
         last.start <= tile.keys.start && tile.keys.end <= first.end
     }
 
-    fn hide(&self, tile: &Tile, x: &mut [f32]) {
+    /// Puts `value` in the place of whatever stands at the pairs that the mask hides, padded keys included: a number added to an
+    /// overflow, or one multiplied by it, would not hide it.
+    pub(super) fn hide(&self, tile: &Tile, x: &mut [f32], value: f32) {
         let AttentionShape { queries, keys, .. } = self.shape;
+        if let Some(real) = self.mask.valid_row(tile.b) {
+            for (row, _) in
+                x.chunks_exact_mut(tile.strip.lanes).zip(&real[tile.keys.clone()]).filter(|(_, real)| **real == 0)
+            {
+                row.fill(value);
+            }
+        }
+        if self.sees_all(tile) {
+            return;
+        }
         let (lanes, count) = (tile.strip.lanes, tile.keys.len());
         // Counted from the tile's first key, these are small whole numbers.
         let (mut starts, mut ends) = ([0.0; STRIP], [0.0; STRIP]);
@@ -149,7 +159,7 @@ impl Scores<'_> {
                 for (j, row) in x.chunks_exact_mut(lanes).take(count).enumerate() {
                     let j = j as f32;
                     for ((x, start), end) in row.iter_mut().zip(&starts).zip(&ends) {
-                        *x = if j >= *start && j < *end { *x } else { f32::NEG_INFINITY };
+                        *x = if j >= *start && j < *end { *x } else { value };
                     }
                 }
             },

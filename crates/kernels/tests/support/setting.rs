@@ -18,6 +18,7 @@ pub const ROUNDING: f64 = 3e-6;
 pub const TWIN_BOUND: f64 = 1e-5;
 
 /// One variant at one size under one mask.
+#[derive(Clone)]
 pub struct Setting {
     pub variant: Variant,
     pub sizes: Sizes,

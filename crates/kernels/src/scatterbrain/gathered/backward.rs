@@ -119,8 +119,8 @@ impl Call<'_> {
             parallel::for_each(shape.batch * shape.key_heads, |pair| {
                 let (b, hk) = (pair / shape.key_heads, pair % shape.key_heads);
                 for h in hk * shape.group()..(hk + 1) * shape.group() {
-                    let list = &redone[b * shape.heads + h];
-                    if !list.is_empty() {
+                    let apart = self.apart(b, &redone[b * shape.heads + h]);
+                    for list in apart.iter().filter(|list| !list.is_empty()) {
                         self.backward_meeting(&self.whole(b, h, list), 0, &saved, &shared);
                     }
                 }

@@ -222,8 +222,12 @@ impl Call<'_> {
     fn redo(&self, redone: &[Vec<u32>], out: &mut [f32], tops: &mut [f32], totals: &mut [f32]) {
         let shape = &self.problem.shape;
         let rows = Rows { sums: Disjoint::new(out), tops: Disjoint::new(tops), totals: Disjoint::new(totals) };
-        let chunks =
-            redone.iter().enumerate().flat_map(|(head, list)| list.chunks(QUERIES).map(move |list| (head, list)));
+        let lists = redone.iter().enumerate().flat_map(|(head, list)| {
+            let apart = self.apart(head / shape.heads, list);
+            apart.into_iter().filter(|list| !list.is_empty()).map(move |list| (head, list))
+        });
+        let lists: Vec<_> = lists.collect();
+        let chunks = lists.iter().flat_map(|(head, list)| list.chunks(QUERIES).map(|list| (*head, list)));
         let chunks: Vec<_> = chunks.collect();
         parallel::for_each(chunks.len(), |task| {
             let (head, list) = chunks[task];

@@ -270,6 +270,14 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Real queries of a list, then padded ones: features are scaled a tile at a time, and which padded queries come along
+    /// must not move the roundings of real ones.
+    fn apart(&self, b: usize, list: &[u32]) -> [Vec<u32>; 2] {
+        let real = self.problem.mask.query_row(b, self.problem.shape.queries);
+        let (real, padded) = list.iter().partition(|&&i| real.is_none_or(|real| real[i as usize] != 0));
+        [real, padded]
+    }
+
     /// Queries of a head and all keys, to be weighed without subtraction.
     fn whole<'m>(&'m self, b: usize, h: usize, queries: &'m [u32]) -> Meeting<'m> {
         let at = self.supports.of(b, h);

@@ -1,0 +1,184 @@
+//! What padding holds never matters.
+//!
+//! Masks select: no kernel adds a masked score up or multiplies a masked weight, so padding of ordinary numbers leaves no
+//! trace. But a product of 0 and infinity is NaN, and a sum over many rows at once cannot leave one out. Padded tokens that
+//! hold infinities, NaN, or numbers whose products overflow therefore read as zeros: their rows are looked through before
+//! each pass, and only a tensor that holds such a number is copied.
+
+use std::borrow::Cow;
+
+use crate::{
+    Layout, Mask, View,
+    parallel::{self, Disjoint},
+    simd,
+};
+
+/// From this size on, squares summed over a head and products with them come near the end of the range of f32: 2^40.
+const WILD: f32 = (1u64 << 40) as f32;
+
+/// Numbers that padding may hold.
+pub(crate) trait Number: Copy + Default + Send + Sync {
+    /// Whether all are finite and below 2^40 in size.
+    fn tame(row: &[Self]) -> bool;
+}
+
+impl Number for f32 {
+    fn tame(row: &[Self]) -> bool {
+        simd::vectorize(
+            #[inline(always)]
+            || {
+                let (blocks, rest) = row.as_chunks::<{ simd::LANES }>();
+                let mut tame = [true; simd::LANES];
+                for block in blocks {
+                    for (tame, x) in tame.iter_mut().zip(block) {
+                        *tame &= x.abs() < WILD;
+                    }
+                }
+                tame == [true; simd::LANES] && rest.iter().all(|x| x.abs() < WILD)
+            },
+        )
+    }
+}
+
+impl Number for f64 {
+    fn tame(row: &[Self]) -> bool {
+        row.iter().all(|x| x.abs() < f64::from(WILD))
+    }
+}
+
+/// The tensors of a call as kernels and twins read them.
+#[derive(Debug)]
+pub(crate) struct Inputs<'a, T: Clone>(Vec<(Cow<'a, [T]>, &'a [usize])>);
+
+impl<'a, T: Number> Inputs<'a, T> {
+    /// The tensors `inputs` of these `names`, of which `q` and `x` hold a row a query, `k`, `v` and `x_kv` one a key, and the
+    /// others no tokens. Where there is no other tensor of keys or of values, queries are these too.
+    pub fn new(names: &[&str], layout: Layout, mask: &Mask, inputs: &[View<'a, T>]) -> Self {
+        let masked = mask.valid.is_some() || mask.query_valid.is_some();
+        let own = names.contains(&"x_kv") || ["k", "v"].iter().all(|name| names.contains(name));
+        let read = |(name, input): (&&str, &View<'a, T>)| {
+            let data = match (*name, masked) {
+                ("q" | "x", true) => silenced(*name, layout, input, |b, tokens| {
+                    let (asked, seen) = (mask.query_row(b, tokens), mask.valid_row(b));
+                    move |t| {
+                        let padded = |row: Option<&[u8]>| row.is_some_and(|real| real[t] == 0);
+                        padded(asked) && (own || padded(seen))
+                    }
+                }),
+                ("k" | "v" | "x_kv", true) => silenced(*name, layout, input, |b, _| {
+                    let seen = mask.valid_row(b);
+                    move |t| seen.is_some_and(|real| real[t] == 0)
+                }),
+                _ => Cow::Borrowed(input.data),
+            };
+            (data, input.shape)
+        };
+        Self(names.iter().zip(inputs).map(read).collect())
+    }
+
+    /// The tensors, in the order of the call.
+    pub fn views(&self) -> Vec<View<'_, T>> {
+        self.0.iter().map(|(data, shape)| View { data, shape }).collect()
+    }
+}
+
+/// The tensor with zeros in the tokens that `padded` names, where any of them is not tame.
+fn silenced<'a, 'm, T: Number, P: Fn(usize) -> bool + 'm>(
+    name: &str,
+    layout: Layout,
+    input: &View<'a, T>,
+    padded: impl Fn(usize, usize) -> P + Sync,
+) -> Cow<'a, [T]> {
+    let tokens = Tokens::of(name, layout, input.shape);
+    let parts = input.shape[0] * tokens.outer;
+    let wild = |part: usize| {
+        let padded = padded(part / tokens.outer, tokens.count);
+        let row = |t: &usize| &input.data[tokens.start(part, *t)..][..tokens.width];
+        (0..tokens.count).filter(|t| padded(*t)).any(|t| !T::tame(row(&t)))
+    };
+    if !parallel::map(parts, wild).contains(&true) {
+        return Cow::Borrowed(input.data);
+    }
+    let mut data = input.data.to_vec();
+    let written = Disjoint::new(&mut data);
+    parallel::for_each(parts, |part| {
+        let padded = padded(part / tokens.outer, tokens.count);
+        for t in (0..tokens.count).filter(|t| padded(*t)) {
+            // SAFETY: the tokens of a part lie in it alone.
+            unsafe { written.range(tokens.start(part, t), tokens.width) }.fill(T::default());
+        }
+    });
+    Cow::Owned(data)
+}
+
+/// Where the tokens of a tensor lie: `[B, outer, count, width]` in memory.
+struct Tokens {
+    outer: usize,
+    count: usize,
+    width: usize,
+}
+
+impl Tokens {
+    fn of(name: &str, layout: Layout, shape: &[usize]) -> Self {
+        let axis = match (name, layout) {
+            ("x" | "x_kv", _) | (_, Layout::TokenFirst) => 1,
+            (_, Layout::HeadFirst) => shape.len() - 2,
+        };
+        let product = |sizes: &[usize]| sizes.iter().product();
+        Self { outer: product(&shape[1..axis]), count: shape[axis], width: product(&shape[axis + 1..]) }
+    }
+
+    /// Index of the first number of a token of a part, of which a batch row has `outer`.
+    fn start(&self, part: usize, token: usize) -> usize {
+        (part * self.count + token) * self.width
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::Padding;
+
+    fn mask(real: &[u8]) -> Mask {
+        Mask::none().with_valid(Some(Arc::new(Padding::new(1, real.len(), real.to_vec()).unwrap())))
+    }
+
+    #[test]
+    fn only_tensors_with_wild_padding_are_copied() {
+        let shape = [1, 2, 3, 2];
+        let mut k: Vec<f32> = (0..12).map(|i| i as f32).collect();
+        let mask = mask(&[1, 0, 1]);
+        let read = |k: &[f32], layout: Layout| {
+            let inputs = Inputs::new(&["k", "v"], layout, &mask, &[View::new(k, &shape), View::new(k, &shape)]);
+            let owned = inputs.0.iter().all(|(data, _)| matches!(data, Cow::Owned(_)));
+            (owned, inputs.views()[0].data.to_vec())
+        };
+        assert_eq!(read(&k, Layout::HeadFirst), (false, k.clone()));
+        // A real token may hold anything.
+        k[0] = f32::NAN;
+        assert!(!read(&k, Layout::HeadFirst).0);
+        k[0] = 0.0;
+        for junk in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -WILD, 3e38] {
+            k[8] = junk;
+            let (owned, seen) = read(&k, Layout::HeadFirst);
+            assert!(owned);
+            assert_eq!(seen, [0.0, 1.0, 0.0, 0.0, 4.0, 5.0, 6.0, 7.0, 0.0, 0.0, 10.0, 11.0]);
+        }
+    }
+
+    #[test]
+    fn queries_are_silenced_where_nobody_reads_them() {
+        let (shape, q) = ([1, 2, 1, 1], [f64::NAN, f64::NAN]);
+        let mut mask = mask(&[0, 1]);
+        mask.query_valid = Some(Arc::new(Padding::new(1, 2, vec![0, 0]).unwrap()));
+        let read = |names: &[&str]| {
+            let views = vec![View::new(&q, &shape); names.len()];
+            Inputs::new(names, Layout::TokenFirst, &mask, &views).views()[0].data.to_vec()
+        };
+        assert_eq!(read(&["q", "k", "v"]), [0.0, 0.0]);
+        // The second token is a real key, so that what it holds counts.
+        assert!(read(&["q", "v"])[0] == 0.0 && read(&["q", "v"])[1].is_nan());
+    }
+}
