@@ -1,10 +1,11 @@
 //! Matrix products on tiles, inside one thread.
 
-use std::cell::RefCell;
-
 use gemm::Parallelism;
 
-use crate::simd;
+use crate::{
+    parallel::{self, Memory},
+    simd,
+};
 
 /// Largest right-hand side, in floats, that the first cache holds while it is used again and again: 48 KiB.
 const NEAR: usize = 12_288;
@@ -15,10 +16,6 @@ const TURN: usize = 8;
 /// So few rows use a right-hand side too little to pay for a copy, while a few of its columns fit into the first cache.
 const FEW: usize = 16;
 const FEW_DEEP: usize = 128;
-
-thread_local! {
-    static TURNED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
-}
 
 /// A matrix in a slice: element `(i, j)` lies at `data[i * row + j * column]`.
 #[derive(Clone, Copy, Debug)]
@@ -57,8 +54,15 @@ impl<'a> Matrix<'a> {
         if self.row == columns && self.column == 1 { &self.data[..rows * columns] } else { &[] }
     }
 
+    /// Whether so many rows and columns lie within the slice; strides may be anything.
     pub(crate) fn holds(&self, rows: usize, columns: usize) -> bool {
-        rows == 0 || columns == 0 || (rows - 1) * self.row + (columns - 1) * self.column < self.data.len()
+        if rows == 0 || columns == 0 {
+            return true;
+        }
+        let last = |count: usize, stride: usize| (count - 1).checked_mul(stride);
+        let place =
+            last(rows, self.row).zip(last(columns, self.column)).and_then(|(row, column)| row.checked_add(column));
+        place.is_some_and(|place| place < self.data.len())
     }
 }
 
@@ -115,12 +119,10 @@ pub fn product_fetching(
     }
     if b.row == 1 && k * n <= NEAR && m >= TURN {
         let row = simd::row_stride(n);
-        let mut turned = TURNED.take();
-        turned.resize(turned.len().max(k * row), 0.0);
-        simd::transpose(b.transposed(), (n, k), &mut turned, row);
-        simd::tile_product((m, n, k), alpha, a, Matrix::rows(&turned, row), write, dst, stride);
-        TURNED.replace(turned);
-        return;
+        return parallel::lend(Memory::Turned, k * row, |turned| {
+            simd::transpose(b.transposed(), (n, k), turned, row);
+            simd::tile_product((m, n, k), alpha, a, Matrix::rows(turned, row), write, dst, stride);
+        });
     }
     // SAFETY: all three matrices lie within their slices as just checked, rows of `dst` do not overlap, and `dst` is
     // borrowed mutably, so it is neither operand.
@@ -171,6 +173,34 @@ mod tests {
                 let want: f32 = 3.0 * (0..k).map(|l| a[i * 10 + l] * b[j * 4 + l]).sum::<f32>();
                 assert!((dst[i * 9 + j] - want).abs() < 1e-5);
             }
+        }
+    }
+
+    #[test]
+    fn strides_that_wrap_do_not_fit() {
+        let data = [1.0; 8];
+        for (row, column) in [(1 << 63, 1), (1, 1 << 63), (usize::MAX, 1), (usize::MAX, usize::MAX), (8, 1)] {
+            let matrix = Matrix { data: &data, row, column };
+            assert!(!matrix.holds(3, 3) && matrix.holds(1, 1) && matrix.holds(0, 3), "{row} {column}");
+        }
+        let mut dst = [0.0; 9];
+        let wrapping = Matrix { data: &data, row: 1 << 63, column: 1 };
+        let whole = std::panic::catch_unwind(move || {
+            product((3, 3, 2), 1.0, wrapping, Matrix::rows(&data, 3), Write::Over, &mut dst, 3);
+        });
+        assert!(whole.is_err(), "every other row would lie outside");
+        assert!(!Matrix::rows(&data, usize::MAX / 2 + 1).holds(3, 1));
+    }
+
+    #[test]
+    fn a_sum_without_terms_reads_nothing() {
+        let mut dst = vec![f32::NAN; 20 * 20];
+        let nothing = Matrix::rows(&[], 7);
+        for b in [nothing, nothing.transposed()] {
+            dst.fill(f32::NAN);
+            product((20, 20, 0), 1.0, nothing, b, Write::Over, &mut dst, 20);
+            product((20, 20, 0), 1.0, nothing, b, Write::Add, &mut dst, 20);
+            assert!(dst.iter().all(|x| *x == 0.0));
         }
     }
 }

@@ -58,14 +58,14 @@ impl<'a, T: Number> Inputs<'a, T> {
         let own = names.contains(&"x_kv") || ["k", "v"].iter().all(|name| names.contains(name));
         let read = |(name, input): (&&str, &View<'a, T>)| {
             let data = match (*name, masked) {
-                ("q" | "x", true) => silenced(*name, layout, input, |b, tokens| {
+                ("q" | "x", true) => silenced(name, layout, input, |b, tokens| {
                     let (asked, seen) = (mask.query_row(b, tokens), mask.valid_row(b));
                     move |t| {
                         let padded = |row: Option<&[u8]>| row.is_some_and(|real| real[t] == 0);
                         padded(asked) && (own || padded(seen))
                     }
                 }),
-                ("k" | "v" | "x_kv", true) => silenced(*name, layout, input, |b, _| {
+                ("k" | "v" | "x_kv", true) => silenced(name, layout, input, |b, _| {
                     let seen = mask.valid_row(b);
                     move |t| seen.is_some_and(|real| real[t] == 0)
                 }),

@@ -346,14 +346,14 @@ fn rows_that_see_nothing_give_0() {
 
 #[test]
 fn any_number_of_threads_gives_the_same_bits() {
-    let pools = [1, 2, 7].map(|n| rayon::ThreadPoolBuilder::new().num_threads(n).build().expect("a pool"));
+    let pools = [1, 2, 3, 7].map(|n| rayon::ThreadPoolBuilder::new().num_threads(n).build().expect("a pool"));
     walk(|variant, report| {
         for (sizes, causal) in
             [(Sizes::new(2, 4, 257, 257), true), (Sizes { key_heads: 1, ..Sizes::new(1, 3, 33, 600) }, false)]
         {
             let setting = Setting::new(variant, sizes, Mask { causal, ..Mask::none() }, Layout::TokenFirst);
-            let [one, two, seven] = pools.each_ref().map(|pool| pool.install(|| setting.kernel()));
-            for (threads, many) in [(2, two), (7, seven)] {
+            let [one, two, three, seven] = pools.each_ref().map(|pool| pool.install(|| setting.kernel()));
+            for (threads, many) in [(2, two), (3, three), (7, seven)] {
                 let label = |what: &str| setting.label(&format!("{what} on {threads} threads"));
                 report.same(label("out"), &many.out.data, &one.out.data);
                 for (name, (seen, expected)) in setting.subject.names().iter().zip(many.grads.iter().zip(&one.grads)) {

@@ -59,53 +59,58 @@ pub fn threads() -> usize {
     rayon::current_num_threads()
 }
 
+/// What a thread keeps between calls: a large buffer that comes fresh from the system costs more time to be mapped than to be
+/// filled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Memory {
+    /// For one task.
+    Scratch,
+    /// For what the tasks of one call share.
+    Shared,
+    /// For the operand of a product, turned.
+    Turned,
+    /// For packed rows of a product.
+    Panel,
+}
+
 thread_local! {
-    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
-    static SHARED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    static KEPT: [RefCell<Vec<f32>>; 4] = const { [const { RefCell::new(Vec::new()) }; 4] };
 }
 
-/// Largest buffer, in floats, that a thread keeps between calls: 64 MiB.
-const SHARED_MOST: usize = 1 << 24;
+/// Largest buffer of a kind, in floats, that a thread keeps between calls: 64 MiB.
+const KEPT_MOST: usize = 1 << 24;
 
-/// Lends `task` a buffer of `len` floats of arbitrary content, kept by the thread between calls.
+/// Lends `task` a buffer of `len` floats of arbitrary content; beyond 64 MiB it is given back afterwards.
 ///
-/// A task that asks again inside `task` gets a buffer of its own.
-pub fn with_scratch<R>(len: usize, task: impl FnOnce(&mut [f32]) -> R) -> R {
-    let mut buffer = SCRATCH.take();
+/// A task that asks for the same kind again inside `task` gets a buffer of its own.
+pub(crate) fn lend<R>(memory: Memory, len: usize, task: impl FnOnce(&mut [f32]) -> R) -> R {
+    let mut buffer = KEPT.with(|kept| kept[memory as usize].take());
     if buffer.len() < len {
-        buffer.resize(len, 0.0);
-    }
-    let result = task(&mut buffer[..len]);
-    SCRATCH.replace(buffer);
-    result
-}
-
-/// Lends `call` a buffer of `len` floats of arbitrary content for what the tasks of one call share, kept by the calling
-/// thread: a large buffer that comes fresh from the system costs more time to be mapped than to be filled.
-///
-/// Beyond 64 MiB it is given back. A call inside `call` gets a buffer of its own.
-pub fn with_shared<R>(len: usize, call: impl FnOnce(&mut [f32]) -> R) -> R {
-    let mut buffer = SHARED.take();
-    if buffer.len() < len {
+        drop(std::mem::take(&mut buffer));
         buffer = vec![0.0; len];
     }
-    let result = call(&mut buffer[..len]);
-    if buffer.len() <= SHARED_MOST {
-        SHARED.replace(buffer);
+    let result = task(&mut buffer[..len]);
+    if buffer.len() <= KEPT_MOST {
+        KEPT.with(|kept| kept[memory as usize].replace(buffer));
     }
     result
 }
 
-/// Frees the scratch memory of all threads, so that what is measured next pays for its own.
+/// Lends `task` scratch memory of its own, `len` floats of arbitrary content.
+pub fn with_scratch<R>(len: usize, task: impl FnOnce(&mut [f32]) -> R) -> R {
+    lend(Memory::Scratch, len, task)
+}
+
+/// Lends `call` `len` floats of arbitrary content for what its tasks share.
+pub fn with_shared<R>(len: usize, call: impl FnOnce(&mut [f32]) -> R) -> R {
+    lend(Memory::Shared, len, call)
+}
+
+/// Frees what all threads keep between calls, so that what is measured next pays for its own.
 pub fn release_scratch() {
-    let release = || {
-        SCRATCH.take();
-        SHARED.take();
-    };
+    let release = || KEPT.with(|kept| kept.iter().for_each(|buffer| drop(buffer.take())));
     release();
-    rayon::broadcast(|_| {
-        release();
-    });
+    rayon::broadcast(|_| release());
 }
 
 /// Lends `task` parts of these sizes of one scratch buffer, each of which starts at a cache line: vectors that straddle two
@@ -133,4 +138,44 @@ pub fn split<const PARTS: usize>(mut scratch: &mut [f32], sizes: [usize; PARTS])
         scratch = rest;
         part
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gemm::{Matrix, Write, product};
+
+    /// Floats that this thread keeps.
+    fn kept() -> usize {
+        KEPT.with(|kept| kept.iter().map(|buffer| buffer.borrow().len()).sum())
+    }
+
+    #[test]
+    fn buffers_of_every_kind_are_released() {
+        for memory in [Memory::Scratch, Memory::Shared, Memory::Turned, Memory::Panel] {
+            release_scratch();
+            assert_eq!(kept(), 0);
+            lend(memory, 100, |buffer| assert_eq!(buffer.len(), 100));
+            assert_eq!(kept(), 100);
+        }
+        release_scratch();
+        let (a, mut dst) = (vec![1.0; 16 * 16], vec![0.0; 16 * 16]);
+        let rows = Matrix::rows(&a, 16);
+        product((16, 16, 16), 1.0, rows, rows.transposed(), Write::Over, &mut dst, 16);
+        assert!(kept() > 0, "the operand was turned");
+        release_scratch();
+        assert_eq!(kept(), 0);
+    }
+
+    #[test]
+    fn a_buffer_beyond_the_limit_is_given_back() {
+        for memory in [Memory::Scratch, Memory::Shared] {
+            release_scratch();
+            lend(memory, KEPT_MOST + 1, |buffer| buffer[KEPT_MOST] = 1.0);
+            assert_eq!(kept(), 0);
+            lend(memory, KEPT_MOST, |_| lend(memory, 10, |inner| assert_eq!(inner.len(), 10)));
+            assert_eq!(kept(), KEPT_MOST);
+        }
+        release_scratch();
+    }
 }

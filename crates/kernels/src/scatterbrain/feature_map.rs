@@ -92,7 +92,7 @@ impl<'a> FeatureMap<'a> {
     fn lower(&self, x: Matrix, logs: &mut [f32]) {
         let (half, norm) = (0.5 * self.scale * LOG2_E, 0.5 * (self.count() as f32).log2());
         let (width, rows) = (self.width, self.rows());
-        pulp::Arch::new().dispatch(Lower { x, width, rows, features: self.count(), half, norm, logs });
+        simd::arch().dispatch(Lower { x, width, rows, features: self.count(), half, norm, logs });
     }
 
     /// The same from columns and as columns: `x [D,n]` and `logs [m,n]`, both in rows of `stride`, a multiple of
@@ -164,7 +164,7 @@ impl<'a> FeatureMap<'a> {
             return;
         }
         let to = (&mut *grad_x, stride);
-        pulp::Arch::new().dispatch(Pull { x, width, rows, features: m, scale: self.scale, slopes: &mut *slopes, to });
+        simd::arch().dispatch(Pull { x, width, rows, features: m, scale: self.scale, slopes: &mut *slopes, to });
         let w = Matrix::rows(self.projection, width);
         product((n, width, rows), self.scale.sqrt(), Matrix::rows(slopes, m), w, Write::Add, grad_x, stride);
     }

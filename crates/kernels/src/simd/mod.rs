@@ -1,8 +1,9 @@
 //! Vector arithmetic: the only place that knows the processor.
 //!
 //! Loops are written over plain slices in blocks of [`LANES`] and run inside [`vectorize`], which compiles them for each
-//! instruction set and picks the widest one the processor has at run time.
+//! instruction set and picks the widest one that the processor has, and [`limit`] allows, at run time.
 
+mod instructions;
 mod math;
 mod norms;
 mod prefetch;
@@ -10,6 +11,8 @@ mod product;
 mod spread;
 mod transpose;
 
+pub(crate) use instructions::arch;
+pub use instructions::{Vectors, limit, vectors};
 pub use math::{exp, exp2, gelu, gelu_slope, log2, tanh};
 pub use norms::square_norms;
 pub use prefetch::prefetch;
@@ -29,7 +32,7 @@ pub fn row_stride(n: usize) -> usize {
 /// Runs `body` compiled for the widest vectors of this processor. `body` and all it calls must be `#[inline(always)]`.
 #[inline(always)]
 pub fn vectorize<R>(body: impl FnOnce() -> R) -> R {
-    pulp::Arch::new().dispatch(body)
+    arch().dispatch(body)
 }
 
 /// Sum of `f` over the indices `0..len`, in a fixed order that fits vectors: [`LANES`] running sums, then a tree.
@@ -181,5 +184,5 @@ pub fn add_scaled(y: &mut [f32], alpha: f32, x: &[f32]) {
 
 /// Name of the vectors that [`vectorize`] uses on this processor.
 pub fn instruction_set() -> String {
-    format!("{:?}", pulp::Arch::new()).split(['(', ' ']).next().unwrap_or_default().to_owned()
+    vectors().name().to_owned()
 }

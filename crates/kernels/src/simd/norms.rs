@@ -11,7 +11,7 @@ use crate::Rows;
 /// # Panics
 /// If a row does not lie within its slice.
 pub fn square_norms(data: &[f32], rows: &Rows, shift: Option<&[f32]>, norms: &mut [f32]) {
-    pulp::Arch::new().dispatch(SquareNorms { data, rows, shift, norms });
+    super::arch().dispatch(SquareNorms { data, rows, shift, norms });
 }
 
 struct SquareNorms<'a> {

@@ -48,7 +48,7 @@ pub fn tile_product_fetching(
         let turns = (m * n * k).div_ceil(24 * LINE * LINE);
         let share = ahead.len().div_ceil(LINE).div_ceil(turns.max(1));
         let ahead = Ahead { rest: ahead, share };
-        pulp::Arch::new().dispatch(Product { sizes, alpha, a, b, addends: None, write, dst, stride, ahead });
+        super::arch().dispatch(Product { sizes, alpha, a, b, addends: None, write, dst, stride, ahead });
     }
 }
 
@@ -72,7 +72,7 @@ pub fn tile_product_plus(
     if m > 0 && n > 0 {
         let addends = Some(addends);
         let ahead = Ahead { rest: &[], share: 0 };
-        pulp::Arch::new().dispatch(Product { sizes, alpha, a, b, addends, write: Write::Over, dst, stride, ahead });
+        super::arch().dispatch(Product { sizes, alpha, a, b, addends, write: Write::Over, dst, stride, ahead });
     }
 }
 
@@ -117,7 +117,7 @@ impl WithSimd for Product<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
         let n = self.sizes.1;
-        // Registers for sums, rows of `b` and one element of `a`: 24 + 4 + 1 of 32, or 12 + 2 + 1 of 16.
+        // Registers for sums, rows of `b` and one element of `a`: 24 + 4 + 1 of the 32 of AVX-512, elsewhere 12 + 2 + 1.
         let wide = S::F32_LANES == 16;
         let mut start = 0;
         while start < n {
@@ -185,14 +185,15 @@ impl Product<'_> {
     ) {
         let rest = end - start - (VECTORS - 1) * S::F32_LANES;
         let mask = MemMask::new(simd.mask_between_m32s(0, rest as u32).mask());
+        debug_assert!(row + ROWS <= self.sizes.0 && end <= self.sizes.1, "block outside its product");
         let mut sums = [[simd.splat_f32s(0.0); VECTORS]; ROWS];
         // SAFETY: the caller's promise; each matrix lies within its slice from the first to the last element used, and
         // the last vector of a row is masked to the columns that there are.
         unsafe {
             // Two pointers, so that the distances of the rows from one of them are few.
-            let mut upper = self.a.data.as_ptr().add(row * self.a.row);
+            let mut upper = self.a.data.as_ptr().wrapping_add(row * self.a.row);
             let mut lower = upper.wrapping_add(HALF * self.a.row);
-            let mut b = self.b.data.as_ptr().add(start);
+            let mut b = self.b.data.as_ptr().wrapping_add(start);
             // What the next block reads of `a` may come from far away.
             let next = row + 2 * ROWS <= self.sizes.0 && self.a.column == 1;
             let mut rest = self.sizes.2;

@@ -3,12 +3,13 @@
 //! A tile of six rows of the result stays in registers while the rows of the second matrix pass by, packed once for all rows
 //! of the result. Every element is summed in the order of the rows, whatever other rows the call has.
 
-use std::cell::RefCell;
-
 use pulp::{Simd, WithSimd};
 
 use super::prefetch::fetch;
-use crate::{gemm::Write, parallel::Disjoint};
+use crate::{
+    gemm::Write,
+    parallel::{self, Disjoint, Memory},
+};
 
 /// Where the rows of a matrix start in its slice.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +25,7 @@ impl Places<'_> {
     #[inline(always)]
     pub fn start(&self, i: usize) -> usize {
         match self {
-            Self::Every(stride) => i * stride,
+            Self::Every(stride) => i.checked_mul(*stride).expect("a row outside its slice"),
             Self::At(starts) => starts[i],
         }
     }
@@ -72,16 +73,11 @@ pub unsafe fn product_of_rows(
     places: Places,
 ) {
     assert_eq!(b.step, 1, "rows of the second matrix have their elements side by side");
-    let mut panel = PANEL.take();
-    panel.resize(DEEP * WIDE, 0.0);
-    let size = (m, n, k);
-    pulp::Arch::new().dispatch(Product { size, a, b, factors, write, dst, places, memory: &mut panel });
-    PANEL.replace(panel);
-}
-
-thread_local! {
-    /// Memory for packed rows: as small as a product may be, filling it with zeros first would show.
-    static PANEL: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    // As small as a product may be, filling fresh memory with zeros first would show.
+    parallel::lend(Memory::Panel, DEEP * WIDE, |memory| {
+        let size = (m, n, k);
+        super::arch().dispatch(Product { size, a, b, factors, write, dst, places, memory });
+    });
 }
 
 struct Product<'a, 'd> {
@@ -100,7 +96,7 @@ impl WithSimd for Product<'_, '_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        // 24 of the 32 registers of AVX-512 and NEON hold sums, 12 of the 16 of AVX2.
+        // 24 of the 32 registers of AVX-512 hold sums, 12 of the 16 of AVX2; as many of the 32 of NEON.
         if S::F32_LANES == 16 { self.run::<S, 4>(simd) } else { self.run::<S, 2>(simd) }
     }
 }
@@ -172,8 +168,10 @@ impl Product<'_, '_> {
         let step = self.a.step;
         let mut rows = [std::ptr::null::<f32>(); R];
         for (r, row) in rows.iter_mut().enumerate() {
-            let start = self.a.rows.start(first + r) + top * step;
-            *row = self.a.data[start..start + (deep - 1) * step + 1].as_ptr();
+            // Checked to the last element that is read: `add` below goes no further.
+            let elements = |count: usize| count.checked_mul(step).expect("a step outside its slice");
+            let row_data = &self.a.data[self.a.rows.start(first + r)..][elements(top)..];
+            *row = row_data[..=elements(deep - 1)].as_ptr();
         }
         self.fetch(first + R, R, (top, deep), columns);
         let mut sums = [[simd.splat_f32s(0.0); V]; R];
@@ -270,5 +268,25 @@ mod tests {
         let (a, b) = (Spread::new(&a, Places::Every(3)), Spread::new(&b, Places::Every(2)));
         // SAFETY: nobody else holds the rows.
         unsafe { product_of_rows((2, 2, 2), a, b, None, Write::Over, &dst, Places::Every(2)) };
+    }
+
+    /// A stride whose multiple wraps around to a place inside the slice.
+    #[test]
+    fn strides_that_wrap_are_refused() {
+        let (a, b) = ([1.0; 8], [1.0; 8]);
+        let refused = |rows: Places, step: usize| {
+            std::panic::catch_unwind(|| {
+                let mut c = [0.0; 16];
+                let dst = Disjoint::new(&mut c);
+                let (a, b) = (Spread { data: &a, rows, step }, Spread::new(&b, Places::Every(2)));
+                // SAFETY: nobody else holds the rows.
+                unsafe { product_of_rows((3, 2, 3), a, b, None, Write::Over, &dst, Places::Every(2)) };
+            })
+            .is_err()
+        };
+        assert!(!refused(Places::Every(2), 1));
+        assert!(refused(Places::Every(1 << 63), 1));
+        assert!(refused(Places::Every(0), 1 << 63));
+        assert!(refused(Places::At(&[0, usize::MAX, 1]), 1));
     }
 }

@@ -15,8 +15,8 @@ pub fn transpose(src: Matrix, (rows, columns): (usize, usize), dst: &mut [f32], 
     assert!(stride >= rows && Matrix::rows(dst, stride).holds(columns, rows), "transpose outside its buffer");
     let (whole_rows, whole_columns) = (rows / BLOCK * BLOCK, columns / BLOCK * BLOCK);
     #[cfg(target_arch = "x86_64")]
-    let done = match pulp::x86::V4::try_new() {
-        Some(v4) => {
+    let done = match super::arch() {
+        pulp::Arch::V4(v4) => {
             v4.vectorize(
                 #[inline(always)]
                 || {
@@ -34,7 +34,7 @@ pub fn transpose(src: Matrix, (rows, columns): (usize, usize), dst: &mut [f32], 
             );
             (whole_rows, whole_columns)
         }
-        None => (0, 0),
+        _ => (0, 0),
     };
     #[cfg(not(target_arch = "x86_64"))]
     let done = (0, 0);
