@@ -5,7 +5,7 @@ use regard_kernels::{AttentionOptions, Call, mechanism::AdditiveScores};
 
 use super::{
     Operand, apply,
-    composed::{Visible, head_first, uses_kernel},
+    composed::{Visible, head_first, real_keys, real_queries, uses_kernel},
 };
 
 /// Parameters of additive attention.
@@ -54,6 +54,8 @@ fn composed(
     let [batch, n, heads, width] = q.dims();
     let AdditiveParameters { score_q, score_k, w_t } = parameters;
     let visible = Visible::new(&call.mask, batch, n, n, &device);
+    let (q, k) = (real_queries(q, &call.mask), real_keys(k, &call.mask));
+    let v = v.map(|v| real_keys(v, &call.mask));
     // Averages of x [B,N,H,D] over the tokens that each position sees, weighted by a softmax of its scores.
     let average = |x: Tensor<4>, vectors: Tensor<2>| {
         let logits = match scores {

@@ -48,13 +48,34 @@ pub(super) fn repeat_heads<const R: usize>(x: Tensor<R>, heads: usize) -> Tensor
     x.reshape([dims[0], dims[1], 1, rest]).repeat_dim(2, group).reshape(shape)
 }
 
+/// Keys or values `[B,S,..]` with 0 in padded tokens, whatever is there, and a gradient of 0: a product would not hide what is
+/// no number from the sum that it enters.
+pub(super) fn real_keys<const R: usize>(x: Tensor<R>, mask: &Mask) -> Tensor<R> {
+    silence(x, |b, _| mask.valid_row(b))
+}
+
+/// The same for queries `[B,N,..]`, whose gradient reaches the keys.
+pub(super) fn real_queries<const R: usize>(x: Tensor<R>, mask: &Mask) -> Tensor<R> {
+    silence(x, |b, tokens| mask.query_row(b, tokens))
+}
+
+fn silence<'m, const R: usize>(x: Tensor<R>, real: impl Fn(usize, usize) -> Option<&'m [u8]>) -> Tensor<R> {
+    let dims = x.dims();
+    let [batch, tokens] = [dims[0], dims[1]];
+    let rows: Option<Vec<&[u8]>> = (0..batch).map(|b| real(b, tokens)).collect();
+    let Some(rows) = rows else { return x };
+    let padded: Vec<bool> = rows.iter().flat_map(|row| row.iter().map(|&real| real == 0)).collect();
+    let mut shape = [1; R];
+    shape[..2].copy_from_slice(&[batch, tokens]);
+    let padded = Tensor::<R, Bool>::from_data(TensorData::new(padded, shape), &x.device());
+    x.mask_fill(padded.expand(dims), 0.0)
+}
+
 /// Which keys each query sees.
 #[derive(Clone)]
 pub(super) struct Visible {
     /// `[B or 1,H or 1,N,S]`, true where hidden.
     hidden: Tensor<4, Bool>,
-    /// The same as numbers, 1 where visible.
-    visible: Tensor<4>,
     /// `[B or 1,H or 1,N,1]`, 1 for queries without a visible key.
     empty: Tensor<4>,
 }
@@ -80,8 +101,7 @@ impl Visible {
         let empty: Vec<f32> = seen.chunks_exact(s).map(|row| f32::from(u8::from(!row.contains(&true)))).collect();
         let visible = Tensor::<4, Bool>::from_data(TensorData::new(seen, shape), device);
         Self {
-            hidden: visible.clone().bool_not(),
-            visible: visible.float(),
+            hidden: visible.bool_not(),
             empty: Tensor::from_data(TensorData::new(empty, [batch, heads, n, 1]), device),
         }
     }
@@ -93,7 +113,8 @@ impl Visible {
 
     /// `weights [B,H,N,S]` with hidden ones set to 0.
     pub fn keep(&self, weights: Tensor<4>) -> Tensor<4> {
-        weights * self.visible.clone()
+        let dims = weights.dims();
+        weights.mask_fill(self.hidden.clone().expand(dims), 0.0)
     }
 
     /// Rows `[B,H,N,S]` of `numerators`, hidden ones 0, each divided by its sum; rows without a visible key are 0.
@@ -106,8 +127,8 @@ impl Visible {
     /// Softmax of `scores [B,H,N,S]` over visible keys; rows without one are 0.
     pub fn softmax(&self, scores: Tensor<4>) -> Tensor<4> {
         // Far below any score, and finite: a row that is all hidden must not become NaN.
-        let [batch, heads, n, s] = scores.dims();
-        let scores = scores.mask_fill(self.hidden.clone().expand([batch, heads, n, s]), -1e30);
+        let dims = scores.dims();
+        let scores = scores.mask_fill(self.hidden.clone().expand(dims), -1e30);
         let most = scores.clone().detach().max_dim(3);
         self.normalize((scores - most).exp())
     }
@@ -121,4 +142,99 @@ pub(super) fn drop_weights(weights: Tensor<4>, dropout: Option<Dropout>) -> Tens
     let factors: Vec<f32> = (0..rows).flat_map(|row| (0..dims[3]).map(move |j| dropout.factor(row, j))).collect();
     let factors = Tensor::<4>::from_data(TensorData::new(factors, dims), &weights.device());
     weights * factors
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use burn::tensor::Device;
+    use regard_kernels::{AttentionOptions, Call, Layout, Mechanism, Padding, mechanism::Score, support::SupportKind};
+
+    use super::*;
+    use crate::ops::{
+        AdditiveParameters, Draws, LinearKeys, LogPrior, MixtureKeys, additive, gaussian_mixture, linear_attention,
+        scatterbrain, softmax,
+    };
+
+    const SHAPE: [usize; 4] = [2, 7, 2, 4];
+
+    /// Numbers of size 1, with `junk` in the last three tokens of the second batch row.
+    fn tokens(salt: usize, junk: f32, device: &Device) -> Tensor<4> {
+        let [_, n, heads, width] = SHAPE;
+        let row = heads * width;
+        let number = |i: usize| if i / row >= n + 4 { junk } else { ((i * 31 + salt * 17) % 23) as f32 / 11.5 - 1.0 };
+        Tensor::from_data(TensorData::new((0..2 * n * row).map(number).collect::<Vec<f32>>(), SHAPE), device)
+    }
+
+    fn numbers<const R: usize>(shape: [usize; R], device: &Device) -> Tensor<R> {
+        let count = shape.iter().product::<usize>();
+        Tensor::from_data(TensorData::new((0..count).map(|i| (i as f32).sin()).collect::<Vec<f32>>(), shape), device)
+    }
+
+    /// Every mechanism that has a composed form of its own, on `q k v`.
+    fn attend(name: &str, [q, k, v]: [Tensor<4>; 3], call: Call) -> Tensor<4> {
+        let device = q.device();
+        let mut options = AttentionOptions::default();
+        match name {
+            "softmax" => softmax(q, k, v, None, &options, call),
+            "linear" => {
+                options.mechanism = Mechanism::Linear;
+                let keys = LinearKeys { k: k.unsqueeze_dim(2), shift: None, log_prior: None };
+                linear_attention(q, keys, v, &options, call)
+            }
+            "mgk" => {
+                options.mechanism = Mechanism::Mgk;
+                options.mixture.score = Score::Gaussian;
+                let k = Tensor::cat(vec![k.clone().unsqueeze_dim::<5>(2), k.neg().unsqueeze_dim(2)], 2);
+                let log_prior = Some(LogPrior::Tied(Tensor::full([2, 2], -0.7, &device)));
+                let keys = MixtureKeys { k, shift: None, variance: Tensor::full([2], 2.0, &device), log_prior };
+                gaussian_mixture(q, keys, v, &options, call)
+            }
+            "scatterbrain" => {
+                options.mechanism = Mechanism::Scatterbrain;
+                options.support.kind = SupportKind::Local;
+                options.support.radius = 1;
+                let draws = Draws { projection: Some(numbers([3, 4], &device)), directions: None, rotations: None };
+                scatterbrain(q, Some(k), v, &draws, &options, call)
+            }
+            _ => {
+                options.mechanism = Mechanism::Fastformer;
+                let score = || numbers([2, 4], &device);
+                let parameters =
+                    AdditiveParameters { score_q: score(), score_k: score(), w_t: numbers([8, 8], &device) };
+                additive(q, k, Some(v), parameters, &options, call).reshape(SHAPE)
+            }
+        }
+    }
+
+    #[test]
+    fn what_padding_holds_never_matters() {
+        let device = Device::flex().autodiff();
+        let valid = Some(Arc::new(Padding::from_lengths(&[7, 4], 7)));
+        // Nobody asks for the outputs of padding.
+        let [_, n, heads, width] = SHAPE;
+        let asked: Vec<f32> =
+            (0..2 * n * heads * width).map(|i| f32::from(u8::from(i < (n + 4) * heads * width))).collect();
+        let asked = Tensor::<4>::from_data(TensorData::new(asked, SHAPE), &device);
+        for (name, causal) in ["softmax", "linear", "mgk", "scatterbrain", "fastformer"]
+            .into_iter()
+            .flat_map(|name| [(name, false), (name, true)])
+        {
+            let run = |junk: f32| {
+                let inputs = [1, 2, 3].map(|salt| tokens(salt, junk, &device).require_grad());
+                let mask = Mask { causal, ..Mask::none() }.with_valid(valid.clone());
+                let call = Call { mask, layout: Layout::TokenFirst, ..Call::default() };
+                let out = force_composed(|| attend(name, inputs.clone(), call));
+                let out = out.mask_fill(asked.clone().equal_elem(0.0), 0.0);
+                let grads = (out.clone() * numbers(SHAPE, &device)).sum().backward();
+                let grads = inputs.map(|input| input.grad(&grads).expect("a gradient").into_data());
+                (out.into_data(), grads)
+            };
+            let clean = run(0.5);
+            for junk in [3e38, f32::INFINITY, f32::NAN] {
+                assert!(run(junk) == clean, "{name}, causal {causal}, {junk:e} in padding");
+            }
+        }
+    }
 }

@@ -8,7 +8,7 @@ use regard_kernels::{
 
 use super::{
     Operand, apply,
-    composed::{Visible, drop_weights, head_first, repeat_heads, uses_kernel},
+    composed::{Visible, drop_weights, head_first, real_keys, real_queries, repeat_heads, uses_kernel},
 };
 
 /// Keys of a mixture.
@@ -74,6 +74,8 @@ fn composed(q: Tensor<4>, keys: MixtureKeys, v: Tensor<4>, options: &AttentionOp
     let device = q.device();
     let [batch, n, heads, _] = q.dims();
     let s = v.dims()[1];
+    let keys = MixtureKeys { k: real_keys(keys.k, &call.mask), ..keys };
+    let (q, v) = (real_queries(q, &call.mask), real_keys(v, &call.mask));
     let logits = component_logits(q, keys, options.mixture.score);
     let scores = match options.mixture.inference {
         Inference::Hard => logits.max_dim(2),
@@ -179,6 +181,8 @@ fn composed_prior(old: Tensor<3>, q: Tensor<4>, keys: MixtureKeys, mask: &Mask, 
     let device = q.device();
     let [batch, n, _, _] = q.dims();
     let [heads, components, s] = old.dims();
+    let keys = MixtureKeys { k: real_keys(keys.k, mask), ..keys };
+    let q = real_queries(q, mask);
     let mut sums = Tensor::<3>::zeros([heads, components, s], &device);
     for from in (0..n).step_by(QUERY_TILE) {
         let count = QUERY_TILE.min(n - from);

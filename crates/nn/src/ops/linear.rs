@@ -1,11 +1,11 @@
 //! Linear attention and the mixture of linear keys.
 
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{Bool, Tensor, TensorData};
 use regard_kernels::{AttentionOptions, Call};
 
 use super::{
     Operand, apply,
-    composed::{Visible, head_first, repeat_heads, uses_kernel},
+    composed::{Visible, head_first, real_keys, real_queries, repeat_heads, uses_kernel},
     gaussian_mixture::shifted_keys,
 };
 
@@ -50,9 +50,10 @@ fn composed(q: Tensor<4>, keys: LinearKeys, v: Tensor<4>, call: Call) -> Tensor<
     let device = q.device();
     let [batch, n, heads, _] = q.dims();
     let s = v.dims()[1];
-    let q = features(head_first(q));
+    let keys = LinearKeys { k: real_keys(keys.k, &call.mask), ..keys };
+    let q = features(head_first(real_queries(q, &call.mask)));
     let k = mix(keys, heads);
-    let v = repeat_heads(head_first(v), heads);
+    let v = repeat_heads(head_first(real_keys(v, &call.mask)), heads);
     if call.mask.causal {
         let visible = Visible::new(&call.mask, batch, n, s, &device);
         return head_first(visible.normalize(q.matmul(k.transpose())).matmul(v));
@@ -61,11 +62,12 @@ fn composed(q: Tensor<4>, keys: LinearKeys, v: Tensor<4>, call: Call) -> Tensor<
     let (k, none) = match &call.mask.valid {
         None => (k, Tensor::<4>::zeros([1, 1, 1, 1], &device)),
         Some(padding) => {
-            let real: Vec<f32> = padding.as_slice().iter().map(|&real| f32::from(u8::from(real != 0))).collect();
+            let padded: Vec<bool> = padding.as_slice().iter().map(|&real| real == 0).collect();
             let none: Vec<f32> =
                 (0..batch).map(|b| f32::from(u8::from(padding.row(b).iter().all(|&real| real == 0)))).collect();
-            let real = Tensor::<4>::from_data(TensorData::new(real, [batch, 1, s, 1]), &device);
-            (k * real, Tensor::from_data(TensorData::new(none, [batch, 1, 1, 1]), &device))
+            let padded = Tensor::<4, Bool>::from_data(TensorData::new(padded, [batch, 1, s, 1]), &device);
+            let dims = k.dims();
+            (k.mask_fill(padded.expand(dims), 0.0), Tensor::from_data(TensorData::new(none, [batch, 1, 1, 1]), &device))
         }
     };
     let sum = k.clone().sum_dim(2).transpose();

@@ -10,7 +10,7 @@ use regard_kernels::{
 
 use super::{
     Operand, apply,
-    composed::{Visible, head_first, repeat_heads, uses_kernel},
+    composed::{Visible, head_first, real_keys, real_queries, repeat_heads, uses_kernel},
 };
 
 /// What is drawn and not learned; an operation takes what its options ask for.
@@ -79,6 +79,8 @@ fn composed(
     let [batch, n, heads, width] = q.dims();
     let s = v.dims()[1];
     let visible = Visible::new(&call.mask, batch, n, s, &device);
+    let (q, v) = (real_queries(q, &call.mask), real_keys(v, &call.mask));
+    let k = k.map(|k| real_keys(k, &call.mask));
     let scale = call.scale.unwrap_or((width as f64).sqrt().recip());
     let on_support = options.uses_support().then(|| host_support(&q, k.as_ref(), &v, draws, options, &call));
     let k = k.unwrap_or_else(|| unit_keys(q.clone()));

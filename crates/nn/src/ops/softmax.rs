@@ -5,7 +5,7 @@ use regard_kernels::{AttentionOptions, Call};
 
 use super::{
     Operand, apply,
-    composed::{Visible, drop_weights, head_first, repeat_heads, uses_kernel},
+    composed::{Visible, drop_weights, head_first, real_keys, real_queries, repeat_heads, uses_kernel},
 };
 
 /// `softmax(tau q k^T + bias) v` for `q [B,N,H,D]`, `k [B,S,Hk,D]`, `v [B,S,Hk,Dv]`, `bias [H,N,S]`: `[B,N,H,Dv]`.
@@ -33,6 +33,7 @@ fn composed(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, bias: Option<Tensor<3>>, c
     let device = q.device();
     let [batch, n, heads, width] = q.dims();
     let s = k.dims()[1];
+    let (q, k, v) = (real_queries(q, &call.mask), real_keys(k, &call.mask), real_keys(v, &call.mask));
     let (q, k, v) = (head_first(q), repeat_heads(head_first(k), heads), repeat_heads(head_first(v), heads));
     let scale = call.scale.unwrap_or((width as f64).sqrt().recip());
     let mut scores = q.matmul(k.transpose()).mul_scalar(scale);
