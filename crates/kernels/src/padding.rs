@@ -16,6 +16,9 @@ use crate::{
 /// From this size on, squares summed over a head and products with them come near the end of the range of f32: 2^40.
 const WILD: f32 = (1u64 << 40) as f32;
 
+/// Numbers of a tensor that one thread looks through in some ten microseconds.
+const SMALL: usize = 1 << 17;
+
 /// Numbers that padding may hold.
 pub(crate) trait Number: Copy + Default + Send + Sync {
     /// Whether all are finite and below 2^40 in size.
@@ -96,7 +99,10 @@ fn silenced<'a, 'm, T: Number, P: Fn(usize) -> bool + 'm>(
         let row = |t: &usize| &input.data[tokens.start(part, *t)..][..tokens.width];
         (0..tokens.count).filter(|t| padded(*t)).any(|t| !T::tame(row(&t)))
     };
-    if !parallel::map(parts, wild).contains(&true) {
+    // Waking threads costs more than a look at a small tensor.
+    let found =
+        if input.data.len() < SMALL { (0..parts).any(wild) } else { parallel::map(parts, wild).contains(&true) };
+    if !found {
         return Cow::Borrowed(input.data);
     }
     let mut data = input.data.to_vec();
