@@ -47,6 +47,28 @@ fn kernels_follow_their_twins_across_large_tiles() {
     });
 }
 
+#[test]
+fn kernels_follow_their_twins_with_few_queries_over_many_keys() {
+    // As in decoding: keys are cut into segments, of which the first may be all padding.
+    let calls = [(1, 1, false), (1, 6, true), (2, 3, true), (3, 2, false), (8, 1, true), (3, 3, true)];
+    let mut report = Report::new();
+    for variant in &Variant::of(Mechanism::Softmax) {
+        for (n, &(queries, group, causal)) in calls.iter().enumerate() {
+            let (width, value_width) = [(16, 16), (37, 5)][n % 2];
+            let sizes = Sizes { key_heads: 2, width, value_width, ..Sizes::new(2, 2 * group, queries, 1300) };
+            let sizes = variant.fit(sizes);
+            let valid = (n % 3 != 0).then(|| {
+                let real =
+                    (0..2 * sizes.keys).map(|j| u8::from(j % 7 != 1 && (j < sizes.keys || j % sizes.keys > 600)));
+                Arc::new(Padding::new(2, sizes.keys, real.collect()).expect("[2, S]"))
+            });
+            let mask = Mask { causal, ..Mask::none() }.with_valid(valid);
+            compare_with_twin(&Setting::new(variant, sizes, mask, LAYOUTS[n / 2 % 2]), &mut report);
+        }
+    }
+    report.finish();
+}
+
 fn compare_with_twin(setting: &Setting, report: &mut Report) {
     let (kernel, twin) = (setting.kernel(), setting.subject.twin(&setting.inputs, &setting.grad_out));
     report.compare(setting.label("out"), &kernel.out.data, &twin.out.data, TWIN_BOUND);

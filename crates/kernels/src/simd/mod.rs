@@ -3,6 +3,7 @@
 //! Loops are written over plain slices in blocks of [`LANES`] and run inside [`vectorize`], which compiles them for each
 //! instruction set and picks the widest one that the processor has, and [`limit`] allows, at run time.
 
+mod dots;
 mod instructions;
 mod math;
 mod norms;
@@ -11,6 +12,7 @@ mod product;
 mod spread;
 mod transpose;
 
+pub use dots::{FEW, dots};
 pub(crate) use instructions::arch;
 pub use instructions::{Vectors, limit, vectors};
 pub use math::{exp, exp2, gelu, gelu_slope, log2, tanh};

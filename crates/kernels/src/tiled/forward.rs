@@ -36,6 +36,9 @@ impl Scores<'_> {
     /// Fills `out`; returns what the backward pass and callers need of each row's denominator: its log, what it is
     /// relative to, and its inverse.
     pub fn forward(&self, out: &mut [f32]) -> Saved {
+        if self.is_short() {
+            return self.forward_short(out);
+        }
         let shape = self.shape;
         let rows = shape.batch * shape.heads * shape.queries;
         let [mut lse, mut references, mut inverses] = [(); 3].map(|()| vec![0.0; rows]);

@@ -19,6 +19,7 @@ mod forward;
 mod gradients;
 mod lanes;
 mod responsibilities;
+mod short;
 mod strip;
 mod tile;
 

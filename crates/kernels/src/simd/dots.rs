@@ -1,0 +1,152 @@
+//! Inner products of a few rows with many: what is left of a product of matrices when one of them is a few vectors.
+
+use pulp::{MemMask, Simd, WithSimd};
+
+use crate::gemm::Matrix;
+
+/// Rows of the few, at most.
+pub const FEW: usize = 8;
+
+/// `dst[r * stride + j] = alpha x_r.y_j` for `rows` dense rows `x [rows,width]`, at most [`FEW`], and `count` rows of `y`.
+///
+/// Every row of `y` is read once for all of `x`; each product is summed in the same order whatever others there are.
+///
+/// # Panics
+/// If a matrix does not lie within its slice, elements of a row of `y` lie apart, or there are more than [`FEW`] rows.
+pub fn dots(
+    (rows, count, width): (usize, usize, usize),
+    alpha: f32,
+    x: &[f32],
+    y: Matrix,
+    dst: &mut [f32],
+    stride: usize,
+) {
+    assert!(rows <= FEW, "{rows} rows, more than {FEW}");
+    assert!(Matrix::rows(x, width).holds(rows, width), "rows outside their buffer");
+    assert!(y.column == 1 && y.holds(count, width), "operand outside its buffer");
+    assert!(stride >= count && Matrix::rows(dst, stride).holds(rows, count), "products outside their buffer");
+    if width == 0 {
+        return (0..rows).for_each(|r| dst[r * stride..][..count].fill(0.0));
+    }
+    super::arch().dispatch(Dots { rows, count, width, alpha, x, y, dst, stride });
+}
+
+struct Dots<'a> {
+    rows: usize,
+    count: usize,
+    width: usize,
+    alpha: f32,
+    x: &'a [f32],
+    y: Matrix<'a>,
+    dst: &'a mut [f32],
+    stride: usize,
+}
+
+impl WithSimd for Dots<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        // Eight sums at a time wherever they can be had: as many as it takes to hide the latency of an addition.
+        match self.rows {
+            0 => {}
+            1 => self.rows::<S, 1, 8>(simd),
+            2 => self.rows::<S, 2, 4>(simd),
+            3 => self.rows::<S, 3, 3>(simd),
+            4 => self.rows::<S, 4, 2>(simd),
+            5 => self.rows::<S, 5, 2>(simd),
+            6 => self.rows::<S, 6, 1>(simd),
+            7 => self.rows::<S, 7, 1>(simd),
+            _ => self.rows::<S, 8, 1>(simd),
+        }
+    }
+}
+
+impl Dots<'_> {
+    #[inline(always)]
+    fn rows<S: Simd, const ROWS: usize, const OTHERS: usize>(&mut self, simd: S) {
+        let mut other = 0;
+        // SAFETY: these rows lie within the sizes, which were checked against the slices.
+        unsafe {
+            while other + OTHERS <= self.count {
+                self.block::<S, ROWS, OTHERS>(simd, other);
+                other += OTHERS;
+            }
+            while other < self.count {
+                self.block::<S, ROWS, 1>(simd, other);
+                other += 1;
+            }
+        }
+    }
+
+    /// # Safety
+    /// There are `ROWS` rows of `x`, and rows `other .. other + OTHERS` of `y`.
+    #[inline(always)]
+    unsafe fn block<S: Simd, const ROWS: usize, const OTHERS: usize>(&mut self, simd: S, other: usize) {
+        debug_assert!(ROWS <= self.rows && other + OTHERS <= self.count, "block outside its product");
+        let mask = |n: usize| MemMask::new(simd.mask_between_m32s(0, n as u32).mask());
+        let last = (self.width - 1) / S::F32_LANES * S::F32_LANES;
+        let tail = mask(self.width - last);
+        let mut sums = [[simd.splat_f32s(0.0); OTHERS]; ROWS];
+        // SAFETY: the caller's promise; the last vector of a row is masked to the elements that there are.
+        unsafe {
+            let x = self.x.as_ptr();
+            let y = self.y.data.as_ptr().add(other * self.y.row);
+            for at in (0..last).step_by(S::F32_LANES) {
+                let mut others = [simd.splat_f32s(0.0); OTHERS];
+                for (o, vector) in others.iter_mut().enumerate() {
+                    *vector = y.add(o * self.y.row + at).cast::<S::f32s>().read_unaligned();
+                }
+                for r in 0..ROWS {
+                    let x = x.add(r * self.width + at).cast::<S::f32s>().read_unaligned();
+                    for o in 0..OTHERS {
+                        sums[r][o] = simd.mul_add_e_f32s(x, others[o], sums[r][o]);
+                    }
+                }
+            }
+            for o in 0..OTHERS {
+                let y = simd.mask_load_ptr_f32s(tail, y.add(o * self.y.row + last));
+                for r in 0..ROWS {
+                    let x = simd.mask_load_ptr_f32s(tail, x.add(r * self.width + last));
+                    sums[r][o] = simd.mul_add_e_f32s(x, y, sums[r][o]);
+                }
+            }
+        }
+        for r in 0..ROWS {
+            let dst = &mut self.dst[r * self.stride + other..][..OTHERS];
+            for (dst, sum) in dst.iter_mut().zip(sums[r]) {
+                *dst = self.alpha * simd.reduce_sum_f32s(sum);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agrees_with_the_definition_at_every_size() {
+        let number = |i: usize| ((i * 7919) % 211) as f32 / 105.5 - 1.0;
+        for rows in 0..=FEW {
+            for (count, width) in [(0, 4), (1, 1), (7, 16), (9, 64), (20, 37), (3, 130), (2, 0)] {
+                let y_stride = width + 3;
+                let x: Vec<f32> = (0..rows * width).map(number).collect();
+                let y: Vec<f32> = (0..count * y_stride).map(|i| number(i + 50)).collect();
+                let mut dst = vec![f32::NAN; rows * (count + 1)];
+                dots((rows, count, width), 0.5, &x, Matrix::rows(&y, y_stride), &mut dst, count + 1);
+                for r in 0..rows {
+                    for j in 0..count {
+                        let terms = (0..width).map(|c| f64::from(x[r * width + c]) * f64::from(y[j * y_stride + c]));
+                        let (want, seen) = (0.5 * terms.sum::<f64>(), f64::from(dst[r * (count + 1) + j]));
+                        assert!(
+                            (seen - want).abs() < 1e-5 * want.abs().max(1.0),
+                            "{rows} {count} {width}: {seen}, not {want}"
+                        );
+                    }
+                    assert!(dst[r * (count + 1) + count].is_nan(), "nothing beside the products is touched");
+                }
+            }
+        }
+    }
+}
