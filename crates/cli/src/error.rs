@@ -63,7 +63,7 @@ impl Failure {
         Self::data(format!("cannot write {}: {error}; choose another path or free some space", path.display()))
     }
 
-    /// What `write_atomically` says, which names the file.
+    /// What `write_whole` says, which names the file.
     pub fn written(error: &io::Error) -> Self {
         Self::data(format!("{error}; choose another path or free some space"))
     }

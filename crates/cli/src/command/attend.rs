@@ -2,10 +2,8 @@
 
 use std::fs;
 
-use regard_lab::{
-    attend::{Request, attend},
-    report::write_atomically,
-};
+use regard_files::write_whole;
+use regard_lab::attend::{Request, attend};
 
 use crate::{
     args::{Attend, Common},
@@ -48,7 +46,7 @@ pub fn run(args: &Attend, common: &Common) -> Outcome {
         let failure = Failure::from(error);
         Failure { message: format!("{}: {}", args.input.display(), failure.message), ..failure }
     })?;
-    write_atomically(&args.output, &output).map_err(|error| Failure::written(&error))?;
+    write_whole(&args.output, &output).map_err(|error| Failure::written(&error))?;
     if common.json {
         super::print_json(&serde_json::json!({ "output": args.output, "bytes": output.len() }));
     }

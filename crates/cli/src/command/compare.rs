@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use regard_files::write_whole;
 use regard_lab::compare::{self, Candidate, Comparison, Plan, RunResult, Watch};
 use regard_tasks::{
     data::{CopySplit, TaskData},
@@ -156,7 +157,7 @@ fn open(out: &Path, directory: &Directory, config: &RunConfig) -> Outcome {
             }
         }
     }
-    regard_lab::report::write_atomically(&path, text.as_bytes()).map_err(|error| Failure::written(&error))
+    write_whole(&path, text.as_bytes()).map_err(|error| Failure::written(&error))
 }
 
 /// Whether the directory is that of a comparison: it has a configuration of ours, and is not a single run.

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
+use regard_files::write_whole;
 use regard_kernels::{
     AttentionOptions, Mechanism, simd,
     support::{SupportKind, SupportOptions},
 };
-use regard_lab::{bench, report::write_atomically};
+use regard_lab::bench;
 use serde_json::json;
 
 use super::{cache_directory, environment, print_json};
@@ -99,7 +100,7 @@ fn kernel(name: String, options: AttentionOptions) -> Check {
 
 fn writable(directory: &std::path::Path) -> Check {
     let path = directory.join(".regard-doctor");
-    let result = write_atomically(&path, b"ok").and_then(|()| std::fs::remove_file(&path));
+    let result = write_whole(&path, b"ok").and_then(|()| std::fs::remove_file(&path));
     let detail = match &result {
         Ok(()) => directory.display().to_string(),
         Err(error) => format!("{}: {error}; choose another with REGARD_CACHE", directory.display()),

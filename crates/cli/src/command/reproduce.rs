@@ -2,10 +2,10 @@
 
 use std::{cell::RefCell, collections::BTreeSet, error::Error, fs, io, path::Path, time::Instant};
 
+use regard_files::write_whole;
 use regard_lab::{
     bench::BenchError,
     probe::ProbeError,
-    report::write_atomically,
     reproduce::{self, Compared, ENTRIES, Entry, Outcome as Recorded, Scale, Workbench},
 };
 use regard_tasks::data::TaskData;
@@ -68,7 +68,7 @@ fn list(args: &Reproduce, common: &Common) -> Outcome {
 fn write_page(path: &Path, all: &Path) -> Outcome {
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let text = reproduce::page(all, &relative(folder, all)).map_err(Failure::data)?;
-    write_atomically(path, text.as_bytes()).map_err(|error| Failure::written(&error))
+    write_whole(path, text.as_bytes()).map_err(|error| Failure::written(&error))
 }
 
 /// `to` as seen from `from`: up as often as `from` is deep, where both are relative; `to` itself otherwise.
@@ -163,7 +163,7 @@ impl Session<'_> {
                 )));
             }
             Ok(_) => {}
-            Err(_) => write_atomically(&path, text.as_bytes()).map_err(|error| Failure::written(&error))?,
+            Err(_) => write_whole(&path, text.as_bytes()).map_err(|error| Failure::written(&error))?,
         }
         let cache = self.args.cache.as_deref();
         let (data, results) = compare::train(&config, &candidates, &directory, cache, &environment(), self.common)?;
