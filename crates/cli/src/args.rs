@@ -1,6 +1,6 @@
 //! What can be typed.
 
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use regard_lab::bench::Level;
@@ -13,10 +13,9 @@ rotations [rounds,D,hash values/2] (lsh, which takes no k: queries are the keys)
 w_t (fastformer), grad_out. Tensors of the output: out, lse where it exists, prior_after (soft-em), and grad.NAME of each \
 input that is learned where grad_out is given.";
 
-const CODES: &str = "Exit codes: 0 done, 1 a check failed, 2 wrong usage or configuration, 3 data missing or corrupt or a \
-file that cannot be written, 4 a number that is not finite, 5 more memory needed than there is or a \
-budget too small for anything, 130 or 143 stopped by a \
-signal after a checkpoint.";
+const CODES: &str = "Exit codes: 0 done, 1 a check failed, 2 wrong usage or configuration, 3 data missing or corrupt, or files \
+or results that cannot be written, 4 a number that is not finite, 5 more memory needed than there is or a budget too small for \
+anything, 130 or 143 stopped by a signal after a checkpoint.";
 
 /// Efficient attention: train, compare and look into transformers with any attention mechanism.
 #[derive(Debug, Parser)]
@@ -273,7 +272,7 @@ pub struct Bench {
     pub crossover: bool,
     /// Also ratios to an earlier result, or to a git revision that is built and takes turns with this program.
     #[arg(long, value_name = "FILE.json|REVISION")]
-    pub compare: Option<String>,
+    pub compare: Option<OsString>,
     /// Draws tensors, projections and hashes.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
@@ -407,7 +406,7 @@ pub struct Attend {
     /// Safetensors file to write.
     #[arg(long, value_name = "FILE")]
     pub output: PathBuf,
-    /// Score scale in place of 1/sqrt(D); softmax only.
+    /// Score scale in place of 1/sqrt(D); softmax, performer, sparse and scatterbrain.
     #[arg(long, value_name = "NUMBER")]
     pub scale: Option<f64>,
     /// Run the float64 twin instead of the kernel.

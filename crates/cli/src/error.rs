@@ -20,7 +20,7 @@ pub enum Code {
     Check = 1,
     /// Wrong usage or configuration.
     Usage = 2,
-    /// Data missing or corrupt, a file that cannot be written.
+    /// Data missing or corrupt, files or results that cannot be written.
     Data = 3,
     /// A number that is not finite in training.
     Numeric = 4,

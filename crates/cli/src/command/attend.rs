@@ -9,6 +9,7 @@ use crate::{
     args::{Attend, Common},
     config::{Layers, SECTIONS},
     error::{Failure, Outcome},
+    output,
 };
 
 /// Applies one mechanism to a file.
@@ -42,13 +43,13 @@ pub fn run(args: &Attend, common: &Common) -> Outcome {
         reference: args.reference,
         seed: args.seed,
     };
-    let output = attend(&file, &request).map_err(|error| {
+    let written = attend(&file, &request).map_err(|error| {
         let failure = Failure::from(error);
         Failure { message: format!("{}: {}", args.input.display(), failure.message), ..failure }
     })?;
-    write_whole(&args.output, &output).map_err(|error| Failure::written(&error))?;
+    write_whole(&args.output, &written).map_err(|error| Failure::written(&error))?;
     if common.json {
-        super::print_json(&serde_json::json!({ "output": args.output, "bytes": output.len() }));
+        output::json(&serde_json::json!({ "output": args.output.to_string_lossy(), "bytes": written.len() }))?;
     }
     Ok(())
 }

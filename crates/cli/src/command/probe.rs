@@ -65,7 +65,7 @@ fn probe_decoders(args: &Arguments, common: &Common) -> Outcome {
     let watch = |label: &str| {
         bar.inc(1);
         if lines && last.replace(label.to_owned()) != label {
-            eprintln!("{label}");
+            console::line(label);
         }
     };
     let measured = measure(&plan, &watch, &signal::stop_flag())?;

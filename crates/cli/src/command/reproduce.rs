@@ -11,12 +11,13 @@ use regard_lab::{
 use regard_tasks::data::TaskData;
 use serde_json::json;
 
-use super::{Trained, compare, environment, print_json, trained};
+use super::{Trained, compare, environment, trained};
 use crate::{
     args::{self, Common, Reproduce, Which},
     config::{Layers, nearest},
+    console,
     error::{Failure, Outcome},
-    signal,
+    output, signal,
 };
 
 const CONFIG: &str = "config.toml";
@@ -38,30 +39,22 @@ pub fn run(args: &Reproduce, common: &Common) -> Outcome {
     for entry in chosen(&args.names)? {
         let outcome = session.outcome(entry)?;
         if !common.json {
-            println!("{}: {}. {}", entry.name, outcome.verdict, outcome.statement);
+            output::line(format_args!("{}: {}. {}", entry.name, outcome.verdict, outcome.statement))?;
         }
         outcomes.push(outcome);
-    }
-    if common.json {
-        print_json(&json!(outcomes));
     }
     if let Some(path) = &args.page {
         write_page(path, &args.out)?;
     }
-    Ok(())
+    if common.json { output::json(&json!(outcomes)) } else { Ok(()) }
 }
 
 fn list(args: &Reproduce, common: &Common) -> Outcome {
     let table = reproduce::listing(&args.out).map_err(Failure::data)?;
-    if common.json {
-        print_json(&table.to_json());
-    } else {
-        print!("{}", table.to_text());
+    if let Some(path) = &args.page {
+        write_page(path, &args.out)?;
     }
-    match &args.page {
-        Some(path) => write_page(path, &args.out),
-        None => Ok(()),
-    }
+    if common.json { output::json(&table.to_json()) } else { output::text(table.to_text()) }
 }
 
 /// Writes the page; its pictures are those of the recorded outcomes, named as seen from the page.
@@ -176,7 +169,7 @@ impl Session<'_> {
 
     fn note(&self, text: &str) {
         if !self.common.quiet {
-            eprintln!("{text}");
+            console::line(text);
         }
     }
 }
