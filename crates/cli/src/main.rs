@@ -5,12 +5,12 @@ mod command;
 mod config;
 mod console;
 mod error;
+mod numbers;
 mod output;
 mod signal;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use regard_tasks::train::memory::{CountingAllocator, keep_freed_buffers};
 
 use args::{Arguments, Command, Common};
@@ -22,7 +22,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn main() -> ExitCode {
     keep_freed_buffers();
-    let result = match Arguments::try_parse() {
+    let result = match Arguments::typed() {
         Ok(Arguments { command, common }) => set_threads(&common).and_then(|()| run(command, &common)),
         Err(error) if error.use_stderr() => {
             // In colours where a terminal shows them.
@@ -64,8 +64,5 @@ fn run(command: Command, common: &Common) -> Outcome {
 
 fn set_threads(common: &Common) -> Outcome {
     let Some(threads) = common.threads else { return Ok(()) };
-    if !(1..=1024).contains(&threads) {
-        return Err(Failure::usage(format!("--threads is {threads}, expected 1 to 1024")));
-    }
     rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().map_err(Failure::usage)
 }

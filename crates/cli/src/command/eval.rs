@@ -9,7 +9,7 @@ use regard_tasks::{
 use super::{Trained, trained};
 use crate::{
     args::{Common, Eval},
-    error::{Failure, Outcome},
+    error::Outcome,
     output,
 };
 
@@ -21,9 +21,6 @@ pub fn run(args: &Eval, common: &Common) -> Outcome {
     let Trained { config, data, model, step } = trained(&args.run, args.checkpoint, args.cache.as_deref(), common)?;
     let split = Split::from(args.split);
     let batch = args.batch.unwrap_or(config.train.batch);
-    if batch == 0 {
-        return Err(Failure::usage("--batch is 0, expected at least 1"));
-    }
     let mut result = evaluate(&model, &data, split, batch, 0, step)?;
     let bleu = measure_bleu(&model, &data, split, &config.train, batch)?;
     result.bleu = bleu.as_ref().map(|bleu| bleu.score);

@@ -23,9 +23,6 @@ use crate::{
 /// # Errors
 /// A run of another task, a line that is no text.
 pub fn run(args: &Translate, common: &Common) -> Outcome {
-    if args.batch == Some(0) {
-        return Err(Failure::usage("--batch is 0, expected at least 1"));
-    }
     let Kept { config, tensors, .. } = kept(&args.run, args.checkpoint)?;
     if config.task.name != TaskName::Translation {
         return Err(Failure::usage(format!(

@@ -268,6 +268,8 @@ fn options_that_do_not_exist_or_do_not_fit() {
         let causal = ["--causal", "--set", &option];
         refused("fastformer", "fastformer_paper", &causal, &[&seen, "with causal attention", "'product'"]);
     }
+    refused("softmax", plain, &["--threads", "-1"], &["--threads is -1, expected 1 to 1024"]);
+    refused("softmax", plain, &["--scale", "-1"], &["scale is -1, expected a positive number"]);
     refused("softmax", plain, &["--scale", "nan"], &["--scale is NaN", "finite"]);
     refused("softmax", plain, &["--threads", "0"], &["--threads is 0"]);
     // Not passed over: without its bias the file means something else.

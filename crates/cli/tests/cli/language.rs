@@ -94,7 +94,12 @@ fn prompts_and_temperatures_that_cannot_be() {
     let folder = TempDir::new().unwrap();
     let out = trained(folder.path(), "linear");
     run(["generate", &out, "--prompt", "the Zoo"]).failure(USAGE, &["--prompt", "'Z'", "vocabulary"]);
+    // A text, not an option.
+    run(["generate", &out, "--prompt", "- the"]).failure(USAGE, &["--prompt", "'-'", "vocabulary"]);
     run(["generate", &out, "--prompt", ""]).failure(USAGE, &["--prompt is empty"]);
+    run(["generate", &out, "--temperature", "-1"]).failure(USAGE, &["--temperature is -1"]);
+    run(["generate", &out, "--temperature", "-inf"]).failure(USAGE, &["--temperature is -inf"]);
+    run(["generate", &out, "--tokens", "-5"]).failure(USAGE, &["--tokens is -5, expected at least 0"]);
     run(["generate", &out, "--temperature=-1"]).failure(USAGE, &["--temperature is -1"]);
     run(["generate", &out, "--temperature", "nan"]).failure(USAGE, &["--temperature is NaN"]);
 }

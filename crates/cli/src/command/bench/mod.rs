@@ -29,7 +29,9 @@ const CACHED: u128 = 2;
 /// Options that cannot be, more memory than there is, a mechanism that differs from its twin, an interrupt.
 pub fn run(args: &Bench, common: &Common) -> Outcome {
     let level = Level::from(args.level);
-    check_numbers(args)?;
+    if !(args.seconds >= 0.0 && args.seconds.is_finite()) {
+        return Err(Failure::usage(format!("--seconds is {}, expected a number from 0", args.seconds)));
+    }
     let Chosen { subjects, lengths, heads, head_widths, batches } = subjects::choose(args)?;
     check_memory(level, &lengths, &heads, &head_widths, &batches)?;
     let plan = Plan {
@@ -163,34 +165,6 @@ fn verdict(benchmark: &Benchmark) -> Outcome {
             words.join(", ")
         ),
     })
-}
-
-/// Checks the numbers.
-fn check_numbers(args: &Bench) -> Outcome {
-    let lists = [
-        ("lengths", &args.lengths),
-        ("heads", &args.heads),
-        ("head-width", &args.head_width),
-        ("batch", &args.batch),
-        ("threads-sweep", &args.threads_sweep),
-    ];
-    for (name, list) in lists {
-        if list.contains(&0) {
-            return Err(Failure::usage(format!("--{name} is 0, expected at least 1")));
-        }
-    }
-    for (name, number) in [("repeats", args.repeats), ("warm-up", args.warm_up)] {
-        if number == 0 {
-            return Err(Failure::usage(format!("--{name} is 0, expected at least 1")));
-        }
-    }
-    if let Some(threads) = args.threads_sweep.iter().find(|threads| **threads > 1024) {
-        return Err(Failure::usage(format!("--threads-sweep has {threads}, expected 1 to 1024 each")));
-    }
-    if !(args.seconds >= 0.0 && args.seconds.is_finite()) {
-        return Err(Failure::usage(format!("--seconds is {}, expected a number from 0", args.seconds)));
-    }
-    Ok(())
 }
 
 /// Checks that the largest tensors fit into this machine.
