@@ -62,15 +62,16 @@ enum Descriptor {
 impl Descriptor {
     /// `/dev/stdout`, `/dev/stderr`, `/dev/fd/N`, and `N` in a `/proc/PID/fd`, however one comes there.
     fn named(path: &Path) -> Option<Self> {
-        let folder = fs::canonicalize(super::folder(path)).ok()?;
-        let folder: Vec<&str> = folder.iter().map(OsStr::to_str).collect::<Option<_>>()?;
+        let place = fs::canonicalize(super::folder(path)).ok()?;
+        let folder: Vec<&str> = place.iter().map(OsStr::to_str).collect::<Option<_>>()?;
         let name = path.file_name()?.to_str()?;
         match (&folder[..], name) {
             (["/", "dev"], "stdout") => Some(Self::Own(1)),
             (["/", "dev"], "stderr") => Some(Self::Own(2)),
             (["/", "dev", "fd"], _) => name.parse().ok().map(Self::Own),
-            (["/", "proc", process, .., "fd"], _) => Some(match (process.parse::<u32>(), name.parse()) {
-                (Ok(process), Ok(number)) if process == std::process::id() => Self::Own(number),
+            // Whose number the system knows better: in a container it may be another one than this process is told.
+            (["/", "proc", _, .., "fd"], _) => Some(match (fs::canonicalize("/proc/self"), name.parse()) {
+                (Ok(own), Ok(number)) if place.starts_with(&own) => Self::Own(number),
                 _ => Self::Other,
             }),
             _ => None,
@@ -140,4 +141,22 @@ pub(crate) fn take_after(file: &File, old: &Metadata) -> io::Result<()> {
 #[cfg(not(unix))]
 pub(crate) fn take_after(_: &File, _: &Metadata) -> io::Result<()> {
     Ok(())
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_standard_streams_are_known_by_their_names() {
+        let named = |path: &str| Descriptor::named(Path::new(path));
+        for (path, number) in [("/dev/stdout", 1), ("/dev/../dev/stderr", 2), ("/dev/fd/3", 3), ("/proc/self/fd/4", 4)]
+        {
+            assert_eq!(named(path), Some(Descriptor::Own(number)), "{path}");
+        }
+        for path in ["/dev/null", "/dev/stdoutput", "stdout", "/proc/self/status"] {
+            assert_eq!(named(path), None, "{path}");
+        }
+        assert_eq!(named("/proc/self/fd/none"), Some(Descriptor::Other));
+    }
 }

@@ -53,6 +53,15 @@ fn what_is_no_file_is_refused_with_the_reason() {
 }
 
 #[test]
+fn what_cannot_take_its_name_leaves_nothing() {
+    let folder = TempDir::new().unwrap();
+    let taken = folder.path().join("taken");
+    fs::create_dir(&taken).unwrap();
+    assert!(replace(&taken, b"x").is_err());
+    assert_eq!(names(folder.path()), ["taken"]);
+}
+
+#[test]
 fn a_name_without_a_folder_is_in_the_current_one() {
     assert_eq!(super::folder(Path::new("name")), Path::new("."));
     assert_eq!(super::folder(Path::new("a/name")), Path::new("a"));
@@ -65,7 +74,7 @@ mod unix {
         io::Read,
         os::{
             fd::AsRawFd,
-            unix::fs::{MetadataExt, PermissionsExt, chown, symlink},
+            unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink},
         },
         process::Command,
         thread,
@@ -165,13 +174,13 @@ mod unix {
         let path = folder.path().join("pipe");
         assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
         symlink("pipe", folder.path().join("link")).unwrap();
+        // Both ends at once, and without waiting, so that a writer that goes elsewhere fails the test and does not hold it up.
+        let mut pipe = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
         for name in ["pipe", "link"] {
-            let reader = thread::spawn({
-                let path = path.clone();
-                move || text(path)
-            });
-            write_whole(&folder.path().join(name), b"through").unwrap();
-            assert_eq!(reader.join().unwrap(), "through");
+            write_whole(&folder.path().join(name), name.as_bytes()).unwrap();
+            let mut seen = [0; 4];
+            pipe.read_exact(&mut seen).unwrap();
+            assert_eq!(seen, name.as_bytes());
         }
         assert!(!fs::metadata(&path).unwrap().is_file());
         assert_eq!(names(folder.path()), ["link", "pipe"]);
@@ -205,8 +214,9 @@ mod unix {
         symlink(format!("/dev/fd/{number}"), folder.path().join("link")).unwrap();
         write_whole(Path::new(&format!("/proc/self/fd/{number}")), b"one ").unwrap();
         write_whole(Path::new(&format!("/dev/fd/{number}")), b"two ").unwrap();
-        write_whole(&folder.path().join("link"), b"three").unwrap();
-        assert_eq!(text(&path), "before one two three");
+        write_whole(&folder.path().join("link"), b"three ").unwrap();
+        write_whole(Path::new(&format!("/proc/thread-self/fd/{number}")), b"four").unwrap();
+        assert_eq!(text(&path), "before one two three four");
         let (mut reader, writer) = io::pipe().unwrap();
         write_whole(Path::new(&format!("/dev/fd/{}", writer.as_raw_fd())), b"piped").unwrap();
         drop(writer);
