@@ -4,13 +4,13 @@
 use std::{
     ffi::OsString,
     fs,
+    io::Read,
     os::unix::{
         ffi::OsStringExt,
         fs::{MetadataExt, PermissionsExt, symlink},
     },
     path::{Path, PathBuf},
     process::Command,
-    thread,
 };
 
 use safetensors::SafeTensors;
@@ -137,12 +137,13 @@ fn tensors_go_where_the_path_leads() {
 
     // A pipe, by name and by descriptor.
     assert!(Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
-    let reader = thread::spawn({
-        let pipe = at("pipe");
-        move || fs::read(pipe).unwrap()
-    });
+    // Both ends: the pipe holds what is written, which is short, until it is read.
+    let mut pipe = fs::File::options().read(true).write(true).open(at("pipe")).unwrap();
     check(&at("pipe"));
-    assert!(reader.join().unwrap() == expected && !fs::metadata(at("pipe")).unwrap().is_file());
+    assert!(!fs::metadata(at("pipe")).unwrap().is_file());
+    let mut seen = vec![0; expected.len()];
+    pipe.read_exact(&mut seen).unwrap();
+    assert!(seen == expected);
     let output = attend(&folder, Path::new("/proc/self/fd/1")).output().unwrap();
     assert!(output.status.success() && output.stdout == expected, "{output:?}");
     assert!(SafeTensors::deserialize(&output.stdout).is_ok());
