@@ -6,7 +6,7 @@ use clap::{Args, CommandFactory, Error, FromArgMatches, Parser, Subcommand, Valu
 use regard_lab::bench::Level;
 use regard_tasks::train::Split;
 
-use crate::numbers::{Real, seed, size, threads, with_dashes};
+use crate::values::{Real, seed, size, threads, with_dashes};
 
 const TENSORS: &str = "Tensors of the input: q [B,H,N,D], k [B,Hk,S,D] (mixtures [B,Hk,M,S,D]), v [B,Hk,S,Dv], F32 or \
 F64; optional valid [B,S] and query_valid [B,N] (U8), bias [H,N,S] (softmax), log_prior [H,M] or [H,M,S], variance [M], \

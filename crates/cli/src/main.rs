@@ -5,9 +5,9 @@ mod command;
 mod config;
 mod console;
 mod error;
-mod numbers;
 mod output;
 mod signal;
+mod values;
 
 use std::process::ExitCode;
 

@@ -1,17 +1,42 @@
-//! Numbers as they are typed: what is none, or out of bounds, is refused in the words of all other messages.
+//! Numbers and paths as they are typed: what is none, or out of bounds, is refused in the words of all other messages.
 
-use std::{any::TypeId, ffi::OsStr, fmt::Display, marker::PhantomData};
+use std::{any::TypeId, ffi::OsStr, fmt::Display, marker::PhantomData, path::PathBuf};
 
 use clap::{Arg, Command, Error, builder::TypedValueParser, error::ErrorKind};
 
-/// Lets numbers begin with a dash: a negative one is then refused for its range, not taken for an option.
+/// Lets numbers and paths of options begin with a dash: a negative number is then refused for its range, not taken for an
+/// option.
 pub fn with_dashes(command: Command) -> Command {
     let numbers = [TypeId::of::<usize>(), TypeId::of::<u64>(), TypeId::of::<f64>()];
     let dashes = |arg: Arg| {
-        let number = numbers.iter().any(|number| arg.get_value_parser().type_id() == *number);
-        if number { arg.allow_hyphen_values(true) } else { arg }
+        let value = arg.get_value_parser().type_id();
+        if numbers.iter().any(|number| value == *number) {
+            arg.allow_hyphen_values(true)
+        } else if value == TypeId::of::<PathBuf>() && !arg.is_positional() {
+            arg.allow_hyphen_values(true).value_parser(OptionPath)
+        } else {
+            arg
+        }
     };
     command.mut_args(dashes).mut_subcommands(with_dashes)
+}
+
+/// A path that does not look like an option: one would mean that the path was forgotten.
+#[derive(Clone, Copy)]
+struct OptionPath;
+
+impl TypedValueParser for OptionPath {
+    type Value = PathBuf;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<PathBuf, Error> {
+        let seen = value.to_string_lossy();
+        let short = |other: &Arg| other.get_short().is_some_and(|short| *seen == format!("-{short}"));
+        if seen.starts_with("--") || command.get_arguments().any(short) {
+            let expected = format!("a path; if it is one, give ./{seen}");
+            return Err(refused(arg, &format!("{seen}, an option"), expected));
+        }
+        Ok(value.into())
+    }
 }
 
 /// Sizes and counts from `least`.
