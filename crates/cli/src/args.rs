@@ -1,10 +1,12 @@
 //! What can be typed.
 
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Error, FromArgMatches, Parser, Subcommand, ValueEnum};
 use regard_lab::bench::Level;
 use regard_tasks::train::Split;
+
+use crate::values::{Real, seed, size, threads, with_dashes};
 
 const TENSORS: &str = "Tensors of the input: q [B,H,N,D], k [B,Hk,S,D] (mixtures [B,Hk,M,S,D]), v [B,Hk,S,Dv], F32 or \
 F64; optional valid [B,S] and query_valid [B,N] (U8), bias [H,N,S] (softmax), log_prior [H,M] or [H,M,S], variance [M], \
@@ -13,10 +15,9 @@ rotations [rounds,D,hash values/2] (lsh, which takes no k: queries are the keys)
 w_t (fastformer), grad_out. Tensors of the output: out, lse where it exists, prior_after (soft-em), and grad.NAME of each \
 input that is learned where grad_out is given.";
 
-const CODES: &str = "Exit codes: 0 done, 1 a check failed, 2 wrong usage or configuration, 3 data missing or corrupt or a \
-file that cannot be written, 4 a number that is not finite, 5 more memory needed than there is or a \
-budget too small for anything, 130 or 143 stopped by a \
-signal after a checkpoint.";
+const CODES: &str = "Exit codes: 0 done, 1 a check failed, 2 wrong usage or configuration, 3 data missing or corrupt, or files \
+or results that cannot be written, 4 a number that is not finite, 5 more memory needed than there is or a budget too small for \
+anything, 130 or 143 stopped by a signal after a checkpoint.";
 
 /// Efficient attention: train, compare and look into transformers with any attention mechanism.
 #[derive(Debug, Parser)]
@@ -28,11 +29,21 @@ pub struct Arguments {
     pub common: Common,
 }
 
+impl Arguments {
+    /// What this process was called with.
+    ///
+    /// # Errors
+    /// Arguments that are none; help and version, where they were asked for.
+    pub fn typed() -> Result<Self, Error> {
+        Self::from_arg_matches(&with_dashes(Self::command()).try_get_matches()?)
+    }
+}
+
 /// Options of every command.
 #[derive(Clone, Debug, Args)]
 pub struct Common {
     /// Threads that compute; all processors by default.
-    #[arg(long, global = true, env = "REGARD_THREADS", value_name = "N")]
+    #[arg(long, value_parser = threads(), global = true, env = "REGARD_THREADS", value_name = "N")]
     pub threads: Option<usize>,
     /// Results on standard output as JSON.
     #[arg(long, global = true)]
@@ -61,7 +72,7 @@ pub struct Source {
     #[arg(long, value_name = "NAME")]
     pub task: Option<String>,
     /// Seed of everything drawn; short for --set seed=N.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_parser = seed(), value_name = "N")]
     pub seed: Option<u64>,
 }
 
@@ -174,7 +185,7 @@ pub struct Eval {
     #[arg(long, value_enum, default_value_t = Which::Best)]
     pub checkpoint: Which,
     /// Sequences at once; as in training by default.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_parser = size(1), value_name = "N")]
     pub batch: Option<usize>,
     /// Directory for generated data, or 'none' to generate them anew.
     #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
@@ -227,22 +238,22 @@ pub struct Bench {
     pub mechanism: Vec<String>,
     /// Tokens of a sequence, each measured; with --level decode those before the token that is timed. By default 512 to 65536,
     /// with --level step the longest of the task.
-    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    #[arg(long, value_parser = size(1), value_name = "N,N,...", value_delimiter = ',')]
     pub lengths: Vec<usize>,
     /// Longest length of mechanisms whose time grows with its square.
-    #[arg(long, value_name = "N", default_value_t = 16_384)]
+    #[arg(long, value_parser = size(0), value_name = "N", default_value_t = 16_384)]
     pub longest_quadratic: usize,
     /// Query heads, each measured; 8 by default, with --level step those of the configuration.
-    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    #[arg(long, value_parser = size(1), value_name = "N,N,...", value_delimiter = ',')]
     pub heads: Vec<usize>,
     /// Channels of a head, each measured; 64 by default.
-    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    #[arg(long, value_parser = size(1), value_name = "N,N,...", value_delimiter = ',')]
     pub head_width: Vec<usize>,
     /// Sequences at once, each measured; 1 by default, with --level step train.batch.
-    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    #[arg(long, value_parser = size(1), value_name = "N,N,...", value_delimiter = ',')]
     pub batch: Vec<usize>,
     /// Numbers of threads, each measured in turn, in place of --threads.
-    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    #[arg(long, value_parser = threads(), value_name = "N,N,...", value_delimiter = ',')]
     pub threads_sweep: Vec<usize>,
     /// Each query sees only keys up to its own position.
     #[arg(long)]
@@ -254,28 +265,28 @@ pub struct Bench {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Level step: tokens in the vocabulary; the task's by default, 1000 without a configuration.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_parser = size(1), value_name = "N")]
     pub vocabulary: Option<usize>,
     /// One option of all mechanisms, as in key_value_heads=1, with --level step of the model too; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Untimed runs of each mechanism before the timed ones.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 1)]
     pub warm_up: usize,
     /// Timed runs of each mechanism at each combination of sizes.
-    #[arg(long, value_name = "N", default_value_t = 7)]
+    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 7)]
     pub repeats: usize,
     /// No further run of a mechanism at its sizes after so many seconds of runs.
-    #[arg(long, value_name = "NUMBER", default_value_t = 20.0)]
+    #[arg(long, value_parser = Real, value_name = "NUMBER", default_value_t = 20.0)]
     pub seconds: f64,
     /// Also the length at which each mechanism overtakes exact attention, which is added where it is missing.
     #[arg(long)]
     pub crossover: bool,
     /// Also ratios to an earlier result, or to a git revision that is built and takes turns with this program.
     #[arg(long, value_name = "FILE.json|REVISION")]
-    pub compare: Option<String>,
+    pub compare: Option<OsString>,
     /// Draws tensors, projections and hashes.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_parser = seed(), value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// Directory for the table, the charts as SVG and a report.
     #[arg(long, value_name = "DIR")]
@@ -320,7 +331,7 @@ pub struct Approx {
     #[arg(long, value_name = "DIR")]
     pub run: Option<PathBuf>,
     /// Share of the N x S entries that a method may use, as 0.125 or 1/8.
-    #[arg(long, value_name = "SHARE", default_value = "1/4")]
+    #[arg(long, allow_hyphen_values = true, value_name = "SHARE", default_value = "1/4")]
     pub budget: String,
     /// How Scatterbrain splits it: scatterbrain.sparse_share (3:1 by default), or the row entropy of each matrix.
     #[arg(long, value_enum, default_value_t = BudgetSplit::Share)]
@@ -330,17 +341,18 @@ pub struct Approx {
     #[arg(long, value_name = "NAME,NAME,...", value_delimiter = ',')]
     pub methods: Vec<String>,
     /// Draws: of methods on each matrix, or of the process with a draw of methods each.
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 5)]
     pub draws: usize,
     /// One option of the methods, as in support.rounds=1; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Names all draws.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_parser = seed(), value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// Process: inverse temperatures beta of exp(beta q.k).
     #[arg(
         long,
+        value_parser = Real,
         value_name = "NUMBER,NUMBER,...",
         value_delimiter = ',',
         default_values_t = [0.25, 1.25, 2.0, 4.0, 8.0],
@@ -348,28 +360,28 @@ pub struct Approx {
     )]
     pub inverse_temperatures: Vec<f64>,
     /// Process: tokens.
-    #[arg(long, value_name = "N", default_value_t = 256, conflicts_with_all = ["input", "run"])]
+    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 256, conflicts_with_all = ["input", "run"])]
     pub tokens: usize,
     /// Process: channels of a token.
-    #[arg(long, value_name = "N", default_value_t = 64, conflicts_with_all = ["input", "run"])]
+    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 64, conflicts_with_all = ["input", "run"])]
     pub width: usize,
     /// Process: clusters.
-    #[arg(long, value_name = "N", default_value_t = 8, conflicts_with_all = ["input", "run"])]
+    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 8, conflicts_with_all = ["input", "run"])]
     pub clusters: usize,
     /// Process: distance of a token to the centre of its cluster; centres have norm 1.
-    #[arg(long, value_name = "NUMBER", default_value_t = 0.02, conflicts_with_all = ["input", "run"])]
+    #[arg(long, value_parser = Real, value_name = "NUMBER", default_value_t = 0.02, conflicts_with_all = ["input", "run"])]
     pub spread: f64,
     /// Input: score scale in place of 1/sqrt(D).
-    #[arg(long, value_name = "NUMBER", requires = "input")]
+    #[arg(long, value_parser = Real, value_name = "NUMBER", requires = "input")]
     pub scale: Option<f64>,
     /// Input: each query sees only keys up to its own position.
     #[arg(long, requires = "input")]
     pub causal: bool,
     /// Run: layers from 0; all by default.
-    #[arg(long, value_name = "N,N,...", value_delimiter = ',', requires = "run")]
+    #[arg(long, value_parser = size(0), value_name = "N,N,...", value_delimiter = ',', requires = "run")]
     pub layers: Vec<usize>,
     /// Run: test sequences, each head of each a matrix.
-    #[arg(long, value_name = "N", default_value_t = 4, conflicts_with_all = ["input", "process"])]
+    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 4, conflicts_with_all = ["input", "process"])]
     pub sequences: usize,
     /// Run: which of its checkpoints.
     #[arg(long, value_enum, default_value_t = Which::Best)]
@@ -407,14 +419,14 @@ pub struct Attend {
     /// Safetensors file to write.
     #[arg(long, value_name = "FILE")]
     pub output: PathBuf,
-    /// Score scale in place of 1/sqrt(D); softmax only.
-    #[arg(long, value_name = "NUMBER")]
+    /// Score scale in place of 1/sqrt(D); softmax, performer, sparse and scatterbrain.
+    #[arg(long, value_parser = Real, value_name = "NUMBER")]
     pub scale: Option<f64>,
     /// Run the float64 twin instead of the kernel.
     #[arg(long)]
     pub reference: bool,
     /// Draws the shifts that the file does not give.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_parser = seed(), value_name = "N", default_value_t = 0)]
     pub seed: u64,
 }
 
@@ -423,16 +435,16 @@ pub struct Cost {
     #[command(flatten)]
     pub source: Source,
     /// Tokens in a sequence; the task's longest by default.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_parser = size(1), value_name = "N")]
     pub length: Option<usize>,
     /// Sequences in a training step; train.batch by default.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_parser = size(1), value_name = "N")]
     pub batch: Option<usize>,
     /// Tokens behind the decoder whose state is measured; the length by default.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_parser = size(0), value_name = "N")]
     pub decoded: Option<usize>,
     /// Tokens in the vocabulary; the task's by default.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_parser = size(1), value_name = "N")]
     pub vocabulary: Option<usize>,
     /// Also the curves over length and width of every mechanism of compare.mechanisms, and those of the MGK paper
     /// (figures 3, 4 and 10).
@@ -448,16 +460,16 @@ pub struct Generate {
     /// Directory of a run of a language model.
     pub run: PathBuf,
     /// Text to continue.
-    #[arg(long, default_value = "\n", value_name = "TEXT")]
+    #[arg(long, allow_hyphen_values = true, default_value = "\n", value_name = "TEXT")]
     pub prompt: String,
     /// Characters to print.
-    #[arg(long, default_value_t = 500, value_name = "N")]
+    #[arg(long, value_parser = size(0), default_value_t = 500, value_name = "N")]
     pub tokens: usize,
     /// Scales the randomness of each choice; 0 takes the most probable character.
-    #[arg(long, default_value_t = 0.8, value_name = "NUMBER")]
+    #[arg(long, value_parser = Real, default_value_t = 0.8, value_name = "NUMBER")]
     pub temperature: f64,
     /// Seed of the choices.
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    #[arg(long, value_parser = seed(), default_value_t = 0, value_name = "N")]
     pub seed: u64,
     /// Which of the run's checkpoints.
     #[arg(long, value_enum, default_value_t = Which::Best)]
@@ -469,13 +481,13 @@ pub struct Translate {
     /// Directory of a run of translation.
     pub run: PathBuf,
     /// Hypotheses that the search keeps, 1 for the most probable token each time; train.beam by default.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_parser = size(1), value_name = "N")]
     pub beam: Option<usize>,
     /// Exponent of the length penalty; train.length_penalty by default.
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_parser = Real, value_name = "NUMBER")]
     pub length_penalty: Option<f64>,
     /// Lines at once; 64, or 1 where somebody types them.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_parser = size(1), value_name = "N")]
     pub batch: Option<usize>,
     /// Which of the run's checkpoints.
     #[arg(long, value_enum, default_value_t = Which::Best)]
@@ -491,16 +503,16 @@ pub struct Inspect {
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     pub what: Vec<String>,
     /// Layers, from 1; all by default.
-    #[arg(long, value_name = "N", value_delimiter = ',')]
+    #[arg(long, value_parser = size(1), value_name = "N", value_delimiter = ',')]
     pub layers: Vec<usize>,
     /// Heads, from 1; all by default.
-    #[arg(long, value_name = "N", value_delimiter = ',')]
+    #[arg(long, value_parser = size(1), value_name = "N", value_delimiter = ',')]
     pub heads: Vec<usize>,
     /// Sequences, spread over the split.
-    #[arg(long, value_name = "N", default_value_t = 16)]
+    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 16)]
     pub sequences: usize,
     /// Matrices whose rank is computed, at most: a layer, head and sequence each.
-    #[arg(long, value_name = "N", default_value_t = 1000)]
+    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 1000)]
     pub matrices: usize,
     /// What the experts of a mixture of heads do instead: their load, and the tokens that each prefers.
     #[arg(long, conflicts_with_all = ["what", "layers", "heads", "sequences", "matrices"])]
@@ -509,13 +521,13 @@ pub struct Inspect {
     #[arg(long, value_enum, default_value_t = SplitName::Test)]
     pub split: SplitName,
     /// With --experts: batches of 32 sequences, spread over the split; 0 for all of it.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_parser = size(0), value_name = "N", default_value_t = 0)]
     pub batches: usize,
     /// With --experts: preferred tokens of each expert.
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 8)]
     pub tokens: usize,
     /// With --experts: least occurrences of a token that is listed.
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(long, value_parser = seed(), value_name = "N", default_value_t = 10)]
     pub least: u64,
     /// Which of the run's checkpoints.
     #[arg(long, value_enum, default_value_t = Which::Best)]
@@ -537,23 +549,24 @@ pub struct Probe {
     #[arg(long, value_enum, default_value_t = Scale::Paper, conflicts_with = "run")]
     pub scale: Scale,
     /// Channels.
-    #[arg(long, value_name = "N", conflicts_with = "run")]
+    #[arg(long, value_parser = size(1), value_name = "N", conflicts_with = "run")]
     pub width: Option<usize>,
     /// Heads.
-    #[arg(long, value_name = "N", conflicts_with = "run")]
+    #[arg(long, value_parser = size(1), value_name = "N", conflicts_with = "run")]
     pub heads: Option<usize>,
     /// Positions.
-    #[arg(long, value_name = "N", conflicts_with = "run")]
+    #[arg(long, value_parser = size(1), value_name = "N", conflicts_with = "run")]
     pub length: Option<usize>,
     /// Layers.
-    #[arg(long, value_name = "N", conflicts_with = "run")]
+    #[arg(long, value_parser = size(1), value_name = "N", conflicts_with = "run")]
     pub layers: Option<usize>,
     /// Hidden channels of the feed-forward part, 0 for none; four times the width by default.
-    #[arg(long, value_name = "N", conflicts_with = "run")]
+    #[arg(long, value_parser = size(0), value_name = "N", conflicts_with = "run")]
     pub feed_forward: Option<usize>,
     /// Standard deviations of inputs and weights; the classifier reads decoders of the first.
     #[arg(
         long,
+        value_parser = Real,
         value_name = "NUMBER,NUMBER,...",
         value_delimiter = ',',
         default_values_t = [0.02, 0.2, 0.002],
@@ -576,43 +589,43 @@ pub struct Probe {
     #[arg(long, conflicts_with = "run")]
     pub uniform: bool,
     /// Decoders of each kind, over which intervals are taken; 8 by default.
-    #[arg(long, value_name = "N", conflicts_with = "run")]
+    #[arg(long, value_parser = size(1), value_name = "N", conflicts_with = "run")]
     pub decoders: Option<usize>,
     /// Sequences through each decoder, 4 by default; of a run, test sequences, 64 by default.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_parser = size(1), value_name = "N")]
     pub sequences: Option<usize>,
     /// Sequences through each decoder for lemma 4, 0 to leave it out; 64 by default.
-    #[arg(long, value_name = "N", conflicts_with = "run")]
+    #[arg(long, value_parser = size(0), value_name = "N", conflicts_with = "run")]
     pub channel_sequences: Option<usize>,
     /// In double precision, softmax only, without classifier and lemma 4: slow, for small sizes.
     #[arg(long, conflicts_with = "run")]
     pub reference: bool,
     /// Updates of the classifier that reads positions, 0 for none.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_parser = size(0), value_name = "N")]
     pub updates: Option<usize>,
     /// After how many layers it reads, 0 for the inputs; powers of two and all layers by default.
-    #[arg(long, value_name = "N,N,...", value_delimiter = ',', conflicts_with = "run")]
+    #[arg(long, value_parser = size(0), value_name = "N,N,...", value_delimiter = ',', conflicts_with = "run")]
     pub classified_layers: Vec<usize>,
     /// Sequences of one update.
-    #[arg(long, value_name = "N", default_value_t = 32)]
+    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 32)]
     pub batch: usize,
     /// Positions drawn from each of them; 0 for all.
-    #[arg(long, value_name = "N", default_value_t = 16)]
+    #[arg(long, value_parser = size(0), value_name = "N", default_value_t = 16)]
     pub positions: usize,
     /// Learning rate of Adam.
-    #[arg(long, value_name = "NUMBER", default_value_t = 1e-3)]
+    #[arg(long, value_parser = Real, value_name = "NUMBER", default_value_t = 1e-3)]
     pub rate: f64,
     /// Hidden channels of the classifier; 0 for as many as the decoder has.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_parser = size(0), value_name = "N", default_value_t = 0)]
     pub hidden: usize,
     /// Sequences that it learns on; 256 by default.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_parser = size(1), value_name = "N")]
     pub train_sequences: Option<usize>,
     /// Sequences that it is measured on.
-    #[arg(long, value_name = "N", default_value_t = 32)]
+    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 32)]
     pub held_sequences: usize,
     /// Names all draws.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_parser = seed(), value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// Which of the run's checkpoints.
     #[arg(long, value_enum, default_value_t = Which::Best, requires = "run")]

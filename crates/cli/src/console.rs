@@ -1,7 +1,9 @@
-//! What a person sees while it runs: bars on a terminal, lines elsewhere, all on standard error.
+//! What a person sees while it runs: bars on a terminal, lines elsewhere, all on standard error. What cannot be written there
+//! does no harm.
 
 use std::{
-    io::IsTerminal,
+    fmt::Display,
+    io::{IsTerminal, Write, stderr},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
@@ -9,14 +11,20 @@ use std::{
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use regard_tasks::train::{Evaluation, Progress, StepReport};
 
+/// Prints a line.
+pub fn line(text: impl Display) {
+    // At once, so that lines of several threads do not mix.
+    let _ = stderr().write_all(format!("{text}\n").as_bytes());
+}
+
 /// Prints an error.
 pub fn error(message: &str) {
-    eprintln!("error: {message}");
+    line(format_args!("error: {message}"));
 }
 
 /// A bar of `total` parts with `unit`; invisible where standard error is no terminal, or when `quiet`.
 pub fn bar(total: u64, quiet: bool) -> ProgressBar {
-    let visible = !quiet && std::io::stderr().is_terminal();
+    let visible = !quiet && stderr().is_terminal();
     let target = if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let bar = ProgressBar::with_draw_target(Some(total), target);
     let colour = if std::env::var_os("NO_COLOR").is_some() { "" } else { ".cyan" };
@@ -89,7 +97,7 @@ impl Progress for TrainingBar {
             evaluation.loss
         );
         if self.lines {
-            eprintln!("{text}");
+            line(text);
         } else {
             self.bar.println(text);
         }
@@ -97,7 +105,7 @@ impl Progress for TrainingBar {
 
     fn message(&self, text: &str) {
         if self.lines {
-            eprintln!("{text}");
+            line(text);
         } else {
             self.bar.println(text);
         }

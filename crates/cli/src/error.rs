@@ -20,7 +20,7 @@ pub enum Code {
     Check = 1,
     /// Wrong usage or configuration.
     Usage = 2,
-    /// Data missing or corrupt, a file that cannot be written.
+    /// Data missing or corrupt, files or results that cannot be written.
     Data = 3,
     /// A number that is not finite in training.
     Numeric = 4,
@@ -63,7 +63,7 @@ impl Failure {
         Self::data(format!("cannot write {}: {error}; choose another path or free some space", path.display()))
     }
 
-    /// What `write_atomically` says, which names the file.
+    /// What `write_whole` says, which names the file.
     pub fn written(error: &io::Error) -> Self {
         Self::data(format!("{error}; choose another path or free some space"))
     }

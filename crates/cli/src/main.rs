@@ -5,15 +5,16 @@ mod command;
 mod config;
 mod console;
 mod error;
+mod output;
 mod signal;
+mod values;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use regard_tasks::train::memory::{CountingAllocator, keep_freed_buffers};
 
 use args::{Arguments, Command, Common};
-use error::{Failure, Outcome};
+use error::{Code, Failure, Outcome};
 
 /// Peaks of memory are measured a mechanism at a time, in one process.
 #[global_allocator]
@@ -21,10 +22,17 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn main() -> ExitCode {
     keep_freed_buffers();
-    signal::end_with_reader();
-    // Usage errors end here with code 2, --help and --version with 0.
-    let Arguments { command, common } = Arguments::parse();
-    match set_threads(&common).and_then(|()| run(command, &common)) {
+    let result = match Arguments::typed() {
+        Ok(Arguments { command, common }) => set_threads(&common).and_then(|()| run(command, &common)),
+        Err(error) if error.use_stderr() => {
+            // In colours where a terminal shows them.
+            let _ = error.print();
+            return ExitCode::from(Code::Usage as u8);
+        }
+        // --help and --version.
+        Err(answer) => output::print(|| answer.print()),
+    };
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure { code, message }) => {
             console::error(&message);
@@ -56,8 +64,5 @@ fn run(command: Command, common: &Common) -> Outcome {
 
 fn set_threads(common: &Common) -> Outcome {
     let Some(threads) = common.threads else { return Ok(()) };
-    if !(1..=1024).contains(&threads) {
-        return Err(Failure::usage(format!("--threads is {threads}, expected 1 to 1024")));
-    }
     rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().map_err(Failure::usage)
 }

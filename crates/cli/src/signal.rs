@@ -1,4 +1,4 @@
-//! An interrupt ends the work after the step in progress; a second one ends it at once. A closed pipe ends it too.
+//! An interrupt ends the work after the step in progress; a second one ends it at once.
 
 use std::sync::{
     Arc, OnceLock,
@@ -30,11 +30,13 @@ pub fn stop_flag() -> Arc<AtomicBool> {
     stop
 }
 
-/// Ends the process quietly when whoever reads its output, as `head` does, has enough. Without this, printing panics.
-pub fn end_with_reader() {
-    // Where the handler cannot be had, nothing is lost but the quiet.
+/// Ends the process as a closed pipe ends others: whoever read its results, as `head` does, has enough.
+///
+/// Not by the signal that the system sends: progress that nobody reads must not end a training.
+pub fn end_with_reader() -> ! {
     #[cfg(unix)]
-    let _ = flag::register_conditional_default(signal_hook::consts::SIGPIPE, Arc::new(AtomicBool::new(true)));
+    let _ = signal_hook::low_level::emulate_default_handler(signal_hook::consts::SIGPIPE);
+    std::process::exit(128 + 13)
 }
 
 /// The exit code of a process that a signal has stopped: 130 or 143.

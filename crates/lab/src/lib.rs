@@ -11,3 +11,4 @@ pub mod probe;
 pub mod report;
 pub mod reproduce;
 pub mod run_report;
+mod tensors;

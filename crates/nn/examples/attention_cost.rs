@@ -6,6 +6,7 @@
 //!
 //! Arguments: batch, length, width, experts, active experts, which are also the heads of the other layer. The layers take
 //! turns; printed are medians in milliseconds, and the median of the ratios of neighbouring runs.
+#![allow(clippy::print_stdout)]
 
 use std::time::Instant;
 

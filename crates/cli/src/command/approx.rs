@@ -75,10 +75,6 @@ fn options(args: &Approx) -> Outcome<AttentionOptions> {
 
 /// The matrices and where they come from.
 fn heads(args: &Approx, common: &Common) -> Outcome<(Vec<Head>, String)> {
-    if args.draws == 0 || args.sequences == 0 {
-        let name = if args.draws == 0 { "draws" } else { "sequences" };
-        return Err(Failure::usage(format!("--{name} is 0, expected at least 1")));
-    }
     if let Some(path) = &args.input {
         if let Some(scale) = args.scale.filter(|scale| !(scale.is_finite() && *scale > 0.0)) {
             return Err(Failure::usage(format!("--scale is {scale}, expected a positive number")));
@@ -100,10 +96,6 @@ fn heads(args: &Approx, common: &Common) -> Outcome<(Vec<Head>, String)> {
 }
 
 fn process(args: &Approx) -> Outcome<(Vec<Head>, String)> {
-    let sizes = [("tokens", args.tokens), ("width", args.width), ("clusters", args.clusters)];
-    if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
-        return Err(Failure::usage(format!("--{name} is 0, expected at least 1")));
-    }
     if args.clusters > args.tokens {
         let seen = format!("--clusters is {}", args.clusters);
         return Err(Failure::usage(format!("{seen}, expected at most as many as the {} tokens", args.tokens)));

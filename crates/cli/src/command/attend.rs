@@ -2,15 +2,14 @@
 
 use std::fs;
 
-use regard_lab::{
-    attend::{Request, attend},
-    report::write_atomically,
-};
+use regard_files::write_whole;
+use regard_lab::attend::{Request, attend};
 
 use crate::{
     args::{Attend, Common},
     config::{Layers, SECTIONS},
     error::{Failure, Outcome},
+    output,
 };
 
 /// Applies one mechanism to a file.
@@ -44,13 +43,13 @@ pub fn run(args: &Attend, common: &Common) -> Outcome {
         reference: args.reference,
         seed: args.seed,
     };
-    let output = attend(&file, &request).map_err(|error| {
+    let written = attend(&file, &request).map_err(|error| {
         let failure = Failure::from(error);
         Failure { message: format!("{}: {}", args.input.display(), failure.message), ..failure }
     })?;
-    write_atomically(&args.output, &output).map_err(|error| Failure::written(&error))?;
+    write_whole(&args.output, &written).map_err(|error| Failure::written(&error))?;
     if common.json {
-        super::print_json(&serde_json::json!({ "output": args.output, "bytes": output.len() }));
+        output::json(&serde_json::json!({ "output": args.output.to_string_lossy(), "bytes": written.len() }))?;
     }
     Ok(())
 }

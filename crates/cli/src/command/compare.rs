@@ -7,19 +7,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use regard_files::write_whole;
 use regard_lab::compare::{self, Candidate, Comparison, Plan, RunResult, Watch};
 use regard_tasks::{
     data::{CopySplit, TaskData},
     train::{Environment, Progress},
 };
 
-use super::{budget::check_training, command_line, environment, load, print_json, resolve, training_device};
+use super::{budget::check_training, command_line, environment, load, resolve, training_device};
 use crate::{
     args::{Common, Directory, Source},
     config::{Layers, RunConfig},
-    console::TrainingBar,
+    console::{self, TrainingBar},
     error::{Failure, Outcome},
-    signal,
+    output, signal,
 };
 
 const CONFIG: &str = "config.toml";
@@ -55,12 +56,11 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
     };
     let files = comparison.write(&out).map_err(|error| Failure::written(&error))?;
     if common.json {
-        print_json(&comparison.to_json());
+        output::json(&comparison.to_json())
     } else {
-        print!("{}", comparison.table().to_text());
-        println!("\nreport: {}", files.report.page.display());
+        output::text(comparison.table().to_text())?;
+        output::line(format_args!("\nreport: {}", files.report.page.display()))
     }
-    Ok(())
 }
 
 /// Trains what has no result yet below `out`.
@@ -156,7 +156,7 @@ fn open(out: &Path, directory: &Directory, config: &RunConfig) -> Outcome {
             }
         }
     }
-    regard_lab::report::write_atomically(&path, text.as_bytes()).map_err(|error| Failure::written(&error))
+    write_whole(&path, text.as_bytes()).map_err(|error| Failure::written(&error))
 }
 
 /// Whether the directory is that of a comparison: it has a configuration of ours, and is not a single run.
@@ -259,9 +259,9 @@ impl Watch for Console {
             (None, perplexity) => format!("test perplexity {:.3}", perplexity.unwrap_or(f64::NAN)),
         };
         let before = if fresh { "" } else { " (done before)" };
-        eprintln!(
+        console::line(format_args!(
             "{}, seed {}: {quality}, {:.1} ms a step{before}",
             result.label, result.seed, result.milliseconds_per_step
-        );
+        ));
     }
 }

@@ -2,13 +2,15 @@
 
 use clap::CommandFactory;
 
-use crate::{args::Arguments, error::Outcome};
+use crate::{args::Arguments, error::Outcome, output};
 
 /// Prints completions for a shell.
 ///
 /// # Errors
-/// None.
+/// Standard output that cannot be written.
 pub fn run(shell: clap_complete::Shell) -> Outcome {
-    clap_complete::generate(shell, &mut Arguments::command(), "regard", &mut std::io::stdout());
-    Ok(())
+    // The generator panics where it cannot write.
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "regard", &mut script);
+    output::bytes(&script)
 }

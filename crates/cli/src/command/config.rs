@@ -1,9 +1,10 @@
 //! `regard config`
 
-use super::{print_json, resolve};
+use super::resolve;
 use crate::{
     args::{Common, Source},
     error::Outcome,
+    output,
 };
 
 /// Prints the resolved configuration.
@@ -13,9 +14,8 @@ use crate::{
 pub fn run(source: &Source, common: &Common) -> Outcome {
     let config = resolve(source)?;
     if common.json {
-        print_json(&serde_json::to_value(config.to_table()).expect("TOML is JSON"));
+        output::json(&serde_json::to_value(config.to_table()).expect("TOML is JSON"))
     } else {
-        print!("{}", config.to_toml());
+        output::text(config.to_toml())
     }
-    Ok(())
 }

@@ -7,16 +7,17 @@ use regard_lab::{
         curves::{self, Curve},
         formulas::PaperSizes,
     },
-    report::{Block, Report, Section},
+    report::{Block, Report, Section, Table},
 };
 use regard_tasks::data::{TaskName, listops};
 use serde_json::json;
 
-use super::{command_line, environment, print_json, resolve};
+use super::{command_line, environment, resolve};
 use crate::{
     args::{Common, Cost},
     config::RunConfig,
     error::{Failure, Outcome},
+    output,
 };
 
 /// Characters of the embedded text.
@@ -39,29 +40,35 @@ pub fn run(args: &Cost, common: &Common) -> Outcome {
     let title = format!("{} ({})", described(&sizes)?, config.task.name);
     let table = cost.table(title.as_str());
     if !args.curves {
-        if common.json {
-            print_json(&json!({ "cost": cost, "total": cost.total() }));
-        } else {
-            print!("{}", table.to_text());
-        }
-        return Ok(());
+        return match common.json {
+            true => output::json(&json!({ "cost": cost, "total": cost.total() })),
+            false => output::text(table.to_text()),
+        };
     }
     let curves = all_curves(&config, args, run)?;
+    let json: Vec<_> = curves.iter().map(|curve| curve.table.to_json()).collect();
+    let json = json!({ "cost": cost, "total": cost.total(), "curves": json });
+    let tables = [&table].into_iter().chain(curves.iter().map(|curve| &curve.table));
+    let text = tables.map(Table::to_text).collect::<Vec<_>>().join("\n");
+    let report = args.out.as_ref().map(|out| report(table, curves).write(out));
+    let report = report.transpose().map_err(|error| Failure::written(&error))?;
     if common.json {
-        let tables: Vec<_> = curves.iter().map(|curve| curve.table.to_json()).collect();
-        print_json(&json!({ "cost": cost, "total": cost.total(), "curves": tables }));
-    } else {
-        print!("{}", table.to_text());
-        for curve in &curves {
-            print!("\n{}", curve.table.to_text());
-        }
+        return output::json(&json);
     }
-    let Some(out) = &args.out else { return Ok(()) };
+    output::text(text)?;
+    match report {
+        Some(report) => output::line(format_args!("\nreport: {}", report.page.display())),
+        None => Ok(()),
+    }
+}
+
+/// The page of the curves.
+fn report(table: Table, curves: Vec<Curve>) -> Report {
     let blocks = curves
         .into_iter()
         .flat_map(|curve| [Block::Chart { name: curve.name, chart: curve.chart }, Block::Table(curve.table)]);
     let environment = environment();
-    let report = Report {
+    Report {
         title: "Cost of attention mechanisms".into(),
         summary:
             "Closed forms, nothing here was run: parameters, multiply-adds of a forward pass, bytes of a training \
@@ -76,12 +83,7 @@ pub fn run(args: &Cost, common: &Common) -> Outcome {
             Section { title: "The model by part".into(), blocks: vec![Block::Table(table)] },
             Section { title: "Curves".into(), blocks: blocks.collect() },
         ],
-    };
-    let written = report.write(out).map_err(|error| Failure::written(&error))?;
-    if !common.json {
-        println!("\nreport: {}", written.page.display());
     }
-    Ok(())
 }
 
 /// The attention in words, with the sizes that a budget sets for it.

@@ -2,17 +2,20 @@
 
 use std::path::PathBuf;
 
+use regard_files::write_whole;
 use regard_kernels::{
     AttentionOptions, Mechanism, simd,
     support::{SupportKind, SupportOptions},
 };
-use regard_lab::{bench, report::write_atomically};
+use regard_lab::bench;
+use regard_tasks::train::Environment;
 use serde_json::json;
 
-use super::{cache_directory, environment, print_json};
+use super::{cache_directory, environment};
 use crate::{
     args::Common,
     error::{Code, Failure, Outcome},
+    output,
 };
 
 /// One thing that was looked at.
@@ -34,22 +37,19 @@ pub fn run(common: &Common) -> Outcome {
     let vectors = simd::instruction_set();
     if common.json {
         let checks = checks.iter().map(|c| json!({ "name": c.name, "passed": c.passed, "detail": c.detail }));
-        print_json(&json!({
+        output::json(&json!({
             "environment": environment, "vectors": vectors, "checks": checks.collect::<Vec<_>>(),
-        }));
+        }))?;
     } else {
-        println!(
-            "regard      {} ({})",
-            environment.version,
-            environment.commit.as_deref().unwrap_or("no commit known")
-        );
-        println!("processor   {}", environment.processor);
-        println!("vectors     {vectors}");
-        println!("threads     {} of {}", environment.threads, environment.processors);
-        println!("platform    {}", environment.platform);
-        println!();
+        let Environment { version, commit, processor, threads, processors, platform, .. } = &environment;
+        let commit = commit.as_deref().unwrap_or("no commit known");
+        output::line(format_args!(
+            "regard      {version} ({commit})\nprocessor   {processor}\nvectors     {vectors}\n\
+             threads     {threads} of {processors}\nplatform    {platform}\n"
+        ))?;
         for check in &checks {
-            println!("{:<5} {:<30} {}", if check.passed { "ok" } else { "FAIL" }, check.name, check.detail);
+            let word = if check.passed { "ok" } else { "FAIL" };
+            output::line(format_args!("{word:<5} {:<30} {}", check.name, check.detail))?;
         }
     }
     match checks.iter().filter(|check| !check.passed).count() {
@@ -99,7 +99,7 @@ fn kernel(name: String, options: AttentionOptions) -> Check {
 
 fn writable(directory: &std::path::Path) -> Check {
     let path = directory.join(".regard-doctor");
-    let result = write_atomically(&path, b"ok").and_then(|()| std::fs::remove_file(&path));
+    let result = write_whole(&path, b"ok").and_then(|()| std::fs::remove_file(&path));
     let detail = match &result {
         Ok(()) => directory.display().to_string(),
         Err(error) => format!("{}: {error}; choose another with REGARD_CACHE", directory.display()),

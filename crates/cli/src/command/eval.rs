@@ -1,12 +1,16 @@
 //! `regard eval`
 
-use regard_tasks::metrics::BLEU_SIGNATURE;
-use regard_tasks::train::{Split, evaluate, measure_bleu};
+use regard_tasks::{
+    data::TaskData,
+    metrics::BLEU_SIGNATURE,
+    train::{Evaluation, Split, evaluate, measure_bleu},
+};
 
-use super::{Trained, print_json, trained};
+use super::{Trained, trained};
 use crate::{
     args::{Common, Eval},
-    error::{Failure, Outcome},
+    error::Outcome,
+    output,
 };
 
 /// Measures a trained model.
@@ -17,28 +21,48 @@ pub fn run(args: &Eval, common: &Common) -> Outcome {
     let Trained { config, data, model, step } = trained(&args.run, args.checkpoint, args.cache.as_deref(), common)?;
     let split = Split::from(args.split);
     let batch = args.batch.unwrap_or(config.train.batch);
-    if batch == 0 {
-        return Err(Failure::usage("--batch is 0, expected at least 1"));
-    }
     let mut result = evaluate(&model, &data, split, batch, 0, step)?;
     let bleu = measure_bleu(&model, &data, split, &config.train, batch)?;
     result.bleu = bleu.as_ref().map(|bleu| bleu.score);
+    let scored = Scored::of(&data, &result);
     if common.json {
-        print_json(&serde_json::to_value(&result).expect("plain numbers"));
-        return Ok(());
+        let mut json = serde_json::to_value(&result).expect("plain numbers");
+        if let (Some(scored), Some(json)) = (scored, json.as_object_mut()) {
+            json.insert("context".into(), scored.context.into());
+            json.insert("stride".into(), scored.stride.into());
+            json.insert("scored_tokens".into(), scored.tokens.into());
+        }
+        return output::json(&json);
     }
-    println!("split       {} ({} sequences)", split.name(), result.sequences);
-    println!("step        {step}");
-    println!("loss        {:.4}", result.loss);
-    if let Some(accuracy) = result.accuracy {
-        println!("accuracy    {:.2} %", 100.0 * accuracy);
+    let lines = [
+        Some(format!("split       {} ({} sequences)", split.name(), result.sequences)),
+        scored.map(|Scored { context, stride, .. }| format!("context     {context} tokens, stride {stride}")),
+        scored.map(|Scored { tokens, .. }| format!("scored      {tokens} tokens")),
+        Some(format!("step        {step}")),
+        Some(format!("loss        {:.4}", result.loss)),
+        result.accuracy.map(|accuracy| format!("accuracy    {:.2} %", 100.0 * accuracy)),
+        result.perplexity.map(|perplexity| format!("perplexity  {perplexity:.4}")),
+        bleu.map(|bleu| format!("{bleu}, {BLEU_SIGNATURE}")),
+        Some(format!("speed       {:.1} sequences/s", result.sequences_per_second())),
+    ];
+    output::line(lines.into_iter().flatten().collect::<Vec<_>>().join("\n"))
+}
+
+/// What the perplexity of a language model was taken over: it means nothing without.
+#[derive(Clone, Copy)]
+struct Scored {
+    /// Tokens that a window predicts, from nothing before it.
+    context: usize,
+    /// From the start of a window to that of the next.
+    stride: usize,
+    /// Predicted tokens.
+    tokens: usize,
+}
+
+impl Scored {
+    fn of(data: &TaskData, result: &Evaluation) -> Option<Self> {
+        let TaskData::Language(data) = data else { return None };
+        // Windows follow one another without overlap.
+        Some(Self { context: data.context, stride: data.context, tokens: result.items })
     }
-    if let Some(perplexity) = result.perplexity {
-        println!("perplexity  {perplexity:.4}");
-    }
-    if let Some(bleu) = bleu {
-        println!("{bleu}, {BLEU_SIGNATURE}");
-    }
-    println!("speed       {:.1} sequences/s", result.sequences_per_second());
-    Ok(())
 }

@@ -1,18 +1,16 @@
 //! `regard generate`
 
-use std::io::Write;
-
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use regard_nn::models::{LanguageModel, LanguageState};
 use regard_tasks::{data::TaskData, train::Model};
 use serde_json::json;
 
-use super::{Trained, print_json, trained};
+use super::{Trained, trained};
 use crate::{
     args::{Common, Generate},
     error::{Failure, Outcome},
-    signal,
+    output, signal,
 };
 
 /// Prints text from a language model, one character at a time, with the model's decode state.
@@ -42,30 +40,25 @@ pub fn run(args: &Generate, common: &Common) -> Outcome {
     }
     let mut stream = ChaCha8Rng::seed_from_u64(args.seed);
     if !common.json {
-        print!("{}", args.prompt);
+        output::text(&args.prompt)?;
     }
     for _ in 0..args.tokens {
         if stop.load(std::sync::atomic::Ordering::Relaxed) {
-            println!();
+            output::line("")?;
             return Err(Failure::interrupted("stopped"));
         }
         let token = choose(&logits, args.temperature, stream.random());
         if !common.json {
-            print!("{}", data.vocabulary.decode(&[token])?);
-            // A closed pipe is the reader's way to say that it has enough.
-            if std::io::stdout().flush().is_err() {
-                return Ok(());
-            }
+            output::text(data.vocabulary.decode(&[token])?)?;
         }
         logits = writer.take(token)?;
     }
     if common.json {
         let text = data.vocabulary.decode(&writer.text)?;
-        print_json(&json!({ "text": text, "state_bytes": writer.state.bytes() }));
+        output::json(&json!({ "text": text, "state_bytes": writer.state.bytes() }))
     } else {
-        println!();
+        output::line("")
     }
-    Ok(())
 }
 
 /// A model in the middle of a text.

@@ -22,11 +22,6 @@ pub fn run(args: &Inspect, common: &Common) -> Outcome {
 
 fn attention(args: &Inspect, common: &Common) -> Outcome {
     let parts = parts(&args.what)?;
-    for (name, count) in [("sequences", args.sequences), ("matrices", args.matrices)] {
-        if count == 0 {
-            return Err(Failure::usage(format!("--{name} is 0, expected at least 1")));
-        }
-    }
     let drawn = [Part::Maps, Part::Keys].into_iter().find(|part| parts.contains(part));
     if let (Some(part), None) = (drawn, &args.out) {
         return Err(Failure::usage(format!("--what {part} draws pictures, expected --out DIR to write them to")));
@@ -67,9 +62,6 @@ fn parts(names: &[String]) -> Outcome<Vec<Part>> {
 }
 
 fn experts(args: &Inspect, common: &Common) -> Outcome {
-    if args.tokens == 0 {
-        return Err(Failure::usage("--tokens is 0, expected at least 1"));
-    }
     let Trained { config, data, model, .. } = trained(&args.run, args.checkpoint, args.cache.as_deref(), common)?;
     let split = Split::from(args.split);
     let wanted = Wanted { split, batches: args.batches, tokens: args.tokens, least: args.least };

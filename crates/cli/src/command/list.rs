@@ -5,17 +5,17 @@ use regard_lab::report::{Column, Table};
 use regard_tasks::data::TaskName;
 use serde_json::json;
 
-use super::print_json;
 use crate::{
     args::{Common, Listed},
     config::PRESETS,
     error::Outcome,
+    output,
 };
 
 /// Lists mechanisms, tasks and presets.
 ///
 /// # Errors
-/// None.
+/// Standard output that cannot be written.
 pub fn run(what: Option<Listed>, common: &Common) -> Outcome {
     let tables: Vec<(&str, Table)> = [
         (Listed::Mechanisms, "mechanisms", mechanisms as fn() -> Table),
@@ -29,16 +29,9 @@ pub fn run(what: Option<Listed>, common: &Common) -> Outcome {
     if common.json {
         let all: serde_json::Map<_, _> =
             tables.iter().map(|(name, table)| ((*name).to_owned(), table.to_json())).collect();
-        print_json(&json!(all));
-        return Ok(());
+        return output::json(&json!(all));
     }
-    for (i, (_, table)) in tables.iter().enumerate() {
-        if i > 0 {
-            println!();
-        }
-        print!("{}", table.to_text());
-    }
-    Ok(())
+    output::text(tables.iter().map(|(_, table)| table.to_text()).collect::<Vec<_>>().join("\n"))
 }
 
 fn mechanisms() -> Table {

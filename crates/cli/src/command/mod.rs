@@ -36,6 +36,7 @@ use crate::{
     config::{Layers, RunConfig},
     console,
     error::{Failure, Outcome},
+    output,
 };
 
 /// The preset of a command that is given neither preset nor file.
@@ -52,10 +53,7 @@ fn layers(source: &Source) -> Outcome<Layers> {
     if let Some(file) = &source.config {
         layers.file(file)?;
     }
-    layers.environment(std::env::vars_os().filter_map(|(name, value)| {
-        // Variables that are not text are none of ours.
-        Some((name.into_string().ok()?, value.into_string().ok()?))
-    }))?;
+    layers.environment(std::env::vars_os())?;
     for assignment in &source.set {
         layers.assign(assignment, "--set")?;
     }
@@ -115,7 +113,7 @@ fn load(task: &TaskConfig, seed: u64, cache: Option<&Path>, common: &Common) -> 
         bar.finish_and_clear();
     }
     if !common.quiet {
-        data.notes().iter().for_each(|note| eprintln!("note: {note}"));
+        data.notes().iter().for_each(|note| console::line(format_args!("note: {note}")));
     }
     Ok(data)
 }
@@ -133,7 +131,8 @@ fn environment() -> Environment {
 
 /// The command as it was typed, without the path of the program.
 fn command_line() -> String {
-    let words = std::env::args().skip(1).map(|word| {
+    let words = std::env::args_os().skip(1).map(|word| {
+        let word = word.to_string_lossy().into_owned();
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,+".contains(c);
         if !word.is_empty() && word.chars().all(plain) { word } else { format!("'{}'", word.replace('\'', "'\\''")) }
     });
@@ -192,11 +191,6 @@ fn trained(run: &Path, which: Which, cache: Option<&Path>, common: &Common) -> O
     Ok(Trained { config, data, model, step })
 }
 
-/// Prints a JSON value.
-fn print_json(value: &serde_json::Value) {
-    println!("{}", serde_json::to_string_pretty(value).expect("a JSON value"));
-}
-
 /// Writes what was measured where asked for, prints it as tables or JSON, and says where the report is.
 fn show(
     common: &Common,
@@ -207,12 +201,11 @@ fn show(
 ) -> Outcome {
     let files = out.map(write).transpose().map_err(|error| Failure::written(&error))?;
     if common.json {
-        print_json(&json());
-        return Ok(());
+        return output::json(&json());
     }
-    print!("{}", tables().iter().map(Table::to_text).collect::<Vec<_>>().join("\n"));
-    if let Some(files) = files {
-        println!("\nreport: {}", files.report.page.display());
+    output::text(tables().iter().map(Table::to_text).collect::<Vec<_>>().join("\n"))?;
+    match files {
+        Some(files) => output::line(format_args!("\nreport: {}", files.report.page.display())),
+        None => Ok(()),
     }
-    Ok(())
 }

@@ -65,7 +65,7 @@ fn probe_decoders(args: &Arguments, common: &Common) -> Outcome {
     let watch = |label: &str| {
         bar.inc(1);
         if lines && last.replace(label.to_owned()) != label {
-            eprintln!("{label}");
+            console::line(label);
         }
     };
     let measured = measure(&plan, &watch, &signal::stop_flag())?;
@@ -150,20 +150,6 @@ fn classifier(args: &Arguments, sizes: &Sizes) -> Classifier {
 
 /// Checks the numbers.
 fn check(args: &Arguments, sizes: &Sizes) -> Outcome {
-    let least = [
-        ("width", sizes.width),
-        ("heads", sizes.heads),
-        ("length", sizes.length),
-        ("layers", sizes.layers),
-        ("decoders", sizes.decoders),
-        ("sequences", args.sequences.unwrap_or(1)),
-        ("train-sequences", sizes.train),
-        ("held-sequences", args.held_sequences),
-        ("batch", args.batch),
-    ];
-    if let Some((name, _)) = least.iter().find(|(_, size)| *size == 0) {
-        return Err(Failure::usage(format!("--{name} is 0, expected at least 1")));
-    }
     if sizes.length < 2 {
         return Err(Failure::usage("--length is 1, expected at least 2: one position says nothing about positions"));
     }

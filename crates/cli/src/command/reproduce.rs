@@ -2,21 +2,22 @@
 
 use std::{cell::RefCell, collections::BTreeSet, error::Error, fs, io, path::Path, time::Instant};
 
+use regard_files::write_whole;
 use regard_lab::{
     bench::BenchError,
     probe::ProbeError,
-    report::write_atomically,
     reproduce::{self, Compared, ENTRIES, Entry, Outcome as Recorded, Scale, Workbench},
 };
 use regard_tasks::data::TaskData;
 use serde_json::json;
 
-use super::{Trained, compare, environment, print_json, trained};
+use super::{Trained, compare, environment, trained};
 use crate::{
     args::{self, Common, Reproduce, Which},
     config::{Layers, nearest},
+    console,
     error::{Failure, Outcome},
-    signal,
+    output, signal,
 };
 
 const CONFIG: &str = "config.toml";
@@ -38,37 +39,29 @@ pub fn run(args: &Reproduce, common: &Common) -> Outcome {
     for entry in chosen(&args.names)? {
         let outcome = session.outcome(entry)?;
         if !common.json {
-            println!("{}: {}. {}", entry.name, outcome.verdict, outcome.statement);
+            output::line(format_args!("{}: {}. {}", entry.name, outcome.verdict, outcome.statement))?;
         }
         outcomes.push(outcome);
-    }
-    if common.json {
-        print_json(&json!(outcomes));
     }
     if let Some(path) = &args.page {
         write_page(path, &args.out)?;
     }
-    Ok(())
+    if common.json { output::json(&json!(outcomes)) } else { Ok(()) }
 }
 
 fn list(args: &Reproduce, common: &Common) -> Outcome {
     let table = reproduce::listing(&args.out).map_err(Failure::data)?;
-    if common.json {
-        print_json(&table.to_json());
-    } else {
-        print!("{}", table.to_text());
+    if let Some(path) = &args.page {
+        write_page(path, &args.out)?;
     }
-    match &args.page {
-        Some(path) => write_page(path, &args.out),
-        None => Ok(()),
-    }
+    if common.json { output::json(&table.to_json()) } else { output::text(table.to_text()) }
 }
 
 /// Writes the page; its pictures are those of the recorded outcomes, named as seen from the page.
 fn write_page(path: &Path, all: &Path) -> Outcome {
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let text = reproduce::page(all, &relative(folder, all)).map_err(Failure::data)?;
-    write_atomically(path, text.as_bytes()).map_err(|error| Failure::written(&error))
+    write_whole(path, text.as_bytes()).map_err(|error| Failure::written(&error))
 }
 
 /// `to` as seen from `from`: up as often as `from` is deep, where both are relative; `to` itself otherwise.
@@ -163,7 +156,7 @@ impl Session<'_> {
                 )));
             }
             Ok(_) => {}
-            Err(_) => write_atomically(&path, text.as_bytes()).map_err(|error| Failure::written(&error))?,
+            Err(_) => write_whole(&path, text.as_bytes()).map_err(|error| Failure::written(&error))?,
         }
         let cache = self.args.cache.as_deref();
         let (data, results) = compare::train(&config, &candidates, &directory, cache, &environment(), self.common)?;
@@ -176,7 +169,7 @@ impl Session<'_> {
 
     fn note(&self, text: &str) {
         if !self.common.quiet {
-            eprintln!("{text}");
+            console::line(text);
         }
     }
 }

@@ -7,13 +7,13 @@ use regard_tasks::metrics::BLEU_SIGNATURE;
 use regard_tasks::train::{Existing, Model, Outcome as Ended, Record, RunDirectory, Split, Trainer};
 use serde_json::json;
 
-use super::{budget::check_training, command_line, environment, load, print_json, resolve, training_device};
+use super::{budget::check_training, command_line, environment, load, resolve, training_device};
 use crate::{
     args::{Common, Directory, Source},
     config::{Layers, RunConfig},
-    console::TrainingBar,
+    console::{self, TrainingBar},
     error::{Failure, Outcome},
-    signal,
+    output, signal,
 };
 
 /// Trains one model.
@@ -37,7 +37,8 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
     let model = Model::build(&config.model, config.attentions(), &data, config.seed, &training_device(&config))?;
     let parameters = regard_nn::models::parameter_count(&model);
     if !common.quiet {
-        eprintln!("{label} on {}: {parameters} parameters, run in {}", config.task.name, out.display());
+        let words = format!("{label} on {}: {parameters} parameters, run in {}", config.task.name, out.display());
+        console::line(words);
     }
     let bar = TrainingBar::new(&label, config.train.steps, common.quiet);
     let mut trainer = Trainer::new(model, &data, &config.train, config.seed)?
@@ -66,28 +67,26 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
             };
             let written = report.write(&out).map_err(|error| Failure::written(&error))?;
             if common.json {
-                print_json(&json!({
-                    "run": out, "mechanism": label, "task": config.task.name.name(), "steps": step,
+                return output::json(&json!({
+                    "run": out.to_string_lossy(), "mechanism": label, "task": config.task.name.name(), "steps": step,
                     "parameters": parameters, "best": best, "test": test,
                     "train_seconds": trainer.state().seconds,
                 }));
-                return Ok(());
             }
-            println!("run         {}", out.display());
-            println!("report      {}", written.page.display());
-            println!("steps       {step} in {:.0} s", trainer.state().seconds);
-            println!("best step   {}", test.step);
-            println!("test loss   {:.4}", test.loss);
-            if let Some(accuracy) = test.accuracy {
-                println!("accuracy    {:.2} %", 100.0 * accuracy);
-            }
-            if let Some(perplexity) = test.perplexity {
-                println!("perplexity  {perplexity:.4}");
-            }
-            if let Some(bleu) = test.bleu {
-                println!("BLEU        {bleu:.2} ({})", BLEU_SIGNATURE);
-            }
-            Ok(())
+            let quality = [
+                test.accuracy.map(|accuracy| format!("accuracy    {:.2} %\n", 100.0 * accuracy)),
+                test.perplexity.map(|perplexity| format!("perplexity  {perplexity:.4}\n")),
+                test.bleu.map(|bleu| format!("BLEU        {bleu:.2} ({BLEU_SIGNATURE})\n")),
+            ];
+            output::text(format_args!(
+                "run         {}\nreport      {}\nsteps       {step} in {:.0} s\nbest step   {}\ntest loss   {:.4}\n{}",
+                out.display(),
+                written.page.display(),
+                trainer.state().seconds,
+                test.step,
+                test.loss,
+                quality.into_iter().flatten().collect::<String>()
+            ))
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `regard translate`
 
-use std::io::{BufRead, IsTerminal, Write, stdin, stdout};
+use std::io::{BufRead, IsTerminal, stdin};
 
 use burn::tensor::Device;
 use regard_nn::models::{BeamOptions, Translator};
@@ -10,11 +10,12 @@ use regard_tasks::{
 };
 use serde_json::json;
 
-use super::{Kept, kept, print_json};
+use super::{Kept, kept};
 use crate::{
     args::{Common, Translate},
+    console,
     error::{Failure, Outcome},
-    signal,
+    output, signal,
 };
 
 /// Translates the lines of standard input, one a line, with the model and the vocabulary of a run; its data are not read.
@@ -22,9 +23,6 @@ use crate::{
 /// # Errors
 /// A run of another task, a line that is no text.
 pub fn run(args: &Translate, common: &Common) -> Outcome {
-    if args.batch == Some(0) {
-        return Err(Failure::usage("--batch is 0, expected at least 1"));
-    }
     let Kept { config, tensors, .. } = kept(&args.run, args.checkpoint)?;
     if config.task.name != TaskName::Translation {
         return Err(Failure::usage(format!(
@@ -66,19 +64,21 @@ pub fn run(args: &Translate, common: &Common) -> Outcome {
         }
         for (i, Translation { text, cut }) in translate(&model, &tokenizer, &texts, &options)?.into_iter().enumerate() {
             if cut && !common.quiet {
-                eprintln!("note: line {} is longer than the model's {longest} tokens and was cut", number + i + 1);
+                let line = number + i + 1;
+                console::line(format_args!(
+                    "note: line {line} is longer than the model's {longest} tokens and was cut"
+                ));
             }
             if common.json {
                 all.push(json!({ "source": texts[i], "translation": text }));
-            } else if writeln!(stdout(), "{text}").and_then(|()| stdout().flush()).is_err() {
-                // A closed pipe is the reader's way to say that it has enough.
-                return Ok(());
+            } else {
+                output::line(text)?;
             }
         }
         number += texts.len();
     }
     if common.json {
-        print_json(&json!({ "translations": all }));
+        output::json(&json!({ "translations": all }))?;
     }
     Ok(())
 }

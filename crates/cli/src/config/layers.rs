@@ -1,6 +1,6 @@
 //! Layers of configuration, merged key by key, each key remembering where its value came from.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, ffi::OsString, fs, path::Path};
 
 use toml::{
     Table, Value,
@@ -107,12 +107,17 @@ impl Layers {
     /// Lays the environment over what is there: `REGARD_MODEL__WIDTH=64` sets `model.width`.
     ///
     /// # Errors
-    /// A key that does not exist.
-    pub fn environment(&mut self, variables: impl Iterator<Item = (String, String)>) -> Outcome {
-        let mut ours: Vec<_> = variables.filter(|(name, _)| name.starts_with("REGARD_")).collect();
+    /// A key that does not exist, a value that is not text.
+    pub fn environment(&mut self, variables: impl Iterator<Item = (OsString, OsString)>) -> Outcome {
+        let named = variables.map(|(name, value)| (name.to_string_lossy().into_owned(), value));
+        let mut ours: Vec<_> = named.filter(|(name, _)| name.starts_with("REGARD_")).collect();
         ours.sort();
         for (name, value) in ours {
             if !FLAGS.contains(&name.as_str()) {
+                let value = value.into_string().map_err(|value| {
+                    let seen = value.to_string_lossy();
+                    Failure::usage(format!("environment variable {name} is '{seen}', expected text in UTF-8"))
+                })?;
                 let key = name["REGARD_".len()..].to_lowercase().replace("__", ".");
                 self.set(&key, &value, &format!("environment variable {name}"))?;
             }

@@ -66,6 +66,12 @@ fn files_that_are_no_whole_safetensors_files() {
     for bytes in [&longer[..], b"PK\x03\x04 an archive of something else", &[0xff; 64], &[0; 64]] {
         Setting::new("softmax", bytes).fails(&[], DATA, &["in.safetensors", "not a whole safetensors file"]);
     }
+    // The header names q twice, the second time for the bytes of k.
+    let at = whole.windows(4).position(|bytes| bytes == br#""k":"#).expect("k in the header");
+    let mut twice = whole.clone();
+    twice[at + 1] = b'q';
+    let parts = ["in.safetensors", "duplicate tensor name 'q'", "expected each once"];
+    Setting::new("softmax", &twice).fails(&[], DATA, &parts);
     // The header of an empty file is sound: the tensors are missing.
     Setting::new("softmax", &File::default().bytes()).fails(&[], DATA, &["tensor 'q' is missing", "softmax needs it"]);
 }
@@ -262,6 +268,8 @@ fn options_that_do_not_exist_or_do_not_fit() {
         let causal = ["--causal", "--set", &option];
         refused("fastformer", "fastformer_paper", &causal, &[&seen, "with causal attention", "'product'"]);
     }
+    refused("softmax", plain, &["--threads", "-1"], &["--threads is -1, expected 1 to 1024"]);
+    refused("softmax", plain, &["--scale", "-1"], &["scale is -1, expected a positive number"]);
     refused("softmax", plain, &["--scale", "nan"], &["--scale is NaN", "finite"]);
     refused("softmax", plain, &["--threads", "0"], &["--threads is 0"]);
     // Not passed over: without its bias the file means something else.

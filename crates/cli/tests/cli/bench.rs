@@ -216,9 +216,9 @@ fn what_cannot_be_compared_with_is_said() {
 #[test]
 fn what_cannot_be_is_refused() {
     let bench = |further: &[&str]| Ended::of(regard(["bench", "--quiet"]).args(further));
-    bench(&["--lengths", "0"]).failure(USAGE, &["--lengths is 0"]);
-    bench(&["--heads", "4,0"]).failure(USAGE, &["--heads is 0"]);
-    bench(&["--threads-sweep", "1,0"]).failure(USAGE, &["--threads-sweep is 0"]);
+    bench(&["--lengths", "0"]).failure(USAGE, &["--lengths has 0"]);
+    bench(&["--heads", "4,0"]).failure(USAGE, &["--heads has 0"]);
+    bench(&["--threads-sweep", "1,0"]).failure(USAGE, &["--threads-sweep has 0"]);
     bench(&["--threads-sweep", "2000"]).failure(USAGE, &["--threads-sweep has 2000", "1 to 1024"]);
     bench(&["--warm-up", "0"]).failure(USAGE, &["--warm-up is 0"]);
     bench(&["--preset", "quick"]).failure(USAGE, &["--preset", "--level operator", "expected --level step"]);

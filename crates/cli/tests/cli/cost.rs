@@ -102,7 +102,7 @@ fn sizes_that_cannot_be() {
     cost(&["--length", "18446744073709551615"]).failure(USAGE, &["18446744073709551615", "expected"]);
     cost(&["--set", "model.width=9223372036854775806"]).failure(USAGE, &["9223372036854775806", "expected"]);
     cost(&["--set", "heads=3"]).failure(USAGE, &["multiple of heads (3)"]);
-    cost(&["--length", "-3"]).usage_failure(&["-3"]);
+    cost(&["--length", "-3"]).failure(USAGE, &["--length is -3, expected at least 1"]);
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "in the way").unwrap();

@@ -101,7 +101,22 @@ fn arguments_that_are_none() {
     run(["trian"]).usage_failure(&["error: ", "trian", "train"]);
     run(["train", "--mechansim", "mgk"]).usage_failure(&["error: ", "--mechansim", "--mechanism"]);
     run(["train", "--resume", "--overwrite"]).usage_failure(&["error: ", "--resume", "--overwrite"]);
-    run(["train", "--seed", "-1"]).usage_failure(&["error: "]);
+    // Values that begin with a dash are values.
+    run(["train", "--seed", "-1"]).failure(2, &["--seed is -1, expected at least 0"]);
+    run(["list", "--threads", "-1"]).failure(2, &["--threads is -1, expected 1 to 1024"]);
+    run(["list", "--threads", "-x"]).failure(2, &["--threads is -x, expected 1 to 1024"]);
+    run(["bench", "--lengths", "-4,8"]).failure(2, &["--lengths has -4, expected at least 1"]);
+    run(["approx", "--spread", "-1"]).failure(2, &["--spread is -1, expected a number from 0"]);
+    run(["approx", "--budget", "-1/4"]).failure(2, &["--budget", "-1/4"]);
+    run(["probe", "--deviation", "-1,2"]).failure(2, &["--deviation has -1, expected positive numbers"]);
+    run(["train", "--out", "--resume"]).failure(2, &["--out is --resume, an option, expected a path", "./--resume"]);
+    run(["train", "--out", "--overwrit"]).failure(2, &["--out is --overwrit, an option, expected a path"]);
+    run(["cost", "--curves", "--out", "-q"]).failure(2, &["--out is -q, an option, expected a path"]);
+    let folder = TempDir::new().unwrap();
+    let mut command = regard(["cost", "--preset", "smoke", "--curves", "--out", "-curves"]);
+    Ended::of(command.current_dir(folder.path())).success();
+    assert_eq!(names(folder.path()), ["-curves"]);
+    run(["probe", "--rate", "-.5"]).failure(2, &["--rate is -0.5, expected a positive number"]);
     run(["eval"]).usage_failure(&["error: ", "<RUN>"]);
     run(["cost", "--out", "x"]).usage_failure(&["error: ", "--curves"]);
 }

@@ -75,7 +75,7 @@ fn softmax_and_a_mixture_are_looked_into() {
         Ended::of(command.arg(&path).args(arguments)).failure(USAGE, parts);
     };
     refused(&["--layers", "3"], &["layer 3", "expected 1 to 2"]);
-    refused(&["--heads", "0"], &["head 0", "expected 1 to 2"]);
+    refused(&["--heads", "0"], &["--heads has 0", "at least 1"]);
     refused(&["--what", "colour"], &["--what", "'colour'", "entropy, rank"]);
     refused(&["--what", "maps"], &["maps", "--out"]);
     refused(&["--sequences", "0"], &["--sequences is 0"]);

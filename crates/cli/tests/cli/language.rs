@@ -9,7 +9,7 @@ use crate::program::{Ended, argument, regard, run};
 const USAGE: i32 = 2;
 
 /// Trains a tiny model on a tiny text, below `folder`; returns the directory of its run.
-fn trained(folder: &Path, mechanism: &str) -> String {
+pub fn trained(folder: &Path, mechanism: &str) -> String {
     let text = folder.join("text.txt");
     let line = "the cat sat on the mat, the dog sat on the log.\n";
     fs::write(&text, line.repeat(60)).unwrap();
@@ -66,6 +66,14 @@ fn text_continues_the_prompt_and_depends_on_the_seed_alone() {
 
     let json = run([&["generate", &out, "--json"], &arguments[..]].concat()).json();
     assert_eq!(json["text"], first);
+
+    // A perplexity says over what it was taken: windows of 16 one after the other, each token but the first of all.
+    let eval = run(["eval", &out, "--json"]).json();
+    assert_eq!((&eval["context"], &eval["stride"]), (&16.into(), &16.into()), "{eval}");
+    assert!(eval["scored_tokens"] == eval["items"] && eval["items"].as_u64() > Some(16), "{eval}");
+    let told = run(["eval", &out]).success();
+    let scored = format!("context     16 tokens, stride 16\nscored      {} tokens\n", eval["items"]);
+    assert!(told.contains(&scored), "{scored} in {told}");
     assert!(json["state_bytes"].as_u64().unwrap() > 0);
 }
 
@@ -86,7 +94,12 @@ fn prompts_and_temperatures_that_cannot_be() {
     let folder = TempDir::new().unwrap();
     let out = trained(folder.path(), "linear");
     run(["generate", &out, "--prompt", "the Zoo"]).failure(USAGE, &["--prompt", "'Z'", "vocabulary"]);
+    // A text, not an option.
+    run(["generate", &out, "--prompt", "- the"]).failure(USAGE, &["--prompt", "'-'", "vocabulary"]);
     run(["generate", &out, "--prompt", ""]).failure(USAGE, &["--prompt is empty"]);
+    run(["generate", &out, "--temperature", "-1"]).failure(USAGE, &["--temperature is -1"]);
+    run(["generate", &out, "--temperature", "-inf"]).failure(USAGE, &["--temperature is -inf"]);
+    run(["generate", &out, "--tokens", "-5"]).failure(USAGE, &["--tokens is -5, expected at least 0"]);
     run(["generate", &out, "--temperature=-1"]).failure(USAGE, &["--temperature is -1"]);
     run(["generate", &out, "--temperature", "nan"]).failure(USAGE, &["--temperature is NaN"]);
 }

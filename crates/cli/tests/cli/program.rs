@@ -147,6 +147,17 @@ impl Running {
     pub fn close_stdout(&mut self) {
         drop(self.0.stdout.take());
     }
+
+    /// Gives up the reading end of its standard error.
+    pub fn close_stderr(&mut self) {
+        drop(self.0.stderr.take());
+    }
+}
+
+/// A stream that takes nothing. No test gives its path to the program: one that replaced the device would spoil the machine.
+#[cfg(target_os = "linux")]
+pub fn full() -> Stdio {
+    fs::File::options().write(true).open("/dev/full").expect("a device of Linux").into()
 }
 
 /// Names in a directory, sorted; none where there is no directory.

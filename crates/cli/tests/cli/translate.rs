@@ -94,6 +94,12 @@ fn a_translator_learns_ten_words_and_its_experts_can_be_looked_at() {
     assert_eq!(translate(&["--beam", "1", "--batch", "1"]).success(), "zwei neun\n\nsieben drei eins\n");
     let json = translate(&["--json"]).json();
     assert_eq!(json["translations"][0]["translation"], "zwei neun");
+    #[cfg(target_os = "linux")]
+    for json in [&[][..], &["--json"]] {
+        let mut command = regard(["translate", &path]);
+        command.args(json).stdin(File::open(&input).unwrap()).stdout(crate::program::full());
+        Ended::of(&mut command).failure(DATA, &["cannot write to standard output"]);
+    }
     translate(&["--beam", "0"]).failure(USAGE, &["beam is 0", "at least 1"]);
     fs::write(&input, [0xff, b'\n']).unwrap();
     translate(&[]).failure(DATA, &["line 1 of standard input"]);

@@ -3,6 +3,7 @@
 use safetensors::{Dtype, SafeTensors};
 
 use super::{SourceError, dense::Dense, head::Head};
+use crate::tensors::tensors;
 
 /// A tensor of four axes.
 struct Tensor {
@@ -16,9 +17,7 @@ struct Tensor {
 /// # Errors
 /// A file that is not whole, tensors that are missing, not finite or do not fit together.
 pub fn dump(file: &[u8], scale: Option<f64>, causal: bool) -> Result<Vec<Head>, SourceError> {
-    let tensors = SafeTensors::deserialize(file).map_err(|error| {
-        SourceError::Data(format!("not a whole safetensors file ({error}); write it again, or copy it whole"))
-    })?;
+    let tensors = tensors(file).map_err(SourceError::Data)?;
     if tensors.names().contains(&"valid") {
         let seen = "tensor 'valid': padded tokens have no attention to approximate";
         return Err(SourceError::Data(format!("{seen}; give sequences without padding, and no 'valid'")));

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use regard_kernels::{Error, Padding, View};
-use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use safetensors::{Dtype, tensor::TensorView};
 
 use super::AttendError;
+use crate::tensors::tensors;
 
 /// Names of padding.
 const PADDING: [&str; 2] = ["valid", "query_valid"];
@@ -58,9 +59,7 @@ pub(super) struct Inputs {
 
 impl Inputs {
     pub fn read(file: &[u8]) -> Result<Self, AttendError> {
-        let tensors = SafeTensors::deserialize(file).map_err(|error| {
-            AttendError::Data(format!("not a whole safetensors file ({error}); write it again, or copy it whole"))
-        })?;
+        let tensors = tensors(file).map_err(AttendError::Data)?;
         let (mut real, mut padding, mut dtype) = (BTreeMap::new(), BTreeMap::new(), None);
         for (name, view) in tensors.iter() {
             // Results in the file, as golden data have them, are not inputs.

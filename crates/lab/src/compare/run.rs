@@ -7,6 +7,7 @@ use std::{
 };
 
 use burn::tensor::Device;
+use regard_files::write_whole;
 use regard_nn::models::parameter_count;
 use regard_tasks::{
     data::TaskData,
@@ -17,10 +18,7 @@ use regard_tasks::{
 };
 
 use super::{Candidate, RunResult};
-use crate::{
-    cost::{ModelCost, ModelSizes, Run},
-    report::write_atomically,
-};
+use crate::cost::{ModelCost, ModelSizes, Run};
 
 const RESULT: &str = "result.json";
 /// Points of the curve of training losses.
@@ -107,7 +105,7 @@ pub fn run(plan: &Plan, watch: &dyn Watch, stop: &Arc<AtomicBool>) -> Result<Vec
             let result = run_one(plan, candidate, seed, &directory, progress, stop).map_err(failed)?;
             let Some(result) = result else { return Err(CompareError::Interrupted) };
             let text = serde_json::to_string_pretty(&result).expect("strings and finite numbers");
-            write_atomically(&path, text.as_bytes())
+            write_whole(&path, text.as_bytes())
                 .map_err(|error| CompareError::Result { path: path.clone(), problem: error.to_string() })?;
             watch.end(&result, true);
             results.push(result);

@@ -3,8 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use regard_files::write_whole;
+
 use super::escape::escape;
-use super::files::write_atomically;
 use super::{Chart, HeatMap, Table, svg};
 
 /// One piece of a section.
@@ -120,19 +121,19 @@ impl Report {
             // Two charts of one name would overwrite each other.
             let free = (1..=plots.len() + 1).map(path).find(|path| !plots.contains(path));
             let path = free.unwrap_or_else(|| path(plots.len() + 1));
-            write_atomically(&path, svg.as_bytes())?;
+            write_whole(&path, svg.as_bytes())?;
             plots.push(path.clone());
             let Block::HeatMap { map, .. } = block else { continue };
             let (stem, most) = (path.with_extension(""), map.most());
             for (number, panel) in map.panels.iter().enumerate().filter(|(_, panel)| !panel.values.is_empty()) {
                 let mut path = stem.clone().into_os_string();
                 path.push(format!("-{}.png", number + 1));
-                write_atomically(Path::new(&path), &panel.to_png(map.shade, most))?;
+                write_whole(Path::new(&path), &panel.to_png(map.shade, most))?;
                 plots.push(path.into());
             }
         }
         let page = folder.join("report.html");
-        write_atomically(&page, self.to_html().as_bytes())?;
+        write_whole(&page, self.to_html().as_bytes())?;
         Ok(Written { page, plots })
     }
 }

@@ -7,7 +7,6 @@ mod axis;
 pub mod chart;
 mod draw;
 mod escape;
-mod files;
 pub mod heat_map;
 pub mod html;
 mod labels;
@@ -19,7 +18,6 @@ mod svg;
 pub mod table;
 
 pub use chart::{Axis, Chart, Data, Mark, Point, Scale, Series};
-pub use files::write_atomically;
 pub use heat_map::{HeatMap, Panel, Shade};
 pub use html::{Block, Report, Section, Written};
 pub use record::{Files, Record};

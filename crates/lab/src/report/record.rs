@@ -5,10 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use regard_files::write_whole;
 use regard_tasks::train::Environment;
 use serde_json::Value;
 
-use super::{Report, Table, Written, write_atomically};
+use super::{Report, Table, Written};
 
 /// Where results were written.
 #[derive(Clone, Debug)]
@@ -67,7 +68,7 @@ impl Record<'_> {
         ]
         .map(|(name, content)| (folder.join(name), content));
         for (path, content) in &files {
-            write_atomically(path, content.as_bytes())?;
+            write_whole(path, content.as_bytes())?;
         }
         Ok(Files { report: report.write(folder)?, tables: files.map(|(path, _)| path) })
     }

@@ -5,12 +5,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use regard_files::write_whole;
 use regard_tasks::train::Environment;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Entry, Finding, Scale, Verdict};
-use crate::report::{Block, Record, Report, Section, Written, write_atomically};
+use crate::report::{Block, Record, Report, Section, Written};
 
 const FILE: &str = "outcome.json";
 
@@ -130,7 +131,7 @@ impl Outcome {
             pictures: plots.iter().map(below).collect(),
         };
         let text = serde_json::to_string_pretty(&outcome).map_err(io::Error::other)?;
-        write_atomically(&folder.join(FILE), (text + "\n").as_bytes())?;
+        write_whole(&folder.join(FILE), (text + "\n").as_bytes())?;
         Ok(outcome)
     }
 }

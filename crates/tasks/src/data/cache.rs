@@ -1,10 +1,8 @@
 //! Generated sets on disk: one file a set, checked before use, replaced as a whole.
 
 use std::{
-    fs::{self, File},
-    io::{self, Write},
+    fs, io,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
 };
 
 use sha2::{Digest, Sha256};
@@ -44,8 +42,8 @@ pub(super) fn load_listops(
         (None, Some(path)) => {
             let trees = listops::generate(config, seed, progress)?;
             // A set that cannot be kept is still a set.
-            if let Err(error) = write(path, &parameters, &trees) {
-                notes.push(format!("{}: cannot be written ({error}); went on without the cache", path.display()));
+            if let Err(error) = regard_files::write_whole(path, &encode(&parameters, &trees)) {
+                notes.push(format!("{error}; went on without the cache"));
             }
             trees
         }
@@ -122,28 +120,6 @@ fn decode(bytes: &[u8], parameters: &[u8; 32], classes: usize) -> Result<Sequenc
         symbols = rest;
     }
     Ok(set)
-}
-
-/// Writes a temporary file beside the target, then renames it: a reader sees a whole file or none.
-fn write(path: &Path, parameters: &[u8; 32], set: &Sequences) -> io::Result<()> {
-    /// Keeps the temporary files of threads apart.
-    static COUNTER: AtomicU64 = AtomicU64::new(0);
-
-    if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory)?;
-    }
-    let unique = format!("{}-{}.tmp", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed));
-    let temporary = path.with_extension(unique);
-    let written = File::create(&temporary).and_then(|mut file| {
-        file.write_all(&encode(parameters, set))?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    });
-    if written.is_err() {
-        // The error that matters is the first; there may be no file to remove.
-        let _ = fs::remove_file(&temporary);
-    }
-    written
 }
 
 fn encode(parameters: &[u8; 32], set: &Sequences) -> Vec<u8> {
@@ -258,6 +234,6 @@ mod tests {
         fs::write(&file, "in the way").unwrap();
         let (data, generated) = load(1, Some(&file.join("cache")));
         assert!(generated && data.train.len() == 60);
-        assert!(data.notes.iter().any(|note| note.contains("cannot be written")), "{:?}", data.notes);
+        assert!(data.notes.iter().any(|note| note.contains("cannot write")), "{:?}", data.notes);
     }
 }

@@ -1,44 +1,22 @@
-//! Files that are whole or not there.
+//! Files of a run: whole or not there, with errors of training.
 
-use std::{
-    fs::{self, File},
-    io::Write,
-    path::Path,
-};
+use std::{fs, path::Path};
 
 use super::TrainError;
 
 /// Writes a file and waits until the disk has it.
 pub(super) fn write_synced(path: &Path, content: &[u8]) -> Result<(), TrainError> {
-    let write = || {
-        let mut file = File::create(path)?;
-        file.write_all(content)?;
-        file.sync_all()
-    };
-    write().map_err(TrainError::writing(path))
+    regard_files::write_synced(path, content).map_err(TrainError::writing(path))
 }
 
 /// Replaces a file at once: a reader, or a run after a crash, sees the old content or the new.
 pub(super) fn replace(path: &Path, content: &[u8]) -> Result<(), TrainError> {
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(".tmp");
-    let temporary = path.with_file_name(name);
-    let result = write_synced(&temporary, content)
-        .and_then(|()| fs::rename(&temporary, path).map_err(TrainError::writing(path)));
-    if result.is_err() {
-        // Best effort: what could not be written may not be removable either.
-        let _ = fs::remove_file(&temporary);
-    }
-    result?;
-    sync_directory(path.parent().unwrap_or(Path::new(".")))
+    regard_files::replace(path, content).map_err(TrainError::writing(path))
 }
 
 /// Waits until the disk has the names in a directory.
 pub(super) fn sync_directory(path: &Path) -> Result<(), TrainError> {
-    if cfg!(unix) {
-        File::open(path).and_then(|directory| directory.sync_all()).map_err(TrainError::writing(path))?;
-    }
-    Ok(())
+    regard_files::sync_directory(path).map_err(TrainError::writing(path))
 }
 
 /// Makes a directory and those above it.

@@ -3,7 +3,7 @@
 mod revision;
 mod subjects;
 
-use std::{cell::Cell, fs, path::Path};
+use std::{cell::Cell, ffi::OsStr, fs, path::Path};
 
 use regard_lab::bench::{self, Benchmark, Earlier, Level, Measurement, Pass, Plan, Subject, merge};
 
@@ -29,7 +29,9 @@ const CACHED: u128 = 2;
 /// Options that cannot be, more memory than there is, a mechanism that differs from its twin, an interrupt.
 pub fn run(args: &Bench, common: &Common) -> Outcome {
     let level = Level::from(args.level);
-    check_numbers(args)?;
+    if !(args.seconds >= 0.0 && args.seconds.is_finite()) {
+        return Err(Failure::usage(format!("--seconds is {}, expected a number from 0", args.seconds)));
+    }
     let Chosen { subjects, lengths, heads, head_widths, batches } = subjects::choose(args)?;
     check_memory(level, &lengths, &heads, &head_widths, &batches)?;
     let plan = Plan {
@@ -65,7 +67,7 @@ pub fn run(args: &Bench, common: &Common) -> Outcome {
         earlier,
     };
     if let Some(earlier) = &benchmark.earlier {
-        benchmark.differences(earlier).iter().for_each(|warning| eprintln!("warning: {warning}"));
+        benchmark.differences(earlier).iter().for_each(|warning| console::line(format_args!("warning: {warning}")));
     }
     show(common, args.out.as_deref(), |out| benchmark.write(out), || benchmark.tables(), || benchmark.to_json())?;
     verdict(&benchmark)
@@ -85,7 +87,7 @@ fn measure(plan: &Plan, common: &Common) -> Outcome<Vec<Measurement>> {
         let wrong = wrong.map_or(String::new(), |check| format!("; {}", check.words()));
         let text = format!("{} at {} tokens: {}{wrong}", m.label, m.at.length, times.join(", "));
         bar.set_position(done.get());
-        if lines { eprintln!("{text}") } else { bar.println(text) }
+        if lines { console::line(text) } else { bar.println(text) }
     };
     let measurements = bench::run(plan, &watch, &signal::stop_flag());
     bar.finish_and_clear();
@@ -100,18 +102,18 @@ enum Against {
 
 impl Against {
     /// A path that exists is a file, anything else a revision.
-    fn new(name: &str) -> Outcome<Self> {
-        let path = Path::new(name);
+    fn new(name: &OsStr) -> Outcome<Self> {
+        let (path, name) = (Path::new(name), name.to_string_lossy());
         if !path.exists() {
             // Nobody calls a revision so.
             if path.extension().is_some_and(|extension| extension == "json") {
                 let error = std::io::Error::from(std::io::ErrorKind::NotFound);
                 return Err(Failure::reading(path, &error));
             }
-            return Revision::find(name).map(Self::Revision);
+            return Revision::find(&name).map(Self::Revision);
         }
         let text = fs::read_to_string(path).map_err(|error| Failure::reading(path, &error))?;
-        let earlier = Earlier::read(name, &text).map_err(|problem| {
+        let earlier = Earlier::read(&*name, &text).map_err(|problem| {
             Failure::data(format!("{name}: {problem}; give a file that 'regard bench --out' or --json wrote"))
         })?;
         Ok(Self::File(earlier))
@@ -163,34 +165,6 @@ fn verdict(benchmark: &Benchmark) -> Outcome {
             words.join(", ")
         ),
     })
-}
-
-/// Checks the numbers.
-fn check_numbers(args: &Bench) -> Outcome {
-    let lists = [
-        ("lengths", &args.lengths),
-        ("heads", &args.heads),
-        ("head-width", &args.head_width),
-        ("batch", &args.batch),
-        ("threads-sweep", &args.threads_sweep),
-    ];
-    for (name, list) in lists {
-        if list.contains(&0) {
-            return Err(Failure::usage(format!("--{name} is 0, expected at least 1")));
-        }
-    }
-    for (name, number) in [("repeats", args.repeats), ("warm-up", args.warm_up)] {
-        if number == 0 {
-            return Err(Failure::usage(format!("--{name} is 0, expected at least 1")));
-        }
-    }
-    if let Some(threads) = args.threads_sweep.iter().find(|threads| **threads > 1024) {
-        return Err(Failure::usage(format!("--threads-sweep has {threads}, expected 1 to 1024 each")));
-    }
-    if !(args.seconds >= 0.0 && args.seconds.is_finite()) {
-        return Err(Failure::usage(format!("--seconds is {}, expected a number from 0", args.seconds)));
-    }
-    Ok(())
 }
 
 /// Checks that the largest tensors fit into this machine.

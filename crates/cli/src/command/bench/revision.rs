@@ -1,6 +1,7 @@
 //! Another revision of this program: found, built, and run with the options of this command.
 
 use std::{
+    ffi::OsString,
     fmt, fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -9,7 +10,10 @@ use std::{
 use regard_lab::bench::Earlier;
 
 use super::super::cache_directory;
-use crate::error::{Failure, Outcome};
+use crate::{
+    console,
+    error::{Failure, Outcome},
+};
 
 /// The package that is built, and what it leaves.
 const PACKAGE: &str = "regard-cli";
@@ -68,6 +72,7 @@ impl Revision {
                 repository.display()
             ))
         })?;
+        let commit = commit.to_string_lossy().into_owned();
         Ok(Self { name: name.into(), commit, repository })
     }
 
@@ -87,7 +92,7 @@ impl Revision {
         let worktree =
             Worktree::add(self, folder.join(format!("{}-source-{}", &self.commit[..9], std::process::id())))?;
         if !quiet {
-            eprintln!("building {self}; its program is kept in {}", folder.display());
+            console::line(format_args!("building {self}; its program is kept in {}", folder.display()));
         }
         let target = folder.join("target");
         let mut cargo = Command::new("cargo");
@@ -110,14 +115,22 @@ impl Revision {
     }
 }
 
-/// Runs git in a directory: what it prints, `None` where it says no.
-fn git(directory: &Path, arguments: &[&str], place: &str) -> Outcome<Option<String>> {
+/// Runs git in a directory: the line that it prints, `None` where it says no.
+fn git(directory: &Path, arguments: &[&str], place: &str) -> Outcome<Option<OsString>> {
     let output = Command::new("git").args(arguments).current_dir(directory).stdin(Stdio::null()).output();
     let output = output.map_err(|error| {
         Failure::usage(format!("{place} cannot run git ({error}); install it, or give the JSON of an earlier result"))
     })?;
-    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    Ok((output.status.success() && !text.is_empty()).then_some(text))
+    let line = output.stdout.trim_ascii_end();
+    Ok((output.status.success() && !line.is_empty()).then(|| system_text(line)))
+}
+
+/// Bytes of the system as what it takes for a path.
+fn system_text(bytes: &[u8]) -> OsString {
+    #[cfg(unix)]
+    return std::os::unix::ffi::OsStringExt::from_vec(bytes.to_vec());
+    #[cfg(not(unix))]
+    String::from_utf8_lossy(bytes).into_owned().into()
 }
 
 /// The files of a revision, for as long as it is built.
@@ -156,7 +169,7 @@ impl Drop for Worktree {
 /// A program that does not know the options, or fails.
 pub fn once(program: &Path, who: &str) -> Outcome<Earlier> {
     let mut command = Command::new(program);
-    command.args(handed_on(std::env::args().skip(1))).args(["--repeats", "1", "--json", "--quiet"]);
+    command.args(handed_on(std::env::args_os().skip(1))).args(["--repeats", "1", "--json", "--quiet"]);
     command.arg("--threads").arg(rayon::current_num_threads().to_string());
     let output = command.stdin(Stdio::null()).output();
     let output = output.map_err(|error| Failure::data(format!("cannot run {}: {error}", program.display())))?;
@@ -170,14 +183,15 @@ pub fn once(program: &Path, who: &str) -> Outcome<Earlier> {
 }
 
 /// The arguments but for those that are of this command alone.
-fn handed_on(arguments: impl Iterator<Item = String>) -> Vec<String> {
+fn handed_on(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut kept = Vec::new();
     let mut arguments = arguments;
     while let Some(argument) = arguments.next() {
-        let name = argument.split('=').next().unwrap_or_default();
+        let text = argument.to_string_lossy().into_owned();
+        let (name, value) = text.split_once('=').map_or((&*text, None), |(name, value)| (name, Some(value)));
         match OWN.iter().find(|(own, _)| *own == name) {
             None => kept.push(argument),
-            Some((_, true)) if !argument.contains('=') => drop(arguments.next()),
+            Some((_, true)) if value.is_none() => drop(arguments.next()),
             Some(_) => {}
         }
     }
@@ -186,12 +200,14 @@ fn handed_on(arguments: impl Iterator<Item = String>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
     use super::*;
 
     #[test]
     fn options_of_the_comparison_are_not_handed_on() {
         let typed = "bench --mechanism mgk --compare HEAD~1 --repeats=5 -q --set support.kind=local --out x --causal";
-        let kept = handed_on(typed.split(' ').map(String::from));
-        assert_eq!(kept.join(" "), "bench --mechanism mgk --set support.kind=local --causal");
+        let kept = handed_on(typed.split(' ').map(OsString::from));
+        assert_eq!(kept.join(OsStr::new(" ")), "bench --mechanism mgk --set support.kind=local --causal");
     }
 }

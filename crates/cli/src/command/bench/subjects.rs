@@ -140,9 +140,6 @@ fn base(args: &Bench, level: Level) -> Outcome<RunConfig> {
             "--head-width with --level step, expected --set model.head_width=N: heads share the width of the model",
         ));
     }
-    if args.vocabulary == Some(0) {
-        return Err(Failure::usage("--vocabulary is 0, expected at least 1"));
-    }
     let mut layers = if step && !configured(args) { Layers::over(decoder()) } else { Layers::new() };
     if let Some(preset) = &args.preset {
         layers.preset(preset)?;
