@@ -85,7 +85,7 @@ impl Dots<'_> {
     unsafe fn block<S: Simd, const ROWS: usize, const OTHERS: usize>(&mut self, simd: S, other: usize) {
         debug_assert!(ROWS <= self.rows && other + OTHERS <= self.count, "block outside its product");
         let mask = |n: usize| MemMask::new(simd.mask_between_m32s(0, n as u32).mask());
-        let last = (self.width - 1) / S::F32_LANES * S::F32_LANES;
+        let last = self.width / S::F32_LANES * S::F32_LANES;
         let tail = mask(self.width - last);
         let mut sums = [[simd.splat_f32s(0.0); OTHERS]; ROWS];
         // SAFETY: the caller's promise; the last vector of a row is masked to the elements that there are.
@@ -104,7 +104,7 @@ impl Dots<'_> {
                     }
                 }
             }
-            for o in 0..OTHERS {
+            for o in (0..OTHERS).filter(|_| last < self.width) {
                 let y = simd.mask_load_ptr_f32s(tail, y.add(o * self.y.row + last));
                 for r in 0..ROWS {
                     let x = simd.mask_load_ptr_f32s(tail, x.add(r * self.width + last));

@@ -145,28 +145,42 @@ impl WithSimd for Product<'_> {
 impl Product<'_> {
     #[inline(always)]
     fn rows<S: Simd, const ROWS: usize, const VECTORS: usize>(&mut self, simd: S, columns: (usize, usize)) {
+        // AVX-512 masks for nothing, elsewhere a mask costs instructions in the innermost loop.
+        if S::F32_LANES < 16 && columns.1 - columns.0 == VECTORS * S::F32_LANES {
+            self.blocks::<S, ROWS, VECTORS, true>(simd, columns);
+        } else {
+            self.blocks::<S, ROWS, VECTORS, false>(simd, columns);
+        }
+    }
+
+    #[inline(always)]
+    fn blocks<S: Simd, const ROWS: usize, const VECTORS: usize, const WHOLE: bool>(
+        &mut self,
+        simd: S,
+        columns: (usize, usize),
+    ) {
         let m = self.sizes.0;
         let mut row = 0;
         // SAFETY: these rows and columns lie within the sizes, which were checked against the slices.
         unsafe {
             while row + ROWS <= m {
-                self.block::<S, ROWS, VECTORS>(simd, row, columns);
+                self.block::<S, ROWS, VECTORS, WHOLE>(simd, row, columns);
                 row += ROWS;
             }
             if ROWS > 8 && row + 8 <= m {
-                self.block::<S, 8, VECTORS>(simd, row, columns);
+                self.block::<S, 8, VECTORS, WHOLE>(simd, row, columns);
                 row += 8;
             }
             if row + 4 <= m {
-                self.block::<S, 4, VECTORS>(simd, row, columns);
+                self.block::<S, 4, VECTORS, WHOLE>(simd, row, columns);
                 row += 4;
             }
             if row + 2 <= m {
-                self.block::<S, 2, VECTORS>(simd, row, columns);
+                self.block::<S, 2, VECTORS, WHOLE>(simd, row, columns);
                 row += 2;
             }
             if row < m {
-                self.block::<S, 1, VECTORS>(simd, row, columns);
+                self.block::<S, 1, VECTORS, WHOLE>(simd, row, columns);
             }
         }
     }
@@ -175,9 +189,9 @@ impl Product<'_> {
     ///
     /// # Safety
     /// Rows `row .. row + ROWS` and columns `start .. end` lie within the product, and `end - start` is more than
-    /// `VECTORS - 1` vectors and at most `VECTORS`.
+    /// `VECTORS - 1` vectors and at most `VECTORS`; where `WHOLE`, it is `VECTORS`.
     #[inline(always)]
-    unsafe fn block<S: Simd, const ROWS: usize, const VECTORS: usize>(
+    unsafe fn block<S: Simd, const ROWS: usize, const VECTORS: usize, const WHOLE: bool>(
         &mut self,
         simd: S,
         row: usize,
@@ -211,7 +225,11 @@ impl Product<'_> {
                     for v in 0..VECTORS - 1 {
                         columns[v] = b.add(v * S::F32_LANES).cast::<S::f32s>().read_unaligned();
                     }
-                    columns[VECTORS - 1] = simd.mask_load_ptr_f32s(mask, b.wrapping_add((VECTORS - 1) * S::F32_LANES));
+                    let last = b.wrapping_add((VECTORS - 1) * S::F32_LANES);
+                    columns[VECTORS - 1] = match WHOLE {
+                        true => last.cast::<S::f32s>().read_unaligned(),
+                        false => simd.mask_load_ptr_f32s(mask, last),
+                    };
                     for r in 0..ROWS {
                         let a = if r < HALF { upper.add(r * self.a.row) } else { lower.add((r - HALF) * self.a.row) };
                         let x = simd.splat_f32s(*a);
@@ -230,7 +248,7 @@ impl Product<'_> {
                 let dst = self.dst.as_mut_ptr().add((row + r) * self.stride + start);
                 for v in 0..VECTORS {
                     let dst = dst.wrapping_add(v * S::F32_LANES);
-                    let last = v + 1 == VECTORS;
+                    let last = !WHOLE && v + 1 == VECTORS;
                     let sum = sums[r][v];
                     let value = if self.write == Write::Over {
                         simd.mul_add_e_f32s(alpha, sum, addend)
