@@ -16,6 +16,8 @@ use crate::{
     signal,
 };
 
+/// Largest size and count: far more than any machine has memory for.
+const MOST: usize = 1 << 24;
 /// Groups of a trained model's sequences.
 const GROUPS: usize = 8;
 
@@ -116,14 +118,14 @@ fn sizes(args: &Arguments) -> Sizes {
     let or =
         |given: Option<usize>, at_paper: usize, reduced: usize| given.unwrap_or(if paper { at_paper } else { reduced });
     let (width, layers) = (or(args.width, 768, 256), or(args.layers, 12, 6));
-    let doubled =
-        [0].into_iter().chain((0..).map(|power| 1 << power).take_while(|count| *count < layers)).chain([layers]);
+    let powers = std::iter::successors(Some(1usize), |power| power.checked_mul(2)).take_while(|count| *count < layers);
+    let doubled = [0].into_iter().chain(powers).chain([layers]);
     Sizes {
         width,
         heads: or(args.heads, 12, 4),
         length: or(args.length, 512, 256),
         layers,
-        feed_forward: args.feed_forward.unwrap_or(4 * width),
+        feed_forward: args.feed_forward.unwrap_or(width.saturating_mul(4)),
         decoders: or(args.decoders, 8, 8),
         channel_sequences: or(args.channel_sequences, 64, 64),
         train: or(args.train_sequences, 256, 256),
@@ -161,8 +163,17 @@ fn check(args: &Arguments, sizes: &Sizes) -> Outcome {
         ("held-sequences", args.held_sequences),
         ("batch", args.batch),
     ];
+    let most = [
+        ("hidden", args.hidden),
+        ("feed-forward", sizes.feed_forward),
+        ("channel-sequences", sizes.channel_sequences),
+        ("positions", args.positions),
+    ];
     if let Some((name, _)) = least.iter().find(|(_, size)| *size == 0) {
         return Err(Failure::usage(format!("--{name} is 0, expected at least 1")));
+    }
+    if let Some((name, size)) = least.iter().chain(&most).find(|(_, size)| *size > MOST) {
+        return Err(Failure::usage(format!("--{name} is {size}, expected at most {MOST}")));
     }
     if sizes.length < 2 {
         return Err(Failure::usage("--length is 1, expected at least 2: one position says nothing about positions"));
