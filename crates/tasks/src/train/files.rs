@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    io::Write,
+    io::{self, Write},
     path::Path,
 };
 
@@ -39,6 +39,14 @@ pub(super) fn sync_directory(path: &Path) -> Result<(), TrainError> {
         File::open(path).and_then(|directory| directory.sync_all()).map_err(TrainError::writing(path))?;
     }
     Ok(())
+}
+
+/// Makes a directory in one that is there: a run whose directory was removed must not begin another one in its place.
+pub(super) fn make_child(path: &Path) -> Result<(), TrainError> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        made => made.map_err(TrainError::writing(path)),
+    }
 }
 
 /// Makes a directory and those above it.
