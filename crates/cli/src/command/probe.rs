@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Largest size and count: far more than any machine has memory for.
-const MOST: usize = 1 << 24;
+const MOST: usize = 1 << 30;
 /// Groups of a trained model's sequences.
 const GROUPS: usize = 8;
 

@@ -57,7 +57,7 @@ impl Layers {
     pub fn file(&mut self, path: &Path) -> Outcome {
         let bytes = fs::read(path).map_err(|error| Failure::reading(path, &error))?;
         let text = decode_text(&bytes)
-            .map_err(|error| Failure::usage(format!("{}:{}: {error}", path.display(), error.line)))?;
+            .map_err(|error| Failure::data(format!("{}:{}: {error}", path.display(), error.line)))?;
         self.text(&text, &path.display().to_string())
     }
 
@@ -456,9 +456,9 @@ mod tests {
             layers.file(&path).map(|()| layers.resolve().unwrap().attention.heads)
         };
         assert_eq!(read("\u{feff}# größer\r\nheads = 2\r\n".as_bytes()).unwrap(), 2);
-        let message = error(read(b"heads = 2\n# gr\xf6\xdfer\n").map(drop));
+        let message = read(b"heads = 2\n# gr\xf6\xdfer\n").unwrap_err().message;
         assert!(message.contains("run.toml:2: is not UTF-8 from byte 14 (0xf6)"), "{message}");
-        let message = error(read(b"\xff\xfeh\0").map(drop));
+        let message = read(b"\xff\xfeh\0").unwrap_err().message;
         assert!(message.contains("run.toml:1: is UTF-16LE"), "{message}");
     }
 
