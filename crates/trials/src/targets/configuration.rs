@@ -69,7 +69,7 @@ pub fn assignments() -> Target {
     let keys = keys();
     let samples = vec![
         b"model.width=128\nheads=8\ncompare.seeds=1,2,3".to_vec(),
-        b"mechanism=sparse\nsupport.kind=block\nsupport.layout=110,011\nbudget=1/8".to_vec(),
+        b"mechanism=sparse\nsupport.kind=smyrf\nsupport.cluster=4\nbudget=1/8".to_vec(),
         b"compare.mechanisms=softmax,mgk:heads=2\nmixture.variances=[1.0, 2.5]".to_vec(),
     ];
     let make = move |stream: &mut Stream| {

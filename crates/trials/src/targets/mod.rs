@@ -109,12 +109,13 @@ mod tests {
 
     #[test]
     fn every_target_is_built_by_its_name_and_accepts_its_samples() {
+        let mut refused = Vec::new();
         for (name, build) in ALL {
             let target = build();
             assert_eq!(target.name, *name);
-            for (i, sample) in target.samples.iter().enumerate() {
-                assert!(target.run(sample), "{name}: sample {i}");
-            }
+            let samples = target.samples.iter().enumerate();
+            refused.extend(samples.filter(|(_, sample)| !target.run(sample)).map(|(i, _)| format!("{name} {i}")));
         }
+        assert_eq!(refused, [""; 0]);
     }
 }
