@@ -26,6 +26,12 @@ pub struct Layers {
     origins: BTreeMap<String, String>,
 }
 
+impl Default for Layers {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Layers {
     /// Over the defaults.
     pub fn new() -> Self {

@@ -21,7 +21,7 @@ fn loads(task: &TaskConfig) -> Option<TaskData> {
 pub fn lines() -> Target {
     let samples =
         vec![PROSE.into(), format!("\u{feff}{PROSE}").into(), b"\xff\xfea\0".to_vec(), b"a\r\r\n\rb".to_vec()];
-    let target = Target::new("lines", samples, &WORDS, |input| {
+    Target::new("lines", samples, &WORDS, |input| {
         let lines: Result<Vec<String>, _> = TextLines::new(input, "fuzz").collect();
         match (decode_text(input), lines) {
             (Ok(text), Ok(lines)) => {
@@ -38,8 +38,7 @@ pub fn lines() -> Target {
             (Err(_), Err(_)) => true,
             (whole, lines) => panic!("text: {whole:?}, lines: {lines:?}"),
         }
-    });
-    target
+    })
 }
 
 /// The text form of expressions.

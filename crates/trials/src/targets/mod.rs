@@ -17,6 +17,9 @@ use crate::mutate::{Stream, mutated};
 /// Makes an input from valid parts.
 type Make = Box<dyn Fn(&mut Stream) -> Vec<u8>>;
 
+/// Tries an input.
+type Call = Box<dyn Fn(&[u8]) -> bool>;
+
 /// One target. A call returns whether the input was accepted; it must never panic.
 pub struct Target {
     /// Its name on the command line and in tables.
@@ -25,7 +28,7 @@ pub struct Target {
     words: Vec<&'static str>,
     /// Makes an input that knows the format, where bytes alone would rarely get far.
     make: Option<Make>,
-    call: Box<dyn Fn(&[u8]) -> bool>,
+    call: Call,
 }
 
 impl Target {
