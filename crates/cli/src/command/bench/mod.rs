@@ -165,6 +165,9 @@ fn verdict(benchmark: &Benchmark) -> Outcome {
     })
 }
 
+/// Most runs of one point: tables of positions of a decoder reach to the last.
+const MOST_RUNS: usize = 10_000;
+
 /// Checks the numbers.
 fn check_numbers(args: &Bench) -> Outcome {
     let lists = [
@@ -180,8 +183,8 @@ fn check_numbers(args: &Bench) -> Outcome {
         }
     }
     for (name, number) in [("repeats", args.repeats), ("warm-up", args.warm_up)] {
-        if number == 0 {
-            return Err(Failure::usage(format!("--{name} is 0, expected at least 1")));
+        if !(1..=MOST_RUNS).contains(&number) {
+            return Err(Failure::usage(format!("--{name} is {number}, expected 1 to {MOST_RUNS}")));
         }
     }
     if let Some(threads) = args.threads_sweep.iter().find(|threads| **threads > 1024) {
