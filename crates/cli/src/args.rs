@@ -6,7 +6,7 @@ use clap::{Args, CommandFactory, Error, FromArgMatches, Parser, Subcommand, Valu
 use regard_lab::bench::Level;
 use regard_tasks::train::Split;
 
-use crate::values::{Real, seed, size, threads, with_dashes};
+use crate::values::{Real, seed, size, threads, with_dashes, within};
 
 const TENSORS: &str = "Tensors of the input: q [B,H,N,D], k [B,Hk,S,D] (mixtures [B,Hk,M,S,D]), v [B,Hk,S,Dv], F32 or \
 F64; optional valid [B,S] and query_valid [B,N] (U8), bias [H,N,S] (softmax), log_prior [H,M] or [H,M,S], variance [M], \
@@ -227,6 +227,9 @@ pub enum Listed {
     Presets,
 }
 
+/// Most runs of one point: tables of positions of a decoder reach to the last.
+const MOST_RUNS: u64 = 10_000;
+
 #[derive(Debug, Args)]
 pub struct Bench {
     /// How much around a mechanism is measured with it.
@@ -271,10 +274,10 @@ pub struct Bench {
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Untimed runs of each mechanism before the timed ones.
-    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 1)]
+    #[arg(long, value_parser = within(1, MOST_RUNS), value_name = "N", default_value_t = 1)]
     pub warm_up: usize,
     /// Timed runs of each mechanism at each combination of sizes.
-    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 7)]
+    #[arg(long, value_parser = within(1, MOST_RUNS), value_name = "N", default_value_t = 7)]
     pub repeats: usize,
     /// No further run of a mechanism at its sizes after so many seconds of runs.
     #[arg(long, value_parser = Real, value_name = "NUMBER", default_value_t = 20.0)]
@@ -540,6 +543,9 @@ pub struct Inspect {
     pub out: Option<PathBuf>,
 }
 
+/// Largest size and count of a decoder: far more than any machine has memory for.
+const MOST: u64 = 1 << 30;
+
 #[derive(Debug, Args)]
 pub struct Probe {
     /// Directory of a run of a decoder; without it, decoders that were never trained.
@@ -549,19 +555,19 @@ pub struct Probe {
     #[arg(long, value_enum, default_value_t = Scale::Paper, conflicts_with = "run")]
     pub scale: Scale,
     /// Channels.
-    #[arg(long, value_parser = size(1), value_name = "N", conflicts_with = "run")]
+    #[arg(long, value_parser = within(1, MOST), value_name = "N", conflicts_with = "run")]
     pub width: Option<usize>,
     /// Heads.
-    #[arg(long, value_parser = size(1), value_name = "N", conflicts_with = "run")]
+    #[arg(long, value_parser = within(1, MOST), value_name = "N", conflicts_with = "run")]
     pub heads: Option<usize>,
     /// Positions.
-    #[arg(long, value_parser = size(1), value_name = "N", conflicts_with = "run")]
+    #[arg(long, value_parser = within(1, MOST), value_name = "N", conflicts_with = "run")]
     pub length: Option<usize>,
     /// Layers.
-    #[arg(long, value_parser = size(1), value_name = "N", conflicts_with = "run")]
+    #[arg(long, value_parser = within(1, MOST), value_name = "N", conflicts_with = "run")]
     pub layers: Option<usize>,
     /// Hidden channels of the feed-forward part, 0 for none; four times the width by default.
-    #[arg(long, value_parser = size(0), value_name = "N", conflicts_with = "run")]
+    #[arg(long, value_parser = within(0, MOST), value_name = "N", conflicts_with = "run")]
     pub feed_forward: Option<usize>,
     /// Standard deviations of inputs and weights; the classifier reads decoders of the first.
     #[arg(
@@ -589,40 +595,40 @@ pub struct Probe {
     #[arg(long, conflicts_with = "run")]
     pub uniform: bool,
     /// Decoders of each kind, over which intervals are taken; 8 by default.
-    #[arg(long, value_parser = size(1), value_name = "N", conflicts_with = "run")]
+    #[arg(long, value_parser = within(1, MOST), value_name = "N", conflicts_with = "run")]
     pub decoders: Option<usize>,
     /// Sequences through each decoder, 4 by default; of a run, test sequences, 64 by default.
-    #[arg(long, value_parser = size(1), value_name = "N")]
+    #[arg(long, value_parser = within(1, MOST), value_name = "N")]
     pub sequences: Option<usize>,
     /// Sequences through each decoder for lemma 4, 0 to leave it out; 64 by default.
-    #[arg(long, value_parser = size(0), value_name = "N", conflicts_with = "run")]
+    #[arg(long, value_parser = within(0, MOST), value_name = "N", conflicts_with = "run")]
     pub channel_sequences: Option<usize>,
     /// In double precision, softmax only, without classifier and lemma 4: slow, for small sizes.
     #[arg(long, conflicts_with = "run")]
     pub reference: bool,
     /// Updates of the classifier that reads positions, 0 for none.
-    #[arg(long, value_parser = size(0), value_name = "N")]
+    #[arg(long, value_parser = within(0, MOST), value_name = "N")]
     pub updates: Option<usize>,
     /// After how many layers it reads, 0 for the inputs; powers of two and all layers by default.
-    #[arg(long, value_parser = size(0), value_name = "N,N,...", value_delimiter = ',', conflicts_with = "run")]
+    #[arg(long, value_parser = within(0, MOST), value_name = "N,N,...", value_delimiter = ',', conflicts_with = "run")]
     pub classified_layers: Vec<usize>,
     /// Sequences of one update.
-    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 32)]
+    #[arg(long, value_parser = within(1, MOST), value_name = "N", default_value_t = 32)]
     pub batch: usize,
     /// Positions drawn from each of them; 0 for all.
-    #[arg(long, value_parser = size(0), value_name = "N", default_value_t = 16)]
+    #[arg(long, value_parser = within(0, MOST), value_name = "N", default_value_t = 16)]
     pub positions: usize,
     /// Learning rate of Adam.
     #[arg(long, value_parser = Real, value_name = "NUMBER", default_value_t = 1e-3)]
     pub rate: f64,
     /// Hidden channels of the classifier; 0 for as many as the decoder has.
-    #[arg(long, value_parser = size(0), value_name = "N", default_value_t = 0)]
+    #[arg(long, value_parser = within(0, MOST), value_name = "N", default_value_t = 0)]
     pub hidden: usize,
     /// Sequences that it learns on; 256 by default.
-    #[arg(long, value_parser = size(1), value_name = "N")]
+    #[arg(long, value_parser = within(1, MOST), value_name = "N")]
     pub train_sequences: Option<usize>,
     /// Sequences that it is measured on.
-    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 32)]
+    #[arg(long, value_parser = within(1, MOST), value_name = "N", default_value_t = 32)]
     pub held_sequences: usize,
     /// Names all draws.
     #[arg(long, value_parser = seed(), value_name = "N", default_value_t = 0)]

@@ -39,18 +39,30 @@ pub struct Failure {
     pub message: String,
 }
 
+/// Longest sentence: what was typed may be long, and its ends say enough.
+const LONGEST: usize = 2000;
+
+fn shortened(message: String) -> String {
+    if message.len() <= LONGEST {
+        return message;
+    }
+    let half = LONGEST / 2;
+    let (start, end) = (message.floor_char_boundary(half), message.ceil_char_boundary(message.len() - half));
+    format!("{} [...] {}", &message[..start], &message[end..])
+}
+
 /// Result of a command.
 pub type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
     /// Wrong usage or configuration.
     pub fn usage(message: impl Display) -> Self {
-        Self { code: Code::Usage, message: message.to_string() }
+        Self { code: Code::Usage, message: shortened(message.to_string()) }
     }
 
     /// Data missing or corrupt.
     pub fn data(message: impl Display) -> Self {
-        Self { code: Code::Data, message: message.to_string() }
+        Self { code: Code::Data, message: shortened(message.to_string()) }
     }
 
     /// A file that cannot be read.
@@ -102,7 +114,7 @@ impl From<DataError> for Failure {
 impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
         let code = match &error {
-            TrainError::Config { .. } | TrainError::NotEmpty { .. } => Code::Usage,
+            TrainError::Config { .. } | TrainError::NotEmpty { .. } | TrainError::InUse { .. } => Code::Usage,
             TrainError::Model(regard_kernels::Error::Budget { .. }) => Code::Budget,
             TrainError::Model(_) => Code::Usage,
             TrainError::Data(data) if data.is_config() => Code::Usage,
@@ -191,5 +203,18 @@ impl From<ProbeError> for Failure {
 impl From<ParameterError> for Failure {
     fn from(error: ParameterError) -> Self {
         Self::data(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sentence_has_an_end_whatever_was_typed() {
+        let failure = Failure::usage(format!("--set: unknown key '{}'; see config", "ß".repeat(100_000)));
+        assert!(failure.message.len() < LONGEST + 20, "{}", failure.message.len());
+        assert!(failure.message.starts_with("--set: unknown key 'ß") && failure.message.ends_with("ß'; see config"));
+        assert_eq!(Failure::data("short").message, "short");
     }
 }

@@ -39,6 +39,14 @@ pub fn end_with_reader() -> ! {
     std::process::exit(128 + 13)
 }
 
+/// Has a write beyond the limit on the size of files fail as one to a full disk does, with an error that is told. By default
+/// the system ends the process.
+pub fn outlive_full_files() {
+    // Where the handler cannot be had, nothing is lost but the sentence.
+    #[cfg(unix)]
+    let _ = flag::register(signal_hook::consts::SIGXFSZ, Arc::new(AtomicBool::new(false)));
+}
+
 /// The exit code of a process that a signal has stopped: 130 or 143.
 pub fn code() -> Option<u8> {
     match CAUGHT.get()?.load(Ordering::Relaxed) {

@@ -41,12 +41,17 @@ impl TypedValueParser for OptionPath {
 
 /// Sizes and counts from `least`.
 pub fn size(least: u64) -> Whole<usize> {
-    Whole { least, most: usize::MAX as u64, number: PhantomData }
+    within(least, usize::MAX as u64)
+}
+
+/// Sizes and counts from `least` to `most`.
+pub fn within(least: u64, most: u64) -> Whole<usize> {
+    Whole { least, most, number: PhantomData }
 }
 
 /// Numbers of threads.
 pub fn threads() -> Whole<usize> {
-    Whole { least: 1, most: 1024, number: PhantomData }
+    within(1, 1024)
 }
 
 /// Seeds and other numbers of 64 bits.

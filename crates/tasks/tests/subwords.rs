@@ -157,10 +157,12 @@ fn interrupted_runs_continue_bit_for_bit_to_the_same_mean() {
         assert_eq!(figures(&whole), figures(&parts));
         assert_mean(&whole, [16, 20, 22]);
         assert_routers(&whole, mechanism);
+        drop(second);
         // A finished run has nothing left to do.
         let mut again = new().with_directory(open(&parts, Existing::Resume).unwrap()).unwrap();
         assert_eq!(again.run().unwrap(), Outcome::Finished { step: 22 });
         assert_eq!(figures(&whole), figures(&parts));
+        drop(again);
         // One that goes on drops its mean.
         let longer = short(23);
         let longer = Trainer::new(build(16, mechanism, data), data, &longer, 9).unwrap();
@@ -250,6 +252,7 @@ fn the_tokenizer_is_kept_and_other_data_are_refused() {
     let new = |data| Trainer::new(build(16, Mechanism::Softmax, data), data, &config, 9).unwrap();
     let mut trainer = new(&data).with_directory(open(&run, Existing::Refuse).unwrap()).unwrap();
     trainer.run().unwrap();
+    drop(trainer);
     let kept = TextTokenizer::load(&run.join(TOKENIZER)).unwrap();
     assert!(Some(&kept) == data.tokenizer());
     assert_eq!(kept.decode(&kept.encode("sechs  fünf")), "sechs fünf");

@@ -135,6 +135,7 @@ fn an_interrupted_run_continues_bit_for_bit() {
         assert_same(&trainer.checkpoint(), &second.checkpoint());
         assert_eq!(figures(&whole), figures(&parts), "{}", attention.label());
         assert_eq!(trainer.state().best, second.state().best);
+        drop(second);
         // A finished run has nothing left to do.
         let again = Trainer::new(build(&attention, &data), &data, &config, 9).unwrap();
         let mut again = again.with_directory(open(&parts, Existing::Resume).unwrap()).unwrap();
@@ -259,6 +260,7 @@ fn training_stops_when_the_metric_does_not_get_better() {
     let checkpoints = trainer.directory().unwrap().checkpoints();
     assert!(checkpoints.best().unwrap().ends_with("step-1"));
     assert!(checkpoints.last().unwrap().ends_with("step-4"));
+    drop(trainer);
     let resumed = Trainer::new(build(&options, &data), &data, &config, 9).unwrap();
     let mut resumed = resumed.with_directory(open(directory.path(), Existing::Resume).unwrap()).unwrap();
     assert_eq!(resumed.run().unwrap(), Outcome::Stopped { step: 4 });
@@ -290,6 +292,7 @@ fn checkpoints_of_other_models_and_runs_are_refused() {
     let trainer = Trainer::new(build(&options, &data), &data, &config, 9).unwrap();
     let mut trainer = trainer.with_directory(open(directory.path(), Existing::Refuse).unwrap()).unwrap();
     trainer.run().unwrap();
+    drop(trainer);
     let resume = |model: Model, config: &TrainConfig, seed: u64| {
         let trainer = Trainer::new(model, &data, config, seed).unwrap();
         let result = trainer.with_directory(open(directory.path(), Existing::Resume).unwrap());

@@ -36,6 +36,18 @@ pub fn check_inference(config: &RunConfig) -> Outcome {
     check(config, INFERENCE, "run")
 }
 
+/// Sequences of the smallest batch that a run has, and their length.
+fn smallest_batch(config: &RunConfig) -> (usize, usize) {
+    let task = &config.task;
+    match task.name {
+        TaskName::Listops => (config.train.batch.min(task.listops.train), task.listops.min_length.saturating_add(1)),
+        TaskName::CharLm => (config.train.batch, task.char_lm.context),
+        TaskName::Copy => (config.train.batch, task.copy.length),
+        // How many there are, and how long they are, is in the files.
+        TaskName::Text | TaskName::Translation | TaskName::MaskedLm => (1, 1),
+    }
+}
+
 /// These are lower bounds: a model that passes may still need more, one that does not cannot be.
 fn check(config: &RunConfig, bytes_each: Count, verb: &str) -> Outcome {
     let length = longest(config);
@@ -47,6 +59,17 @@ fn check(config: &RunConfig, bytes_each: Count, verb: &str) -> Outcome {
         code: Code::Budget,
         message: format!("{what} {:.1} GiB, this machine has {:.1} GiB; {remedy}", gib(bytes), gib(memory)),
     };
+    if bytes_each == TRAINING {
+        let (batch, length) = smallest_batch(config);
+        let step = ModelCost::of(&sizes(config, None, longest(config)), Run { batch, length, decoded: 0 })?;
+        // All batches of an update are made before it, an id of four bytes a token.
+        let ids = config.train.accumulate as Count * batch as Count * length as Count * 4;
+        let bytes = step.total().activation_bytes + ids;
+        if bytes > memory {
+            let what = format!("updates on {batch} sequences of at least {length} tokens need at least");
+            return Err(beyond(what, bytes, "lower train.batch, train.accumulate or the length of the sequences"));
+        }
+    }
     let parameters = cost.total().parameters;
     let bytes = parameters * bytes_each;
     if bytes > memory {

@@ -11,7 +11,7 @@ use regard_files::write_whole;
 use regard_lab::compare::{self, Candidate, Comparison, Plan, RunResult, Watch};
 use regard_tasks::{
     data::{CopySplit, TaskData},
-    train::{Environment, Progress},
+    train::{DirectoryLock, Environment, Progress, occupied, sweep},
 };
 
 use super::{budget::check_training, command_line, environment, load, resolve, training_device};
@@ -41,6 +41,8 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
     config.task.check()?;
     config.train.check()?;
     let out = directory.out.clone().unwrap_or_else(|| PathBuf::from("runs/compare"));
+    fs::create_dir_all(&out).map_err(|error| Failure::writing(&out, &error))?;
+    let _lock = DirectoryLock::take(&out)?;
     open(&out, directory, &config)?;
     let environment = environment();
     let (data, results) = train(&config, &candidates, &out, directory.cache.as_deref(), &environment, common)?;
@@ -113,11 +115,7 @@ pub(super) fn candidates(config: &RunConfig) -> Outcome<Vec<Candidate>> {
 ///
 /// An unfinished comparison of the same configuration goes on by itself: nothing is lost by that.
 fn open(out: &Path, directory: &Directory, config: &RunConfig) -> Outcome {
-    let occupied = match fs::read_dir(out) {
-        Ok(mut entries) => entries.next().is_some(),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
-        Err(error) => return Err(Failure::reading(out, &error)),
-    };
+    let occupied = occupied(out).map_err(|error| Failure::reading(out, &error))?;
     let path = out.join(CONFIG);
     let text = config.to_toml();
     let before = fs::read_to_string(&path).ok();
@@ -128,7 +126,7 @@ fn open(out: &Path, directory: &Directory, config: &RunConfig) -> Outcome {
                 out.display()
             )));
         }
-        remove_comparison(out).map_err(|error| Failure::writing(out, &error))?;
+        remove_comparison(out)?;
     } else if occupied {
         let same = before.as_deref() == Some(&text);
         let finished = out.join(REPORT).exists();
@@ -156,6 +154,7 @@ fn open(out: &Path, directory: &Directory, config: &RunConfig) -> Outcome {
             }
         }
     }
+    sweep(out);
     write_whole(&path, text.as_bytes()).map_err(|error| Failure::written(&error))
 }
 
@@ -165,14 +164,17 @@ fn holds_comparison(out: &Path) -> bool {
 }
 
 /// Removes what comparisons write, and nothing else: a wrong path must not cost anybody's files.
-pub(super) fn remove_comparison(out: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(out)? {
-        let path = entry?.path();
+///
+/// # Errors
+/// What cannot be removed; a run that another process goes on with.
+pub(super) fn remove_comparison(out: &Path) -> Outcome {
+    for path in children(out)? {
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        let removed = |result: io::Result<()>| result.map_err(|error| Failure::writing(&path, &error));
         if name == PLOTS {
-            fs::remove_dir_all(&path)?;
+            removed(fs::remove_dir_all(&path))?;
         } else if FILES.contains(&name) {
-            fs::remove_file(&path)?;
+            removed(fs::remove_file(&path))?;
         } else if path.is_dir() {
             remove_runs(&path)?;
         }
@@ -181,19 +183,25 @@ pub(super) fn remove_comparison(out: &Path) -> io::Result<()> {
 }
 
 /// Removes the runs of one candidate, one a seed, and their directory if nothing else is in it.
-fn remove_runs(candidate: &Path) -> io::Result<()> {
+fn remove_runs(candidate: &Path) -> Outcome {
     let mut left = false;
-    for entry in fs::read_dir(candidate)? {
-        let path = entry?.path();
+    for path in children(candidate)? {
         let seed = path.file_name().and_then(OsStr::to_str).and_then(|name| name.strip_prefix("seed-"));
-        let empty = || fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_none());
+        let empty = || occupied(&path).is_ok_and(|occupied| !occupied);
         if seed.is_some_and(|seed| seed.parse::<u64>().is_ok()) && (path.join(CONFIG).is_file() || empty()) {
-            fs::remove_dir_all(&path)?;
+            let _lock = DirectoryLock::take(&path)?;
+            fs::remove_dir_all(&path).map_err(|error| Failure::writing(&path, &error))?;
         } else {
             left = true;
         }
     }
-    if left { Ok(()) } else { fs::remove_dir(candidate) }
+    if left { Ok(()) } else { fs::remove_dir(candidate).map_err(|error| Failure::writing(candidate, &error)) }
+}
+
+/// What lies in a directory.
+fn children(directory: &Path) -> Outcome<Vec<PathBuf>> {
+    let entries = fs::read_dir(directory).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
+    entries.map_err(|error| Failure::reading(directory, &error))
 }
 
 /// Size of the data in a few words.

@@ -31,6 +31,8 @@ use regard_tasks::{
     train::{Checkpoint, Checkpoints, Environment, Existing, HostTensors, Model},
 };
 
+pub use budget::check_training;
+
 use crate::{
     args::{Common, Directory, Source, Which},
     config::{Layers, RunConfig},

@@ -116,14 +116,14 @@ fn sizes(args: &Arguments) -> Sizes {
     let or =
         |given: Option<usize>, at_paper: usize, reduced: usize| given.unwrap_or(if paper { at_paper } else { reduced });
     let (width, layers) = (or(args.width, 768, 256), or(args.layers, 12, 6));
-    let doubled =
-        [0].into_iter().chain((0..).map(|power| 1 << power).take_while(|count| *count < layers)).chain([layers]);
+    let powers = std::iter::successors(Some(1usize), |power| power.checked_mul(2)).take_while(|count| *count < layers);
+    let doubled = [0].into_iter().chain(powers).chain([layers]);
     Sizes {
         width,
         heads: or(args.heads, 12, 4),
         length: or(args.length, 512, 256),
         layers,
-        feed_forward: args.feed_forward.unwrap_or(4 * width),
+        feed_forward: args.feed_forward.unwrap_or(width.saturating_mul(4)),
         decoders: or(args.decoders, 8, 8),
         channel_sequences: or(args.channel_sequences, 64, 64),
         train: or(args.train_sequences, 256, 256),

@@ -8,7 +8,7 @@ use regard_lab::{
     probe::ProbeError,
     reproduce::{self, Compared, ENTRIES, Entry, Outcome as Recorded, Scale, Workbench},
 };
-use regard_tasks::data::TaskData;
+use regard_tasks::{data::TaskData, train::DirectoryLock};
 use serde_json::json;
 
 use super::{Trained, compare, environment, trained};
@@ -144,9 +144,11 @@ impl Session<'_> {
             Scale::Paper => format!("{name}-paper"),
         });
         let (path, text) = (directory.join(CONFIG), config.to_toml());
+        fs::create_dir_all(&directory).map_err(|error| Failure::writing(&directory, &error))?;
+        let _lock = DirectoryLock::take(&directory)?;
         let fresh = self.trained.borrow_mut().insert(name.to_owned());
         if fresh && self.args.overwrite && path.is_file() {
-            compare::remove_comparison(&directory).map_err(|error| Failure::writing(&directory, &error))?;
+            compare::remove_comparison(&directory)?;
         }
         match fs::read_to_string(&path) {
             Ok(before) if before != text => {

@@ -1,11 +1,11 @@
 //! `regard translate`
 
-use std::io::{BufRead, IsTerminal, stdin};
+use std::io::{IsTerminal, stdin};
 
 use burn::tensor::Device;
 use regard_nn::models::{BeamOptions, Translator};
 use regard_tasks::{
-    data::{TaskName, TextTokenizer},
+    data::{TaskName, TextLines, TextTokenizer},
     train::{Model, TOKENIZER, Translation, translate},
 };
 use serde_json::json;
@@ -48,14 +48,10 @@ pub fn run(args: &Translate, common: &Common) -> Outcome {
     // Somebody who types waits for each line.
     let rows = args.batch.unwrap_or(if stdin().is_terminal() { 1 } else { 64 });
     let stop = signal::stop_flag();
-    let mut lines = stdin().lock().lines();
+    let mut lines = TextLines::new(stdin().lock(), "standard input");
     let (mut number, mut all) = (0, Vec::new());
     loop {
-        let mut texts = Vec::new();
-        for line in lines.by_ref().take(rows) {
-            let place = number + texts.len() + 1;
-            texts.push(line.map_err(|error| Failure::data(format!("line {place} of standard input: {error}")))?);
-        }
+        let texts = lines.by_ref().take(rows).collect::<Result<Vec<_>, _>>()?;
         if texts.is_empty() {
             break;
         }

@@ -11,7 +11,7 @@ use super::{RunConfig, preset};
 use crate::error::{Failure, Outcome};
 use regard_kernels::{Mechanism, mechanism::Fraction};
 use regard_nn::attention::AttentionConfig;
-use regard_tasks::data::TaskName;
+use regard_tasks::data::{TaskName, decode_text};
 
 /// Environment variables that are not keys of the configuration: they stand for flags, and the last one is for the build.
 const FLAGS: [&str; 5] = ["REGARD_THREADS", "REGARD_CACHE", "REGARD_CONFIG", "REGARD_PRESET", "REGARD_COMMIT"];
@@ -24,6 +24,12 @@ pub struct Layers {
     schema: Table,
     /// Where a value came from, by dotted key; defaults and presets are not listed.
     origins: BTreeMap<String, String>,
+}
+
+impl Default for Layers {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Layers {
@@ -55,7 +61,9 @@ impl Layers {
     /// # Errors
     /// A file that cannot be read or is not TOML, a key that does not exist.
     pub fn file(&mut self, path: &Path) -> Outcome {
-        let text = fs::read_to_string(path).map_err(|error| Failure::reading(path, &error))?;
+        let bytes = fs::read(path).map_err(|error| Failure::reading(path, &error))?;
+        let text = decode_text(&bytes)
+            .map_err(|error| Failure::data(format!("{}:{}: {error}", path.display(), error.line)))?;
         self.text(&text, &path.display().to_string())
     }
 
@@ -254,6 +262,14 @@ impl Layers {
     }
 }
 
+/// Every key that a configuration can have, tables aside.
+pub fn keys() -> Vec<String> {
+    let (schema, mut all) = (schema(), Vec::new());
+    list(&schema, "", &mut all);
+    all.retain(|key| !lookup(&schema, key).is_some_and(Value::is_table));
+    all
+}
+
 /// The value at a dotted path.
 fn lookup<'a>(table: &'a Table, path: &str) -> Option<&'a Value> {
     match path.split_once('.') {
@@ -439,6 +455,22 @@ mod tests {
         assert!(error(layers.assign("model.width", "--set")).contains("KEY=VALUE"));
         assert!(error(layers.text("heads = \n", "a.toml")).starts_with("a.toml:1: "));
         assert!(error(layers.preset("quik")).contains("did you mean 'quick'"));
+    }
+
+    #[test]
+    fn files_of_other_systems_are_read_or_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("run.toml");
+        let read = |bytes: &[u8]| {
+            fs::write(&path, bytes).unwrap();
+            let mut layers = Layers::new();
+            layers.file(&path).map(|()| layers.resolve().unwrap().attention.heads)
+        };
+        assert_eq!(read("\u{feff}# größer\r\nheads = 2\r\n".as_bytes()).unwrap(), 2);
+        let message = read(b"heads = 2\n# gr\xf6\xdfer\n").unwrap_err().message;
+        assert!(message.contains("run.toml:2: is not UTF-8 from byte 14 (0xf6)"), "{message}");
+        let message = read(b"\xff\xfeh\0").unwrap_err().message;
+        assert!(message.contains("run.toml:1: is UTF-16LE"), "{message}");
     }
 
     #[test]

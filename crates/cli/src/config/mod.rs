@@ -9,7 +9,7 @@
 mod layers;
 mod preset;
 
-pub use layers::{Layers, nearest};
+pub use layers::{Layers, keys, nearest};
 pub use preset::PRESETS;
 
 use std::collections::{BTreeMap, BTreeSet};

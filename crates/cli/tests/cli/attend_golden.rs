@@ -208,6 +208,24 @@ fn without_a_gradient_of_the_output_there_are_no_gradients() {
     }
 }
 
+/// What soft-EM does not use has no gradient either, whatever its shape.
+#[test]
+fn a_log_prior_beside_the_buffer_of_soft_em_is_passed_over() {
+    let folder = TempDir::new().unwrap();
+    let (plain, both) = (folder.path().join("plain.safetensors"), folder.path().join("both.safetensors"));
+    let mut file = File::golden("mgk_soft_em");
+    file.write(&plain);
+    file.0.insert("log_prior".into(), Stored { dtype: Dtype::F64, shape: vec![3], bytes: vec![0; 24] });
+    file.write(&both);
+    let arguments = ["attend", "--mechanism", "mgk", "--set", "mixture.inference=soft-em"].map(String::from);
+    for further in [&[][..], &["--reference"]] {
+        let [plain, both] =
+            [&plain, &both].map(|input| attend(&arguments, input, folder.path(), "out", further).unwrap());
+        assert_eq!(both.0, plain.0);
+        assert!(both.names().contains(&"grad.k") && !both.names().contains(&"grad.log_prior"));
+    }
+}
+
 #[test]
 fn the_logarithm_of_the_sum_is_that_of_the_formula() {
     let folder = TempDir::new().unwrap();

@@ -221,6 +221,10 @@ fn what_cannot_be_is_refused() {
     bench(&["--threads-sweep", "1,0"]).failure(USAGE, &["--threads-sweep has 0"]);
     bench(&["--threads-sweep", "2000"]).failure(USAGE, &["--threads-sweep has 2000", "1 to 1024"]);
     bench(&["--warm-up", "0"]).failure(USAGE, &["--warm-up is 0"]);
+    for flag in ["--warm-up", "--repeats"] {
+        let most = "18446744073709551615";
+        bench(&["--level", "decode", flag, most]).failure(USAGE, &[&format!("{flag} is {most}, expected 1 to 10000")]);
+    }
     bench(&["--preset", "quick"]).failure(USAGE, &["--preset", "--level operator", "expected --level step"]);
     bench(&["--vocabulary", "9", "--level", "layer"]).failure(USAGE, &["--vocabulary", "--level layer"]);
     bench(&["--level", "step", "--head-width", "8"]).failure(USAGE, &["--head-width", "model.head_width"]);

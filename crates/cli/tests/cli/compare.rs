@@ -134,6 +134,12 @@ fn a_killed_comparison_goes_on_where_it_was() {
     let done = results(&out);
     assert!(done.len() < 4 && !out.join("report.html").exists(), "killed too late to show anything");
     let before: Vec<_> = done.iter().map(text).collect();
+    let lock = fs::File::create(out.join(".lock")).unwrap();
+    lock.lock().unwrap();
+    for further in [&[][..], &["--resume"], &["--overwrite"]] {
+        Ended::of(&mut compare(&out, further)).failure(USAGE, &["in use by another process"]);
+    }
+    drop(lock);
     // A kill between making the directory of a run and its first file.
     fs::create_dir_all(out.join("smlk/seed-2")).unwrap();
     Ended::of(&mut compare(&out, &[])).success();

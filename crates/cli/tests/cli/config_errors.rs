@@ -86,7 +86,8 @@ fn files_that_cannot_be_read() {
     run(["config", "--config", &absent]).failure(DATA, &["cannot read", &absent]);
     run(["config", "--config", &argument(folder.path())]).failure(DATA, &["cannot read"]);
     fs::write(folder.path().join("latin1.toml"), b"# caf\xe9\n").unwrap();
-    run(["config", "--config", &argument(folder.path().join("latin1.toml"))]).failure(DATA, &["cannot read", "UTF-8"]);
+    let latin1 = run(["config", "--config", &argument(folder.path().join("latin1.toml"))]);
+    latin1.failure(DATA, &["latin1.toml:1: is not UTF-8 from byte 5 (0xe9) on", "iconv"]);
 }
 
 #[test]
@@ -135,13 +136,33 @@ fn sizes_beyond_all_range_or_this_machine() {
         let name = key.split('.').next_back().unwrap();
         train_fails(&["--set", &format!("{key}={most}")], USAGE, &[name, most]);
     }
-    train_fails(&["--set", &format!("task.listops.max_length={most}")], USAGE, &["context is", most]);
+    train_fails(&["--set", &format!("task.listops.max_length={most}")], USAGE, &["task.listops.max_length: is", most]);
     let components = format!("keys.components={most}");
     train_fails(&["--mechanism", "smgk", "--set", &components], USAGE, &["keys.components: is", most]);
     if cfg!(target_os = "linux") {
         let wide = ["--set", "model.width=1048576", "--set", "heads=16"];
         train_fails(&wide, BUDGET, &["parameters need", "GiB", "lower model.width"]);
         train_fails(&["--set", "task.listops.train=1000000000000"], BUDGET, &["trees", "GiB", "task.listops.train"]);
+        let long = [
+            "--task",
+            "copy",
+            "--set",
+            "task.copy.length=1048576",
+            "--set",
+            "position=none",
+            "--set",
+            "train.batch=1024",
+        ];
+        train_fails(&long, BUDGET, &["updates on 1024 sequences", "GiB", "lower train.batch"]);
+        let many = [
+            "--set",
+            "train.accumulate=1048576",
+            "--set",
+            "train.batch=1048576",
+            "--set",
+            "task.listops.train=1000000",
+        ];
+        train_fails(&many, BUDGET, &["updates on 1000000 sequences of at least 6 tokens", "train.accumulate"]);
         let entry = "compare.mechanisms=[\"softmax\", \"mgk:model.width=1048576,heads=16\"]";
         run(["compare", "--preset", "smoke", "--quiet", "--set", entry]).failure(BUDGET, &["parameters need"]);
     }

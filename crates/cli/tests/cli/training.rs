@@ -259,8 +259,9 @@ fn directories_without_a_sound_run() {
     let middle = damaged.len() / 2;
     damaged[middle] ^= 1;
     fs::write(&model, &damaged).unwrap();
-    eval().failure(DATA, &["model.safetensors", "SHA-256", "earlier"]);
-    resume().failure(DATA, &["model.safetensors", "SHA-256", "earlier"]);
+    let remedy = format!("step-10 is sound: remove {} and use --resume", last(&out).display());
+    eval().failure(DATA, &["model.safetensors", "SHA-256", &remedy]);
+    resume().failure(DATA, &["model.safetensors", "SHA-256", &remedy]);
     fs::write(&model, &whole[..whole.len() / 2]).unwrap();
     eval().failure(DATA, &["model.safetensors", "truncated"]);
     resume().failure(DATA, &["model.safetensors", "truncated"]);
@@ -271,8 +272,8 @@ fn directories_without_a_sound_run() {
     let text_before = text(&state);
     fs::write(&state, "{\"format\": 1").unwrap();
     eval().failure(DATA, &["state.json", "not the state of a run"]);
-    fs::write(&state, text_before.replace("\"format\": 1", "\"format\": 99")).unwrap();
-    eval().failure(DATA, &["state.json", "format 99"]);
+    fs::write(&state, text_before.replace("\"batch\": 16", "\"batch\": 17")).unwrap();
+    eval().failure(DATA, &["state.json", "SHA-256", &remedy]);
     // The remedy that is named works.
     fs::remove_dir_all(last(&out)).unwrap();
     assert_eq!(run(["eval", &path, "--cache", "none", "--checkpoint", "last", "--json"]).json()["step"], 10);
@@ -288,6 +289,49 @@ fn directories_without_a_sound_run() {
     fs::write(&config, &before).unwrap();
     fs::remove_dir_all(out.join("checkpoints")).unwrap();
     eval().failure(DATA, &["holds no checkpoint yet"]);
+}
+
+#[test]
+fn a_directory_has_one_process() {
+    let folder = TempDir::new().unwrap();
+    let out = folder.path().join("run");
+    let mut running = Running::start(&mut train(&out, &LONG));
+    running.wait_until("the first steps", || steps(&out) >= 3);
+    for further in [&[][..], &["--resume"], &["--overwrite"]] {
+        let ended = Ended::of(&mut train(&out, &[&LONG[..], further].concat()));
+        ended.failure(USAGE, &[&argument(&out), "in use by another process"]);
+    }
+    assert!(steps(&out) >= 3);
+    // The lock ends with its process, however that ends.
+    running.kill();
+    assert!(out.join(".lock").exists());
+    Ended::of(&mut train(&out, &["--quiet", "--overwrite"])).success();
+    assert!(!out.join(".lock").exists());
+}
+
+#[test]
+fn a_run_whose_directory_goes_away_says_so() {
+    let folder = TempDir::new().unwrap();
+    let out = folder.path().join("run");
+    let mut running = Running::start(&mut train(&out, &LONG));
+    running.wait_until("the first steps", || steps(&out) >= 3);
+    fs::rename(&out, folder.path().join("moved")).unwrap();
+    running.end().failure(DATA, &[&argument(&out), "was its directory removed or moved meanwhile?"]);
+    assert!(!out.exists());
+}
+
+#[test]
+#[cfg(unix)]
+fn a_limit_on_the_size_of_files_is_an_error_and_the_run_goes_on_without_it() {
+    let folder = TempDir::new().unwrap();
+    let [out, expected] = ["limited", "free"].map(|name| folder.path().join(name));
+    let limited = train(&out, &["--quiet"]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -f 16; exec \"$0\" \"$@\""]).arg(limited.get_program()).args(limited.get_args());
+    Ended::of(&mut shell).failure(DATA, &["checkpoints", "limit on the size of a file", "--resume"]);
+    Ended::of(&mut train(&out, &["--quiet", "--resume"])).success();
+    Ended::of(&mut train(&expected, &["--quiet"])).success();
+    assert_same_run(&out, &expected);
 }
 
 #[test]

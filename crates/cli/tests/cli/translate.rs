@@ -102,7 +102,11 @@ fn a_translator_learns_ten_words_and_its_experts_can_be_looked_at() {
     }
     translate(&["--beam", "0"]).failure(USAGE, &["beam is 0", "at least 1"]);
     fs::write(&input, [0xff, b'\n']).unwrap();
-    translate(&[]).failure(DATA, &["line 1 of standard input"]);
+    translate(&[]).failure(DATA, &["standard input:1: is not UTF-8 from byte 0 (0xff)"]);
+    fs::write(&input, "\u{feff}two nine\r\nseven three one\r\n").unwrap();
+    assert_eq!(translate(&[]).success(), "zwei neun\nsieben drei eins\n");
+    fs::write(&input, b"\xff\xfet\0w\0o\0\n\0").unwrap();
+    translate(&[]).failure(DATA, &["standard input:1: is UTF-16LE", "iconv -f UTF-16LE -t UTF-8"]);
 
     let report = folder.path().join("experts");
     let inspected = run(["inspect", &path, "--experts", "--least", "5", "--out", &argument(&report)]).success();

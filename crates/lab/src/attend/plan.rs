@@ -41,10 +41,14 @@ impl Plan {
         let cross = inputs.real.contains_key("x_kv");
         let call = Call { mask: mask.clone(), scale: request.scale, bias, cross, ..Call::default() };
         let operator = options.operator(call)?;
+        let soft_em = mechanism == Mechanism::Mgk && options.mixture.inference == Inference::SoftEm;
         let names = operator.inputs();
         let mut given: BTreeMap<&'static str, Vec<usize>> = BTreeMap::new();
         for &name in &names {
-            if operator.constants().contains(&name) {
+            // The buffer of soft-EM stands in for a log of it in the file.
+            if operator.constants().contains(&name)
+                || soft_em && name == "log_prior" && inputs.real.contains_key("prior")
+            {
                 continue;
             }
             if let Some(tensor) = inputs.real.get(name) {
@@ -65,13 +69,12 @@ impl Plan {
             cross,
             ..MixtureOfHeads::default()
         });
-        let update =
-            (mechanism == Mechanism::Mgk && options.mixture.inference == Inference::SoftEm).then(|| GaussianMixture {
-                mask,
-                score: options.mixture.score,
-                shifted: options.shifted(),
-                ..GaussianMixture::default()
-            });
+        let update = soft_em.then(|| GaussianMixture {
+            mask,
+            score: options.mixture.score,
+            shifted: options.shifted(),
+            ..GaussianMixture::default()
+        });
         Ok(Self { operator, names, out_shape, given, update, routed })
     }
 

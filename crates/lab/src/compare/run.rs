@@ -13,7 +13,7 @@ use regard_tasks::{
     data::TaskData,
     train::{
         Environment, Existing, Model, Outcome, Progress, Record, RunDirectory, ScheduleConfig, Split, TrainConfig,
-        TrainError, Trainer, memory,
+        TrainError, Trainer, memory, occupied,
     },
 };
 
@@ -153,7 +153,7 @@ fn run_one(
     let model = Model::build(&candidate.model, candidate.attentions.clone(), plan.data, seed, plan.device)?;
     let parameters = parameter_count(&model);
     // A kill may have left an empty directory, in which there is nothing to resume.
-    let started = fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some());
+    let started = occupied(directory).is_ok_and(|occupied| occupied);
     let existing = if started { Existing::Resume } else { Existing::Refuse };
     let opened = RunDirectory::open(directory, existing, plan.train.keep, &candidate.config, plan.environment)?;
     let mut trainer = Trainer::new(model, plan.data, plan.train, seed)?

@@ -189,6 +189,7 @@ impl AttentionSizes {
             ("keys.components", options.keys.components, 1, 1 << 10),
             ("features.rows", options.features.rows, 0, 1 << 20),
             ("support.rounds", options.support.rounds, 0, 1 << 10),
+            ("moa.experts", options.moa.experts, 1, 1 << 20),
         ])?;
         Ok(options.check()?)
     }

@@ -5,7 +5,7 @@ use std::{io::Read, path::Path};
 use flate2::read::GzDecoder;
 use rand::Rng;
 
-use super::{CharLmConfig, DataError, LanguageData, Progress, Streams, file::Meter};
+use super::{CharLmConfig, DataError, LanguageData, Progress, Streams, file::Meter, plain_text::decode_text};
 
 /// Plays of Shakespeare, gzip: see `data/README.md` for source and licence.
 const SHAKESPEARE: &[u8] = include_bytes!("../../data/tinyshakespeare.txt.gz");
@@ -175,15 +175,10 @@ pub(super) fn shakespeare() -> Result<Vec<u8>, DataError> {
 }
 
 fn split(bytes: &[u8], path: &Path, config: &CharLmConfig) -> Result<LanguageData, DataError> {
-    let text = std::str::from_utf8(bytes).map_err(|error| {
-        let before = &bytes[..error.valid_up_to()];
-        let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count() as u64;
-        let problem = "is not UTF-8 from here on; convert the file to UTF-8".into();
-        DataError::Row { path: path.into(), line, problem }
-    })?;
+    let text = decode_text(bytes).map_err(|error| DataError::text(path, &error))?;
     let content = |problem| DataError::Content { path: path.into(), problem };
-    let vocabulary = Vocabulary::of(text).map_err(|error| content(error.to_string()))?;
-    let mut train = vocabulary.encode(text)?;
+    let vocabulary = Vocabulary::of(&text).map_err(|error| content(error.to_string()))?;
+    let mut train = vocabulary.encode(&text)?;
     let characters = train.len();
     let valid = train.split_off((characters as f64 * (1.0 - config.valid_fraction)).round() as usize);
     if train.len() <= config.context || valid.len() < 2 {
@@ -252,6 +247,15 @@ mod tests {
             assert_eq!(targets, (208..230).collect::<Vec<_>>());
             assert!(batches.iter().all(|b| b.inputs.len() == b.rows * b.length && b.rows <= rows));
         }
+    }
+
+    /// Files of other systems give the same tokens.
+    #[test]
+    fn a_byte_order_mark_and_other_line_ends_change_nothing() {
+        let text = "first line\nsecond line\n";
+        let other = format!("\u{feff}{}", text.replace('\n', "\r\n"));
+        let (plain, other) = (data(text, 5).unwrap(), data(&other, 5).unwrap());
+        assert_eq!((other.vocabulary, other.train, other.valid), (plain.vocabulary, plain.train, plain.valid));
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::{io, path::PathBuf};
 
+use super::NotText;
+
 /// An error of a data set: options that cannot be ([`DataError::is_config`]) or data that are missing or corrupt.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
@@ -54,6 +56,11 @@ impl DataError {
 
     pub(crate) fn config(key: &str, problem: impl Into<String>) -> Self {
         Self::Config { key: key.into(), problem: problem.into() }
+    }
+
+    /// Bytes of a file that are no text.
+    pub(crate) fn text(path: impl Into<PathBuf>, error: &NotText) -> Self {
+        Self::Row { path: path.into(), line: error.line, problem: error.to_string() }
     }
 
     pub(crate) fn read(path: impl Into<PathBuf>, source: io::Error) -> Self {

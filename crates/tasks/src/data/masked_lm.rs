@@ -15,8 +15,8 @@ use super::{
     DataError, MaskedLmConfig, Progress, Streams, TextTokenizer,
     char_lm::{EMBEDDED, shakespeare},
     file::Meter,
-    lines::read_lines,
     order::EpochOrder,
+    plain_text::{decode_text, read_lines},
     sentences::{Sentence, sentences},
     tokenizer::{BEGIN, END, FIRST_TOKEN, MASK, PADDING},
 };
@@ -214,7 +214,9 @@ pub(super) fn load(config: &MaskedLmConfig, seed: u64, progress: Progress<'_>) -
         train.extend(read(path)?);
     }
     if config.paths.is_empty() {
-        let lines: Vec<String> = String::from_utf8_lossy(&shakespeare()?).lines().map(String::from).collect();
+        let bytes = shakespeare()?;
+        let text = decode_text(&bytes).map_err(|error| DataError::text(EMBEDDED, &error))?;
+        let lines: Vec<String> = text.lines().map(String::from).collect();
         train = sentences(Path::new(EMBEDDED), &lines)?;
     }
     let valid = match &config.valid {

@@ -10,10 +10,10 @@ mod config;
 mod copy;
 mod error;
 mod file;
-mod lines;
 pub mod listops;
 mod masked_lm;
 mod order;
+mod plain_text;
 mod sentences;
 mod sequences;
 mod stream;
@@ -32,6 +32,7 @@ pub use self::{
     copy::{CopyData, CopySplit},
     error::DataError,
     masked_lm::{MaskedBatch, MaskedBatches, MaskedData, Windows},
+    plain_text::{NotText, TextLines, decode_text, read_text},
     sequences::Sequences,
     stream::Streams,
     tokenizer::TextTokenizer,

@@ -7,7 +7,9 @@ use std::{
 
 use rand::seq::SliceRandom;
 
-use super::{ClassificationData, DataError, Progress, Sequences, Streams, TextConfig, file::Meter, lines::each_line};
+use super::{
+    ClassificationData, DataError, Progress, Sequences, Streams, TextConfig, file::Meter, plain_text::each_line,
+};
 
 /// Token ids: padding and one for each byte.
 const VOCABULARY: usize = 257;
@@ -117,7 +119,7 @@ mod tests {
 
     use super::*;
     use crate::data::file::tests::{bzip2, gzip};
-    use crate::data::lines::LONGEST_LINE;
+    use crate::data::plain_text::LONGEST_LINE;
 
     fn rows(bytes: &[u8], config: &TextConfig) -> Result<Sequences, DataError> {
         read_rows(bytes, Path::new("rows.tsv"), config)

@@ -20,7 +20,7 @@ use tokenizers::{
 
 pub use regard_nn::models::special::{BEGIN, END, MASK, PADDING, UNKNOWN};
 
-use super::DataError;
+use super::{DataError, plain_text::read_text};
 
 /// How the special ids are written, in their order.
 const SPECIAL: [&str; 5] = ["<pad>", "<s>", "</s>", "<unk>", "<mask>"];
@@ -87,14 +87,16 @@ impl TextTokenizer {
     /// # Errors
     /// A file that cannot be read or is not such a tokenizer.
     pub fn load(path: &Path) -> Result<Self, DataError> {
-        let json = std::fs::read_to_string(path).map_err(|source| DataError::read(path, source))?;
-        Self::of(json).map_err(|problem| DataError::Content { path: path.into(), problem })
+        Self::of(read_text(path)?).map_err(|problem| DataError::Content { path: path.into(), problem })
     }
 
     /// A tokenizer from the content of its file; the problem as a sentence where there is one.
     fn of(json: String) -> Result<Self, String> {
-        let mut inner: Tokenizer =
-            json.parse().map_err(|error| format!("not a tokenizer ({error}); expected the tokenizer.json of a run"))?;
+        // Read twice: on what is no JSON the crate panics.
+        let syntax = serde_json::from_str::<serde_json::Value>(&json).map_err(tokenizers::Error::from);
+        let mut inner: Tokenizer = syntax
+            .and_then(|_| json.parse())
+            .map_err(|error| format!("not a tokenizer ({error}); expected the tokenizer.json of a run"))?;
         for (id, token) in (0..).zip(SPECIAL) {
             if inner.token_to_id(token) != Some(id) {
                 let seen = inner.token_to_id(token).map_or("no id".into(), |id| format!("id {id}"));
@@ -192,6 +194,19 @@ mod tests {
 
     fn trained() -> TextTokenizer {
         TextTokenizer::train(texts().iter().map(String::as_str), 320).unwrap()
+    }
+
+    #[test]
+    fn a_file_that_was_cut_or_changed_is_an_error() {
+        let json = trained().json;
+        for place in (0..json.len()).step_by(7).chain(json.len() - 700..json.len() - 1) {
+            let cut: String = json.bytes().take(place).map(char::from).collect();
+            assert!(TextTokenizer::of(cut).is_err(), "cut at {place}");
+            let mut changed = json.clone().into_bytes();
+            changed[place] = b'\x01';
+            // A changed word of the vocabulary may still be one.
+            let _ = String::from_utf8(changed).map(TextTokenizer::of);
+        }
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::{ops::Range, path::PathBuf, sync::Arc};
 use super::{
     DataError, Progress, Streams, TextTokenizer, TranslationConfig,
     file::Meter,
-    lines::read_lines,
     order::EpochOrder,
+    plain_text::read_lines,
     tokenizer::{BEGIN, END, PADDING},
 };
 

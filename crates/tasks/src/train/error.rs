@@ -36,6 +36,12 @@ pub enum TrainError {
         /// The directory.
         path: PathBuf,
     },
+    /// A directory that another process writes to.
+    #[error("{} is in use by another process; wait for its end, stop it, or choose another directory", path.display())]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
     /// A file or directory that cannot be written.
     #[error("cannot write {}: {source}; {remedy}", path.display())]
     Write {
@@ -47,12 +53,14 @@ pub enum TrainError {
         remedy: &'static str,
     },
     /// A file that cannot be read.
-    #[error("cannot read {}: {source}; check the path and its permissions", path.display())]
+    #[error("cannot read {}: {source}; {remedy}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
+        /// What to do about it.
+        remedy: String,
     },
     /// A checkpoint that is damaged, or of another model or run.
     #[error("{}: {problem}", path.display())]
@@ -95,6 +103,10 @@ impl TrainError {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                     "free some space and continue with --resume"
                 }
+                io::ErrorKind::FileTooLarge => "raise the limit on the size of a file and continue with --resume",
+                io::ErrorKind::NotFound => {
+                    "was its directory removed or moved meanwhile? put it back and continue with --resume, or start over"
+                }
                 io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
                     "choose a directory that can be written"
                 }
@@ -109,6 +121,6 @@ impl TrainError {
 
     /// For `map_err` on the way from `path`.
     pub(crate) fn reading(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
-        move |source| Self::Read { path: path.into(), source }
+        move |source| Self::Read { path: path.into(), source, remedy: "check the path and its permissions".into() }
     }
 }

@@ -1,6 +1,6 @@
 //! Files of a run: whole or not there, with errors of training.
 
-use std::{fs, path::Path};
+use std::{fs, io, path::Path};
 
 use super::TrainError;
 
@@ -17,6 +17,14 @@ pub(super) fn replace(path: &Path, content: &[u8]) -> Result<(), TrainError> {
 /// Waits until the disk has the names in a directory.
 pub(super) fn sync_directory(path: &Path) -> Result<(), TrainError> {
     regard_files::sync_directory(path).map_err(TrainError::writing(path))
+}
+
+/// Makes a directory in one that is there: a run whose directory was removed must not begin another one in its place.
+pub(super) fn make_child(path: &Path) -> Result<(), TrainError> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        made => made.map_err(TrainError::writing(path)),
+    }
 }
 
 /// Makes a directory and those above it.

@@ -7,6 +7,7 @@
 //! events.out.*       the same for TensorBoard
 //! checkpoints/       see `checkpoint`
 //! tokenizer.json     what turns text into ids, where tokens are pieces of words
+//! .lock              while the run goes on: see `DirectoryLock`
 //! ```
 
 use std::{
@@ -16,8 +17,9 @@ use std::{
 };
 
 use super::{
-    Checkpoint, Checkpoints, Environment, Evaluation, Record, StepReport, TrainError,
+    Checkpoint, Checkpoints, DirectoryLock, Environment, Evaluation, Record, Split, StepReport, TrainError,
     files::{make_directory, replace},
+    occupied, sweep,
     tensorboard::EventWriter,
 };
 use crate::data::TextTokenizer;
@@ -54,17 +56,19 @@ pub struct RunDirectory {
     checkpoints: Checkpoints,
     /// Where the run stands; taken by the trainer.
     resumed: Option<Checkpoint>,
+    _lock: DirectoryLock,
 }
 
 impl RunDirectory {
     /// Opens `path`, makes it where it is missing, and writes `config.toml` and `env.json`.
     ///
     /// `keep` checkpoints are kept beside the best. When a run is resumed, lines of `metrics.jsonl` beyond its last
-    /// checkpoint are dropped: the run writes them again.
+    /// checkpoint are dropped: the run writes them again. No other process can open the directory until this is dropped.
     ///
     /// # Errors
-    /// A directory in use ([`TrainError::NotEmpty`]), one to resume that is not there, a damaged checkpoint, a
-    /// directory that cannot be written, a full disk.
+    /// A directory that holds something ([`TrainError::NotEmpty`]) or that another process writes to
+    /// ([`TrainError::InUse`]), one to resume that is not there, a damaged checkpoint, a directory that cannot be written, a
+    /// full disk.
     pub fn open(
         path: &Path,
         existing: Existing,
@@ -72,34 +76,38 @@ impl RunDirectory {
         config: &str,
         environment: &Environment,
     ) -> Result<Self, TrainError> {
-        let occupied = match fs::read_dir(path) {
-            Ok(mut entries) => entries.next().is_some(),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
-            Err(error) => return Err(TrainError::reading(path)(error)),
-        };
+        let nothing = || TrainError::checkpoint(path, "no run to resume; start one without --resume");
+        if existing == Existing::Resume && !path.exists() {
+            return Err(nothing());
+        }
+        make_directory(path)?;
+        let lock = DirectoryLock::take(path)?;
+        let occupied = occupied(path).map_err(TrainError::reading(path))?;
         let checkpoints = Checkpoints::new(path.join(CHECKPOINTS), keep);
         let mut resumed = None;
         match existing {
             Existing::Refuse if occupied => return Err(TrainError::NotEmpty { path: path.into() }),
             Existing::Overwrite if occupied => remove_run(path)?,
-            Existing::Resume if !occupied => {
-                return Err(TrainError::checkpoint(path, "no run to resume; start one without --resume"));
-            }
+            Existing::Resume if !occupied => return Err(nothing()),
             Existing::Resume => resumed = checkpoints.last().map(|last| Checkpoint::load(&last)).transpose()?,
             Existing::Refuse | Existing::Overwrite => {}
         }
-        make_directory(path)?;
+        sweep(path);
+        sweep(&path.join(CHECKPOINTS));
         replace(&path.join(CONFIG), config.as_bytes())?;
         let text = serde_json::to_string_pretty(environment).expect("strings and numbers");
         replace(&path.join(ENVIRONMENT), format!("{text}\n").as_bytes())?;
         let step = resumed.as_ref().map_or(0, |checkpoint| checkpoint.state.step);
         let file = path.join(METRICS);
         if existing == Existing::Resume && file.exists() {
-            truncate_metrics(&file, step)?;
+            truncate_metrics(&file, step, checkpoints.average().is_some())?;
+        }
+        if let Some(checkpoint) = &resumed {
+            checkpoints.point_to_best(&checkpoint.state)?;
         }
         let metrics = OpenOptions::new().create(true).append(true).open(&file).map_err(TrainError::writing(&file))?;
-        let events = EventWriter::create(path, (existing == Existing::Resume).then_some(step + 1))?;
-        Ok(Self { path: path.into(), metrics, events, checkpoints, resumed })
+        let events = EventWriter::create(path, (existing == Existing::Resume).then_some(step.saturating_add(1)))?;
+        Ok(Self { path: path.into(), metrics, events, checkpoints, resumed, _lock: lock })
     }
 
     /// The directory.
@@ -172,10 +180,13 @@ impl RunDirectory {
     }
 
     fn line(&mut self, record: &Record) -> Result<(), TrainError> {
+        let file = self.path.join(METRICS);
+        // Lines to a file that was removed reach nobody, and no error tells.
+        fs::metadata(&file).map_err(TrainError::writing(&file))?;
         let mut line = serde_json::to_string(record).expect("strings and numbers");
         line.push('\n');
         // One write a line: a kill leaves at most one unfinished line, which readers pass over.
-        self.metrics.write_all(line.as_bytes()).map_err(TrainError::writing(&self.path.join(METRICS)))
+        self.metrics.write_all(line.as_bytes()).map_err(TrainError::writing(&file))
     }
 
     /// Keeps, beside the newest checkpoints, the newest `count` of steps that are multiples of `every`.
@@ -198,9 +209,9 @@ fn remove_run(path: &Path) -> Result<(), TrainError> {
     for entry in fs::read_dir(path).map_err(TrainError::reading(path))? {
         let entry = entry.map_err(TrainError::reading(path))?;
         let name = entry.file_name();
-        let ours =
-            [CONFIG, ENVIRONMENT, METRICS, CHECKPOINTS, TOKENIZER].into_iter().chain(REPORTS).any(|own| name == own);
-        if ours || name.to_str().is_some_and(|name| name.starts_with(EVENTS)) {
+        let name = name.to_str().unwrap_or_default();
+        let ours = [CONFIG, ENVIRONMENT, METRICS, CHECKPOINTS, TOKENIZER].into_iter().chain(REPORTS);
+        if ours.into_iter().any(|own| name == own) || name.starts_with(EVENTS) {
             let target = entry.path();
             let removed = if target.is_dir() { fs::remove_dir_all(&target) } else { fs::remove_file(&target) };
             removed.map_err(TrainError::writing(&target))?;
@@ -209,12 +220,22 @@ fn remove_run(path: &Path) -> Result<(), TrainError> {
     Ok(())
 }
 
-/// Keeps the lines up to `step`, as they are.
-fn truncate_metrics(path: &Path, step: usize) -> Result<(), TrainError> {
+/// Keeps the lines up to `step`, as they are, but for what a run measures at its end: that it measures again. The evaluation
+/// of an averaged model comes before that model is kept, so it stays where there is one (`averaged`).
+fn truncate_metrics(path: &Path, step: usize, averaged: bool) -> Result<(), TrainError> {
+    let stays = |record: &Record| {
+        let measured = match record {
+            Record::Step(_) => true,
+            Record::Evaluation(evaluation) => {
+                evaluation.split != Split::Test && (averaged || evaluation.averaged.is_none())
+            }
+        };
+        record.step() <= step && measured
+    };
     let records = Record::read(path)?;
     let text = fs::read_to_string(path).map_err(TrainError::reading(path))?;
     // An unfinished last line has no record.
-    let lines = text.split_inclusive('\n').zip(records).filter(|(_, record)| record.step() <= step);
+    let lines = text.split_inclusive('\n').zip(records).filter(|(_, record)| stays(record));
     let kept: String = lines.map(|(line, _)| line).collect();
     replace(path, kept.as_bytes())
 }
@@ -222,7 +243,7 @@ fn truncate_metrics(path: &Path, step: usize) -> Result<(), TrainError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::train::{HostTensor, HostTensors, RunState, Split};
+    use crate::train::{Best, HostTensor, HostTensors, RunState};
 
     fn open(path: &Path, existing: Existing) -> Result<RunDirectory, TrainError> {
         RunDirectory::open(path, existing, 2, "steps = 3\n", &Environment::capture(None))
@@ -269,13 +290,61 @@ mod tests {
         run.step(&report(1)).unwrap();
         run.save(&checkpoint(1)).unwrap();
         assert_eq!(fs::read_to_string(path.join(CONFIG)).unwrap(), "steps = 3\n");
+        assert!(matches!(open(&path, Existing::Overwrite).unwrap_err(), TrainError::InUse { .. }));
+        drop(run);
         assert!(matches!(open(&path, Existing::Refuse).unwrap_err(), TrainError::NotEmpty { .. }));
         assert_eq!(Record::read(&path.join(METRICS)).unwrap().len(), 1);
         fs::write(path.join("thesis.txt"), "mine").unwrap();
+        fs::write(path.join("config.toml.tmp"), "half").unwrap();
         let run = open(&path, Existing::Overwrite).unwrap();
         assert_eq!(run.checkpoints().last(), None);
         assert_eq!(Record::read(&path.join(METRICS)).unwrap(), []);
         assert_eq!(fs::read_to_string(path.join("thesis.txt")).unwrap(), "mine");
+        assert!(!path.join("config.toml.tmp").exists());
+    }
+
+    /// A kill between the last lines and the end of the program leaves lines that the resumed run writes again.
+    #[test]
+    fn what_is_measured_at_the_end_is_measured_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        let averaged = Evaluation { averaged: Some(2), ..evaluation(2) };
+        let mut run = open(path, Existing::Refuse).unwrap();
+        run.step(&report(2)).unwrap();
+        run.evaluated(&evaluation(2)).unwrap();
+        let mut saved = checkpoint(2);
+        saved.state.best = Some(Best { step: 2, score: 0.25 });
+        run.save(&saved).unwrap();
+        fs::remove_file(path.join("checkpoints/best")).unwrap();
+        run.evaluated(&averaged).unwrap();
+        run.evaluated(&Evaluation { split: Split::Test, ..evaluation(1) }).unwrap();
+        drop(run);
+        let records = || Record::read(&path.join(METRICS)).unwrap();
+        let best = path.join("checkpoints/best");
+        assert!(!best.exists());
+        let run = open(path, Existing::Resume).unwrap();
+        assert_eq!(fs::read_to_string(best).unwrap(), "step-2");
+        assert_eq!(records(), [Record::Step(report(2)), Record::Evaluation(evaluation(2))]);
+        drop(run);
+        let mut run = open(path, Existing::Resume).unwrap();
+        run.evaluated(&averaged).unwrap();
+        run.checkpoints().save_average(&checkpoint(2)).unwrap();
+        drop(run);
+        open(path, Existing::Resume).unwrap();
+        assert_eq!(records()[2], Record::Evaluation(averaged));
+    }
+
+    #[test]
+    fn a_directory_that_is_removed_ends_the_run_with_a_sentence() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("run");
+        let mut run = open(&path, Existing::Refuse).unwrap();
+        run.step(&report(1)).unwrap();
+        fs::remove_dir_all(&path).unwrap();
+        for error in [run.step(&report(2)).unwrap_err(), run.save(&checkpoint(2)).unwrap_err()] {
+            assert!(error.to_string().contains("was its directory removed or moved meanwhile?"), "{error}");
+        }
+        assert!(!path.exists());
     }
 
     #[test]

@@ -347,6 +347,8 @@ impl<'a> Trainer<'a> {
         let (rows, most) = (self.config.batch, self.config.evaluate_batches);
         let mut evaluation = evaluate(&model, self.data, Split::Valid, rows, most, self.state.step)?;
         evaluation.averaged = Some(steps.len());
+        // First the line, then the checkpoint: where a kill parts them, a resumed run does both again.
+        self.report(&evaluation)?;
         match &self.directory {
             None => self.averaged = Some(mean),
             Some(directory) => {
@@ -354,7 +356,7 @@ impl<'a> Trainer<'a> {
                 directory.checkpoints().save_average(&checkpoint)?;
             }
         }
-        self.report(&evaluation)
+        Ok(())
     }
 
     /// Whether the run has ended with the mean of its last checkpoints.

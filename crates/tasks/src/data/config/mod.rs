@@ -13,6 +13,9 @@ use serde::{Deserialize, Serialize};
 pub use self::subwords::{MaskedLmConfig, TranslationConfig};
 use super::DataError;
 
+/// Most tokens of a tree that is asked for.
+const LONGEST_TREE: usize = 1 << 16;
+
 /// A task by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -271,6 +274,11 @@ impl ListOpsConfig {
                     self.min_length, self.max_length
                 ),
             );
+        }
+        // Thousands of trees are grown at once; some may be as long as they are let.
+        if self.max_length > LONGEST_TREE {
+            let seen = self.max_length;
+            return error("max_length", format!("is {seen}, expected at most {LONGEST_TREE} (Long Range Arena: 2000)"));
         }
         if self.longest() <= self.min_length {
             return error(

@@ -20,15 +20,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use self::state::{FORMAT, FileDigest, StateFile};
+use self::state::{FileDigest, StateFile, StateProblem};
 pub use self::{
     state::{Best, RunState},
     tensors::{HostTensor, HostTensors, decode_tensors, encode_tensors},
 };
 use super::{
     TrainError,
-    files::{make_directory, replace, sync_directory, write_synced},
+    files::{make_child, replace, sync_directory, write_synced},
     optimizer::Moments,
+    sweep,
 };
 
 const MODEL: &str = "model.safetensors";
@@ -76,9 +77,10 @@ impl Checkpoints {
     }
 
     /// The checkpoint to use a run by: the mean of its last ones where it ended with that, else that with the best validation
-    /// metric.
+    /// metric. Which one that is stands in the state of the newest; the file `best` counts where that cannot be read.
     pub fn best(&self) -> Option<PathBuf> {
-        self.average().or_else(|| self.pointed("best"))
+        let judged = || self.of_step(read_state(&self.last()?).ok()?.run.best?.step);
+        self.average().or_else(judged).or_else(|| self.pointed("best"))
     }
 
     /// The mean of the last checkpoints of a run that ended with it.
@@ -104,7 +106,8 @@ impl Checkpoints {
     /// Steps of the complete checkpoints, ascending.
     pub fn steps(&self) -> Vec<usize> {
         let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
-        let mut steps: Vec<_> = entries.filter_map(|entry| step_of(entry.file_name().to_str()?)).collect();
+        let directories = entries.filter(|entry| entry.path().is_dir());
+        let mut steps: Vec<_> = directories.filter_map(|entry| step_of(entry.file_name().to_str()?)).collect();
         steps.sort_unstable();
         steps
     }
@@ -118,19 +121,31 @@ impl Checkpoints {
         let target = self.step_directory(step);
         self.write(checkpoint, &target)?;
         // A run that goes on has not ended with its mean.
-        let _ = fs::remove_dir_all(self.directory.join(AVERAGE));
+        let _ = fs::rename(self.directory.join(AVERAGE), self.directory.join(".average.tmp"));
         let name = format!("step-{step}");
         replace(&self.directory.join("last"), name.as_bytes())?;
-        if checkpoint.state.best.is_some_and(|best| best.step == step) {
-            replace(&self.directory.join("best"), name.as_bytes())?;
-        }
-        self.prune(step);
+        self.point_to_best(&checkpoint.state)?;
+        self.prune(step, checkpoint.state.best);
         Ok(target)
+    }
+
+    /// Has the file `best` name the best checkpoint, as a kill may have kept it from doing.
+    ///
+    /// # Errors
+    /// As [`Checkpoints::save`].
+    pub(super) fn point_to_best(&self, state: &RunState) -> Result<(), TrainError> {
+        let best = state.best.and_then(|best| Some((best.step, self.of_step(best.step)?)));
+        match best {
+            Some((step, path)) if self.pointed("best").as_ref() != Some(&path) => {
+                replace(&self.directory.join("best"), format!("step-{step}").as_bytes())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Writes a checkpoint to `target`, whole or not at all.
     fn write(&self, checkpoint: &Checkpoint, target: &Path) -> Result<(), TrainError> {
-        make_directory(&self.directory)?;
+        make_child(&self.directory)?;
         let temporary = self.directory.join(format!(".step-{}.tmp", checkpoint.state.step));
         let result = write_files(&temporary, checkpoint).and_then(|()| self.publish(&temporary, target));
         if result.is_err() {
@@ -151,10 +166,9 @@ impl Checkpoints {
         sync_directory(&self.directory)
     }
 
-    /// Removes checkpoints that are neither the best, nor among the newest up to `step`, nor regular ones to be kept, those of
+    /// Removes checkpoints that are neither the best of the run, nor among the newest up to `step`, nor regular ones to be kept, those of
     /// steps beyond it, which another future wrote, and the leftovers of a killed run. Failures cost disk space only.
-    fn prune(&self, step: usize) {
-        let best = self.pointed("best");
+    fn prune(&self, step: usize, best: Option<Best>) {
         let steps = self.steps();
         let current = steps.partition_point(|s| *s <= step);
         let (past, future) = steps.split_at(current);
@@ -162,17 +176,13 @@ impl Checkpoints {
         let (count, every) = self.regular;
         let regular: Vec<&usize> = past.iter().rev().filter(|step| **step % every == 0).take(count).collect();
         for step in old.iter().filter(|step| !regular.contains(step)).chain(future) {
-            let directory = self.step_directory(*step);
-            if best.as_ref() != Some(&directory) {
-                let _ = fs::remove_dir_all(directory);
+            if best.is_none_or(|best| best.step != *step) {
+                // Under another name first: half a checkpoint must not pass for one.
+                let removed = self.directory.join(format!(".removed-{step}.tmp"));
+                let _ = fs::rename(self.step_directory(*step), removed);
             }
         }
-        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            if name.to_str().is_some_and(|name| name.starts_with(".step-") && name.ends_with(".tmp")) {
-                let _ = fs::remove_dir_all(entry.path());
-            }
-        }
+        sweep(&self.directory);
     }
 
     fn step_directory(&self, step: usize) -> PathBuf {
@@ -188,13 +198,15 @@ impl Checkpoints {
 }
 
 fn step_of(name: &str) -> Option<usize> {
-    name.strip_prefix("step-")?.parse().ok()
+    let step = name.strip_prefix("step-")?.parse().ok()?;
+    // No two names are one step.
+    (name == format!("step-{step}")).then_some(step)
 }
 
 fn write_files(directory: &Path, checkpoint: &Checkpoint) -> Result<(), TrainError> {
     // A killed run may have left one.
     let _ = fs::remove_dir_all(directory);
-    make_directory(directory)?;
+    make_child(directory)?;
     let mut moments = HostTensors::new();
     for (name, Moments { first, second }) in &checkpoint.moments {
         let shape = checkpoint.model.get(name).map_or_else(|| vec![first.len()], |tensor| tensor.shape.clone());
@@ -207,9 +219,8 @@ fn write_files(directory: &Path, checkpoint: &Checkpoint) -> Result<(), TrainErr
         files.insert(name.to_string(), FileDigest::of(&content));
         write_synced(&directory.join(name), &content)?;
     }
-    let state = StateFile { format: FORMAT, run: checkpoint.state.clone(), files };
-    let text = serde_json::to_string_pretty(&state).expect("numbers and strings");
-    write_synced(&directory.join(STATE), text.as_bytes())?;
+    let state = StateFile::new(checkpoint.state.clone(), files);
+    write_synced(&directory.join(STATE), state.to_text().as_bytes())?;
     sync_directory(directory)
 }
 
@@ -217,16 +228,23 @@ impl Checkpoint {
     /// Reads the checkpoint in `directory` and checks every byte.
     ///
     /// # Errors
-    /// Files that are missing, truncated, changed or of another format.
+    /// Files that are missing, truncated, changed or of another format. Where there is damage, the error names another
+    /// checkpoint of the run that is sound.
     pub fn load(directory: &Path) -> Result<Self, TrainError> {
-        let path = directory.join(STATE);
-        let text = fs::read(&path).map_err(TrainError::reading(&path))?;
-        let state: StateFile = serde_json::from_slice(&text)
-            .map_err(|error| TrainError::checkpoint(&path, format!("not the state of a run ({error}); {REMEDY}")))?;
-        if state.format != FORMAT {
-            let problem = format!("format {}; this version reads format {FORMAT}", state.format);
-            return Err(TrainError::checkpoint(&path, problem));
-        }
+        Self::read(directory).map_err(|damage| match damage {
+            Damage::Format(error) => error,
+            Damage::File(TrainError::Read { path, source, .. }) => {
+                TrainError::Read { path, source, remedy: remedy(directory) }
+            }
+            Damage::File(TrainError::Checkpoint { path, problem }) => {
+                TrainError::checkpoint(path, format!("{problem}; {}", remedy(directory)))
+            }
+            Damage::File(other) => other,
+        })
+    }
+
+    fn read(directory: &Path) -> Result<Self, Damage> {
+        let state = read_state(directory)?;
         let model = read_tensors(&directory.join(MODEL), state.files.get(MODEL))?;
         let tensors = read_tensors(&directory.join(OPTIMIZER), state.files.get(OPTIMIZER))?;
         let moments = pair_moments(&directory.join(OPTIMIZER), tensors)?;
@@ -242,23 +260,54 @@ impl Checkpoint {
     }
 }
 
-const REMEDY: &str = "remove this checkpoint's directory to continue from an earlier one";
+/// Why a checkpoint cannot be read.
+enum Damage {
+    /// A file that is not as it was written; its remedy is still to be found.
+    File(TrainError),
+    /// Another version of the program wrote it.
+    Format(TrainError),
+}
+
+impl From<TrainError> for Damage {
+    fn from(error: TrainError) -> Self {
+        Self::File(error)
+    }
+}
+
+fn read_state(directory: &Path) -> Result<StateFile, Damage> {
+    let path = directory.join(STATE);
+    let text = fs::read(&path).map_err(TrainError::reading(&path))?;
+    StateFile::parse(&text).map_err(|problem| match problem {
+        StateProblem::Damaged(problem) => Damage::File(TrainError::checkpoint(path, problem)),
+        StateProblem::Format(problem) => Damage::Format(TrainError::checkpoint(path, problem)),
+    })
+}
+
+/// What to do about a damaged checkpoint: the newest of the others of its run that can be read to the last byte.
+fn remedy(damaged: &Path) -> String {
+    let all = Checkpoints::new(damaged.parent().unwrap_or(Path::new(".")), 1);
+    let others = all.steps().into_iter().rev().map(|step| all.step_directory(step));
+    match others.filter(|other| other != damaged).find(|other| Checkpoint::read(other).is_ok()) {
+        Some(sound) => format!(
+            "{} is sound: remove {} and use --resume",
+            sound.file_name().unwrap_or_default().display(),
+            damaged.display()
+        ),
+        None => "no other checkpoint of the run is sound: train again with --overwrite".into(),
+    }
+}
 
 fn read_tensors(path: &Path, expected: Option<&FileDigest>) -> Result<HostTensors, TrainError> {
     let content = fs::read(path).map_err(TrainError::reading(path))?;
     let Some(expected) = expected else {
-        return Err(TrainError::checkpoint(path, format!("{STATE} does not list this file; {REMEDY}")));
+        return Err(TrainError::checkpoint(path, format!("{STATE} does not list this file")));
     };
     if content.len() as u64 != expected.bytes {
-        let problem =
-            format!("{} bytes; {STATE} says {}: truncated or replaced; {REMEDY}", content.len(), expected.bytes);
+        let problem = format!("{} bytes; {STATE} says {}: truncated or replaced", content.len(), expected.bytes);
         return Err(TrainError::checkpoint(path, problem));
     }
     if FileDigest::of(&content) != *expected {
-        return Err(TrainError::checkpoint(
-            path,
-            format!("its SHA-256 is not that in {STATE}: damaged or replaced; {REMEDY}"),
-        ));
+        return Err(TrainError::checkpoint(path, format!("its SHA-256 is not that in {STATE}: damaged or replaced")));
     }
     decode_tensors(path, &content)
 }

@@ -5,8 +5,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Version of the layout of a checkpoint.
-pub(super) const FORMAT: u32 = 1;
+/// Version of the layout of a checkpoint. That before it had no checksum of `state.json`.
+pub(super) const FORMAT: u32 = 2;
+const WITHOUT_CHECKSUM: u32 = 1;
+
+/// What parts the checksum from the text that it is of.
+const CHECKSUM: &str = ",\n  \"sha256\": \"";
+const END: &str = "\"\n}\n";
 
 /// Where a run stands beside its tensors. The learning rate, the items of the next batch and the dropout keys are
 /// functions of step and seed.
@@ -49,9 +54,13 @@ pub(super) struct FileDigest {
 
 impl FileDigest {
     pub fn of(content: &[u8]) -> Self {
-        let hex = Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
-        Self { bytes: content.len() as u64, sha256: hex }
+        Self { bytes: content.len() as u64, sha256: hex(content) }
     }
+}
+
+/// SHA-256 in hexadecimal digits.
+fn hex(content: &[u8]) -> String {
+    Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The whole of `state.json`.
@@ -61,4 +70,47 @@ pub(super) struct StateFile {
     pub format: u32,
     pub run: RunState,
     pub files: BTreeMap<String, FileDigest>,
+    /// Of the text before the comma before this key; not in the first format.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sha256: Option<String>,
+}
+
+/// Why a `state.json` is not used.
+#[derive(Debug)]
+pub(super) enum StateProblem {
+    /// It is not what was written.
+    Damaged(String),
+    /// It is of another version of the program.
+    Format(String),
+}
+
+impl StateFile {
+    pub fn new(run: RunState, files: BTreeMap<String, FileDigest>) -> Self {
+        Self { format: FORMAT, run, files, sha256: None }
+    }
+
+    /// The content of the file.
+    pub fn to_text(&self) -> String {
+        let text = serde_json::to_string_pretty(self).expect("numbers and strings");
+        let content = text.strip_suffix("\n}").expect("a structure with fields");
+        format!("{content}{CHECKSUM}{}{END}", hex(content.as_bytes()))
+    }
+
+    /// Reads the content of the file.
+    pub fn parse(bytes: &[u8]) -> Result<Self, StateProblem> {
+        let state: Self = serde_json::from_slice(bytes)
+            .map_err(|error| StateProblem::Damaged(format!("not the state of a run ({error})")))?;
+        let text = std::str::from_utf8(bytes).ok();
+        let parts = text.and_then(|text| text.strip_suffix(END)?.rsplit_once(CHECKSUM));
+        let sound = parts.map(|(content, digest)| hex(content.as_bytes()) == digest);
+        match (state.format, &state.sha256, sound) {
+            (FORMAT, Some(_), Some(true)) | (WITHOUT_CHECKSUM, None, _) => Ok(state),
+            (WITHOUT_CHECKSUM | FORMAT, ..) | (_, Some(_), None | Some(false)) => {
+                Err(StateProblem::Damaged("its SHA-256 is not that of its text: damaged or edited".into()))
+            }
+            (other, ..) => Err(StateProblem::Format(format!(
+                "format {other}, expected {WITHOUT_CHECKSUM} or {FORMAT}; use the version of the program that wrote it"
+            ))),
+        }
+    }
 }

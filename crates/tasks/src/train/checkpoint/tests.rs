@@ -82,6 +82,8 @@ fn a_write_that_was_cut_short_does_not_count() {
     let checkpoints = Checkpoints::new(directory.path(), 2);
     checkpoints.save(&checkpoint(10)).unwrap();
     // As a kill leaves it: files under the temporary name, and a checkpoint renamed but not yet pointed to.
+    fs::create_dir_all(directory.path().join(".removed-5.tmp")).unwrap();
+    fs::write(directory.path().join("best.tmp"), "half").unwrap();
     fs::create_dir(directory.path().join(".step-20.tmp")).unwrap();
     fs::write(directory.path().join(".step-20.tmp").join(MODEL), b"half").unwrap();
     assert_eq!(checkpoints.steps(), [10]);
@@ -117,10 +119,91 @@ fn damage_of_any_file_is_seen_and_named() {
     let sound = fs::read_to_string(&file).unwrap();
     fs::write(&file, &sound[..sound.len() / 2]).unwrap();
     assert!(message().contains("not the state of a run"), "{}", message());
-    fs::write(&file, sound.replace("\"format\": 1", "\"format\": 2")).unwrap();
-    assert!(message().contains("format 2; this version reads format 1"), "{}", message());
+    let mut later: serde_json::Value = serde_json::from_str(&sound).unwrap();
+    later["format"] = 9.into();
+    later.as_object_mut().unwrap().remove("sha256");
+    fs::write(&file, later.to_string()).unwrap();
+    assert!(message().contains("format 9, expected 1 or 2; use the version"), "{}", message());
+    // The format before had no checksum.
+    later["format"] = 1.into();
+    fs::write(&file, later.to_string()).unwrap();
+    assert_eq!(Checkpoint::load(&path).unwrap(), checkpoint(10));
     fs::write(&file, sound).unwrap();
     Checkpoint::load(&path).unwrap();
+}
+
+#[test]
+fn any_changed_byte_of_the_state_is_seen() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = Checkpoints::new(directory.path(), 2).save(&checkpoint(10)).unwrap();
+    let file = path.join(STATE);
+    let sound = fs::read(&file).unwrap();
+    for place in 0..sound.len() {
+        for mask in [1, 2, 3, 16, 0x29, 0x80] {
+            let mut changed = sound.clone();
+            changed[place] ^= mask;
+            fs::write(&file, &changed).unwrap();
+            let error = Checkpoint::load(&path).expect_err(&format!("byte {place} ^ {mask}")).to_string();
+            assert!(error.contains("state.json"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn damage_names_the_newest_checkpoint_that_is_sound() {
+    let directory = tempfile::tempdir().unwrap();
+    let checkpoints = Checkpoints::new(directory.path(), 4);
+    for step in [10, 30, 40] {
+        checkpoints.save(&checkpoint(step)).unwrap();
+    }
+    let flip = |step: usize, file: &str| {
+        let file = directory.path().join(format!("step-{step}")).join(file);
+        let mut bytes = fs::read(&file).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(file, bytes).unwrap();
+    };
+    let last = checkpoints.last().unwrap();
+    let message = || Checkpoint::load(&last).unwrap_err().to_string();
+    flip(40, OPTIMIZER);
+    let expected = format!("; step-30 is sound: remove {} and use --resume", last.display());
+    assert!(message().ends_with(&expected), "{}", message());
+    flip(30, STATE);
+    assert!(message().contains("step-10 is sound"), "{}", message());
+    flip(10, MODEL);
+    assert!(
+        message().ends_with("no other checkpoint of the run is sound: train again with --overwrite"),
+        "{}",
+        message()
+    );
+    flip(30, STATE);
+    // The remedy works.
+    fs::remove_dir_all(&last).unwrap();
+    assert_eq!(Checkpoint::load(&checkpoints.last().unwrap()).unwrap(), checkpoint(30));
+}
+
+#[test]
+fn damaged_pointers_are_done_without() {
+    let directory = tempfile::tempdir().unwrap();
+    let checkpoints = Checkpoints::new(directory.path(), 4);
+    for step in [10, 20, 30] {
+        checkpoints.save(&checkpoint(step)).unwrap();
+    }
+    // A kill between the two pointers leaves the second one behind; the state knows better.
+    for content in [&b"step-10"[..], b"", b"step-99", b"step-020", b"\xff\xfe", b"../../step-10"] {
+        fs::write(directory.path().join("best"), content).unwrap();
+        assert!(checkpoints.best().unwrap().ends_with("step-20"));
+    }
+    for content in [&b""[..], b"step-99", b"step-030", b"\xff\xfe", b"step-18446744073709551616"] {
+        fs::write(directory.path().join("last"), content).unwrap();
+        assert!(checkpoints.last().unwrap().ends_with("step-30"));
+    }
+    fs::write(directory.path().join("best"), "step-10").unwrap();
+    fs::write(directory.path().join("step-30").join(STATE), "{").unwrap();
+    assert!(checkpoints.best().unwrap().ends_with("step-10"));
+    // A directory that was removed is not begun anew.
+    let gone = Checkpoints::new(directory.path().join("gone").join("checkpoints"), 2);
+    let error = gone.save(&checkpoint(10)).unwrap_err().to_string();
+    assert!(error.contains("removed or moved") && !directory.path().join("gone").exists(), "{error}");
 }
 
 #[test]

@@ -1,0 +1,67 @@
+//! The command line of Regard: parse, validate, call, print.
+//!
+//! A library beside the binary, so that trials can read configurations in process.
+
+mod args;
+mod command;
+pub mod config;
+mod console;
+pub mod error;
+mod output;
+mod signal;
+mod values;
+
+use std::process::ExitCode;
+
+pub use command::check_training;
+
+use args::{Arguments, Command, Common};
+use error::{Code, Failure, Outcome};
+
+/// The whole program, its arguments those of the process.
+pub fn main() -> ExitCode {
+    signal::outlive_full_files();
+    let result = match Arguments::typed() {
+        Ok(Arguments { command, common }) => set_threads(&common).and_then(|()| run(command, &common)),
+        Err(error) if error.use_stderr() => {
+            // In colours where a terminal shows them.
+            let _ = error.print();
+            return ExitCode::from(Code::Usage as u8);
+        }
+        // --help and --version.
+        Err(answer) => output::print(|| answer.print()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure { code, message }) => {
+            console::error(&message);
+            ExitCode::from(signal::code().unwrap_or(code as u8))
+        }
+    }
+}
+
+fn run(command: Command, common: &Common) -> Outcome {
+    match command {
+        Command::Train { source, directory } => command::train::run(&source, &directory, common),
+        Command::Eval(args) => command::eval::run(&args, common),
+        Command::Compare { source, directory } => command::compare::run(&source, &directory, common),
+        Command::Bench(args) => command::bench::run(&args, common),
+        Command::Approx(args) => command::approx::run(&args, common),
+        Command::Attend(args) => command::attend::run(&args, common),
+        Command::Cost(args) => command::cost::run(&args, common),
+        Command::Generate(args) => command::generate::run(&args, common),
+        Command::Translate(args) => command::translate::run(&args, common),
+        Command::Inspect(args) => command::inspect::run(&args, common),
+        Command::Probe(args) => command::probe::run(&args, common),
+        Command::Reproduce(args) => command::reproduce::run(&args, common),
+        Command::List { what } => command::list::run(what, common),
+        Command::Doctor => command::doctor::run(common),
+        Command::Config { source } => command::config::run(&source, common),
+        Command::Completions { shell } => command::completions::run(shell),
+    }
+}
+
+fn set_threads(common: &Common) -> Outcome {
+    let Some(threads) = common.threads else { return Ok(()) };
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().map_err(Failure::usage)
+}

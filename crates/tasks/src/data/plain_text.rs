@@ -1,0 +1,232 @@
+//! Text from bytes, in one way for everything that is read.
+//!
+//! Text is UTF-8. A byte-order mark before it is no part of it, and `\r\n` ends a line as `\n` does. A lone `\r` is a
+//! character as any other: no system has ended lines with it for decades, and files of translations must keep their lines.
+
+use std::{
+    borrow::Cow,
+    fmt,
+    io::{BufRead, Read},
+    path::{Path, PathBuf},
+};
+
+use super::{DataError, file::Meter};
+
+/// Longest line accepted, so that a file without line ends cannot fill the memory.
+pub(super) const LONGEST_LINE: usize = 1 << 24;
+
+/// The byte-order mark in UTF-8.
+const MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// Byte-order marks of other encodings; the longer ones first, since one begins as another.
+const OTHER_MARKS: [(&[u8], &str); 4] = [
+    (&[0xff, 0xfe, 0, 0], "UTF-32LE"),
+    (&[0, 0, 0xfe, 0xff], "UTF-32BE"),
+    (&[0xff, 0xfe], "UTF-16LE"),
+    (&[0xfe, 0xff], "UTF-16BE"),
+];
+
+/// Why bytes are no text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotText {
+    /// Line, counted from 1.
+    pub line: u64,
+    /// The byte that is no text, counted from 0.
+    at: u64,
+    /// The byte, or the name of the encoding that the first bytes tell of.
+    seen: Result<u8, &'static str>,
+}
+
+impl fmt::Display for NotText {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.seen {
+            Ok(byte) => write!(
+                out,
+                "is not UTF-8 from byte {} (0x{byte:02x}) on; convert the file to UTF-8: iconv -f ENCODING -t UTF-8",
+                self.at
+            ),
+            Err(encoding) => write!(
+                out,
+                "is {encoding} by its first bytes, expected UTF-8; convert it: iconv -f {encoding} -t UTF-8"
+            ),
+        }
+    }
+}
+
+/// Fails on the byte-order mark of another encoding.
+fn check_mark(start: &[u8]) -> Result<(), NotText> {
+    let other = OTHER_MARKS.iter().find(|(mark, _)| start.starts_with(mark));
+    other.map_or(Ok(()), |(_, encoding)| Err(NotText { line: 1, at: 0, seen: Err(encoding) }))
+}
+
+fn utf8(bytes: &[u8], line: u64, offset: u64) -> Result<&str, NotText> {
+    std::str::from_utf8(bytes).map_err(|error| {
+        let at = error.valid_up_to();
+        let lines = bytes[..at].iter().filter(|&&byte| byte == b'\n').count() as u64;
+        NotText { line: line + lines, at: offset + at as u64, seen: Ok(bytes[at]) }
+    })
+}
+
+/// The text of a whole file.
+///
+/// # Errors
+/// Bytes that are not UTF-8.
+pub fn decode_text(bytes: &[u8]) -> Result<Cow<'_, str>, NotText> {
+    check_mark(bytes)?;
+    let (content, offset) = bytes.strip_prefix(MARK).map_or((bytes, 0), |rest| (rest, MARK.len() as u64));
+    let text = utf8(content, 1, offset)?;
+    Ok(if text.contains("\r\n") { text.replace("\r\n", "\n").into() } else { text.into() })
+}
+
+/// Reads a file that is text, as configurations and tokenizers are.
+///
+/// # Errors
+/// A file that cannot be read or is not UTF-8.
+pub fn read_text(path: &Path) -> Result<String, DataError> {
+    let bytes = std::fs::read(path).map_err(|source| DataError::read(path, source))?;
+    Ok(decode_text(&bytes).map_err(|error| DataError::text(path, &error))?.into_owned())
+}
+
+/// The lines of a text, one after the other, without their ends.
+#[derive(Debug)]
+pub struct TextLines<R> {
+    source: R,
+    name: PathBuf,
+    /// Lines read.
+    number: u64,
+    /// Bytes read.
+    offset: u64,
+    /// The last line and its end.
+    bytes: Vec<u8>,
+}
+
+impl<R: BufRead> TextLines<R> {
+    /// Of what is open at `source`; `name` is what errors call it.
+    pub fn new(source: R, name: impl Into<PathBuf>) -> Self {
+        Self { source, name: name.into(), number: 0, offset: 0, bytes: Vec::new() }
+    }
+
+    /// The next line, of any bytes.
+    pub(super) fn row(&mut self) -> Result<Option<&[u8]>, DataError> {
+        self.offset += self.bytes.len() as u64;
+        self.bytes.clear();
+        let limit = LONGEST_LINE as u64 + 2;
+        let read = self.source.by_ref().take(limit).read_until(b'\n', &mut self.bytes);
+        read.map_err(|source| DataError::read(&self.name, source))?;
+        if self.bytes.is_empty() {
+            return Ok(None);
+        }
+        self.number += 1;
+        if self.number == 1 {
+            check_mark(&self.bytes).map_err(|error| DataError::text(&self.name, &error))?;
+            if self.bytes.starts_with(MARK) {
+                self.bytes.drain(..MARK.len());
+                self.offset = MARK.len() as u64;
+            }
+            if self.bytes.is_empty() {
+                return Ok(None);
+            }
+        }
+        let row = self.bytes.strip_suffix(b"\n").unwrap_or(&self.bytes);
+        let row = row.strip_suffix(b"\r").unwrap_or(row);
+        if row.len() > LONGEST_LINE {
+            let problem = format!("more than {LONGEST_LINE} bytes without a line end; is this a text file?");
+            return Err(self.error(problem));
+        }
+        Ok(Some(row))
+    }
+
+    /// An error at the last line.
+    pub(super) fn error(&self, problem: String) -> DataError {
+        DataError::Row { path: self.name.clone(), line: self.number, problem }
+    }
+}
+
+impl<R: BufRead> Iterator for TextLines<R> {
+    type Item = Result<String, DataError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let row = match self.row() {
+            Ok(None) => return None,
+            Err(error) => return Some(Err(error)),
+            Ok(Some(row)) => row.to_vec(),
+        };
+        let text = utf8(&row, self.number, self.offset).map(str::to_owned);
+        Some(text.map_err(|error| DataError::text(&self.name, &error)))
+    }
+}
+
+/// Gives `take` every line of a file that is open at `source`, without its end; what `take` finds wrong is an error at the line.
+///
+/// # Errors
+/// A file that cannot be read or is in UTF-16, a line that is too long, and those of `take`.
+pub(super) fn each_line(
+    source: impl BufRead,
+    path: &Path,
+    mut take: impl FnMut(u64, &[u8]) -> Result<(), String>,
+) -> Result<(), DataError> {
+    let mut lines = TextLines::new(source, path);
+    for line in 1.. {
+        let Some(row) = lines.row()? else { break };
+        take(line, row).map_err(|problem| lines.error(problem))?;
+    }
+    Ok(())
+}
+
+/// The lines of a file, decompressed, without their ends.
+///
+/// # Errors
+/// A file that cannot be read, is empty or is not UTF-8.
+pub(super) fn read_lines(meter: &Meter, path: &Path) -> Result<Vec<String>, DataError> {
+    let lines = TextLines::new(meter.open(path)?, path).collect::<Result<Vec<_>, _>>()?;
+    if lines.is_empty() {
+        return Err(DataError::Content { path: path.into(), problem: "has no lines; give a file with text".into() });
+    }
+    Ok(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_come_without_their_ends_and_faults_with_their_place() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("text");
+        let read = |content: &[u8]| {
+            std::fs::write(&path, content).unwrap();
+            read_lines(&Meter::new([], &|_, _| {}), &path)
+        };
+        assert_eq!(read("\u{feff}ein\r\n\nzwei größer".as_bytes()).unwrap(), ["ein", "", "zwei größer"]);
+        // A lone carriage return ends no line, and only one is part of an end.
+        assert_eq!(read(b"one\rtwo\r\r\n\r").unwrap(), ["one\rtwo\r", ""]);
+        assert!(read(b"one\ntwo\xff\n").unwrap_err().to_string().contains("text:2: is not UTF-8 from byte 7 (0xff)"));
+        assert!(read("\u{feff}\r\na\u{ff}".as_bytes()).is_ok());
+        let marked = [MARK, b"a\r\nb\xe9"].concat();
+        assert!(read(&marked).unwrap_err().to_string().contains("text:2: is not UTF-8 from byte 7 (0xe9)"));
+        assert!(read(MARK).unwrap_err().to_string().contains("has no lines"));
+        assert!(read(b"").unwrap_err().to_string().contains("has no lines"));
+        let utf16 = read(b"\xff\xfeo\0n\0e\0\n\0").unwrap_err().to_string();
+        assert!(utf16.contains("text:1: is UTF-16LE by its first bytes, expected UTF-8"), "{utf16}");
+    }
+
+    #[test]
+    fn a_whole_text_is_what_its_lines_are() {
+        assert_eq!(decode_text("\u{feff}a\r\nb\rc\r\r\n".as_bytes()).unwrap(), "a\nb\rc\r\n");
+        assert!(matches!(decode_text(b"a\nb").unwrap(), Cow::Borrowed("a\nb")));
+        // The mark of the middle is a character.
+        assert_eq!(decode_text("a\u{feff}".as_bytes()).unwrap(), "a\u{feff}");
+        for (bytes, expected) in [
+            (&b"ab\ncd\n\xe9t\xe9"[..], "3: is not UTF-8 from byte 6 (0xe9)"),
+            (b"ab\xe2\x82", "1: is not UTF-8 from byte 2 (0xe2)"),
+            (b"\xff\xfea\0", "1: is UTF-16LE"),
+            (b"\xfe\xff\0a", "1: is UTF-16BE"),
+            (b"\xff\xfe\0\0a\0\0\0", "1: is UTF-32LE"),
+            (b"\0\0\xfe\xff\0\0\0a", "1: is UTF-32BE"),
+        ] {
+            let error = decode_text(bytes).unwrap_err();
+            let seen = format!("{}: {error}", error.line);
+            assert!(seen.starts_with(expected) && seen.contains("iconv"), "{seen}");
+        }
+    }
+}

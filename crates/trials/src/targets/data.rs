@@ -1,0 +1,175 @@
+//! Files of tasks.
+
+use std::{io::Write, path::PathBuf};
+
+use regard_tasks::data::{
+    CharLmConfig, ListOpsConfig, MaskedLmConfig, TaskConfig, TaskData, TaskName, TextConfig, TextLines,
+    TranslationConfig, decode_text, listops as expressions,
+};
+
+use super::{Target, put, scratch};
+
+const PROSE: &str = "One day, at 3.5 miles from here.\r\n\"Stop!\" she said. So he did?\n\nA größer heading\n<|endoftext|>\nNext one.\n";
+const WORDS: [&str; 12] =
+    ["\r\n", "\r", "\n", "\u{feff}", "\0", "\t", "<|endoftext|>", "\u{ff}", "é", "\u{10ffff}", " ", ". "];
+
+fn loads(task: &TaskConfig) -> Option<TaskData> {
+    task.load(1, None, &|_, _| {}).ok()
+}
+
+/// Text from bytes, whole and by lines, which must agree.
+pub fn lines() -> Target {
+    let samples =
+        vec![PROSE.into(), format!("\u{feff}{PROSE}").into(), b"\xff\xfea\0".to_vec(), b"a\r\r\n\rb".to_vec()];
+    Target::new("lines", samples, &WORDS, |input| {
+        let lines: Result<Vec<String>, _> = TextLines::new(input, "fuzz").collect();
+        match (decode_text(input), lines) {
+            (Ok(text), Ok(lines)) => {
+                let whole: Vec<&str> = text.split('\n').collect();
+                let whole = whole.strip_suffix(&[""]).unwrap_or(&whole);
+                // The last line may have an end that lacks its second half.
+                let same = lines
+                    .iter()
+                    .zip(whole)
+                    .all(|(one, other)| one == other.strip_suffix('\r').unwrap_or(other) || one == other);
+                assert!(lines.len() == whole.len() && same, "whole text and lines differ");
+                true
+            }
+            (Err(_), Err(_)) => true,
+            (whole, lines) => panic!("text: {whole:?}, lines: {lines:?}"),
+        }
+    })
+}
+
+/// The text form of expressions.
+pub fn listops() -> Target {
+    let samples = vec![b"[MAX 2 9 [MIN 4 7 ] 0 ]".to_vec(), b"[SM 1 2 [MED 3 4 ] ]".to_vec(), b"7".to_vec()];
+    Target::new("listops", samples, &["[MIN ", "[MAX ", "[MED ", "[SM ", "] ", " ", "9 "], |input| {
+        let symbols = expressions::parse(&String::from_utf8_lossy(input));
+        let _ = expressions::evaluate(input);
+        symbols.is_ok_and(|symbols| {
+            let text = expressions::format(&symbols);
+            assert_eq!(expressions::parse(&text).expect("its own text"), symbols);
+            true
+        })
+    })
+}
+
+/// Entries of the cache: whatever lies there, the set is the same.
+pub fn cache() -> Target {
+    let directory = scratch();
+    let listops =
+        ListOpsConfig { min_length: 3, max_length: 20, train: 4, valid: 2, test: 2, ..ListOpsConfig::default() };
+    let task = TaskConfig { listops, ..TaskConfig::default() };
+    let load = move |path: &std::path::Path| match task.load(1, Some(path), &|_, _| {}).expect("a generated set") {
+        TaskData::Classification(data) => data,
+        _ => unreachable!("expressions are classified"),
+    };
+    let expected = load(directory.path());
+    let file =
+        std::fs::read_dir(directory.path()).expect("a directory").next().expect("a file").expect("an entry").path();
+    let sound = std::fs::read(&file).expect("the entry");
+    Target::new("cache", vec![sound.clone()], &[], move |input| {
+        std::fs::write(&file, input).expect("a file in a temporary directory");
+        let data = load(directory.path());
+        assert!(
+            (&data.train, &data.valid, &data.test) == (&expected.train, &expected.valid, &expected.test),
+            "another set"
+        );
+        assert_eq!(data.notes.is_empty(), input == sound, "damage goes with a note");
+        true
+    })
+}
+
+/// Rows of labels and texts.
+pub fn text() -> Target {
+    let directory = scratch();
+    let train = put(&directory, "train.tsv", b"");
+    let task = TextConfig {
+        train: Some(train.clone()),
+        test: Some(train.clone()),
+        classes: 4,
+        max_length: 64,
+        ..TextConfig::default()
+    };
+    let task = TaskConfig { name: TaskName::Text, text: task, ..TaskConfig::default() };
+    let samples =
+        vec![b"0\tgood\r\n3\t8\t17\tbad \xff one\n1\tx\n".to_vec(), b"2\t\"Wall St. Bears\"\n0\tb\n".to_vec()];
+    Target::new("text", samples, &WORDS, move |input| {
+        put(&directory, "train.tsv", input);
+        loads(&task).is_some()
+    })
+}
+
+fn characters(name: &'static str, samples: Vec<Vec<u8>>) -> Target {
+    let directory = scratch();
+    let path = put(&directory, "text", b"");
+    let char_lm = CharLmConfig { path: Some(path), context: 4, ..CharLmConfig::default() };
+    let task = TaskConfig { name: TaskName::CharLm, char_lm, ..TaskConfig::default() };
+    Target::new(name, samples, &WORDS, move |input| {
+        put(&directory, "text", input);
+        loads(&task).is_some()
+    })
+}
+
+/// A text for a character model.
+pub fn char_lm() -> Target {
+    characters("char-lm", vec![PROSE.into(), format!("\u{feff}{PROSE}").into()])
+}
+
+/// The same, compressed.
+pub fn gzip() -> Target {
+    let file = |text: &str, level| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), level);
+        encoder.write_all(text.as_bytes()).and_then(|()| encoder.finish()).expect("in memory")
+    };
+    let one = file(PROSE, flate2::Compression::best());
+    let samples = vec![[&one[..], &one].concat(), file(&PROSE.repeat(9), flate2::Compression::none()), one];
+    characters("gzip", samples)
+}
+
+/// The same, compressed by the other program.
+pub fn bzip2() -> Target {
+    let file = |text: &str| {
+        let mut encoder = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::best());
+        encoder.write_all(text.as_bytes()).and_then(|()| encoder.finish()).expect("in memory")
+    };
+    let one = file(PROSE);
+    characters("bzip2", vec![[&one[..], &one].concat(), file(&PROSE.repeat(9)), one])
+}
+
+/// Texts for a masked model, with a vocabulary learned from them.
+pub fn masked_lm() -> Target {
+    let directory = scratch();
+    let path = put(&directory, "text", b"");
+    let masked_lm = MaskedLmConfig { paths: vec![path], vocabulary: 300, context: 8, ..MaskedLmConfig::default() };
+    let task = TaskConfig { name: TaskName::MaskedLm, masked_lm, ..TaskConfig::default() };
+    Target::new("masked-lm", vec![PROSE.into()], &WORDS, move |input| {
+        put(&directory, "text", input);
+        loads(&task).is_some()
+    })
+}
+
+/// One side of pairs of sentences.
+pub fn translation() -> Target {
+    let directory = scratch();
+    for name in ["train.en", "val.en", "val.de"] {
+        put(&directory, name, b"two nine\nseven three one\nfour\n");
+    }
+    let name = |name: &str| PathBuf::from(name);
+    let translation = TranslationConfig {
+        directory: Some(directory.path().into()),
+        train: name("train"),
+        valid: name("val"),
+        test: name("val"),
+        vocabulary: 300,
+        max_length: 8,
+        ..TranslationConfig::default()
+    };
+    let task = TaskConfig { name: TaskName::Translation, translation, ..TaskConfig::default() };
+    let samples = vec!["zwei neun\r\nsieben drei eins\r\nvier\r\n".into(), "\u{feff}fünf\n\nx y z\n".into()];
+    Target::new("translation", samples, &WORDS, move |input| {
+        put(&directory, "train.de", input);
+        loads(&task).is_some()
+    })
+}
