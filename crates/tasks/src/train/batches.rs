@@ -153,7 +153,9 @@ fn sequences(data: &ClassificationData, split: Split) -> &crate::data::Sequences
 fn spread<I: ExactSizeIterator>(items: I, most: usize) -> impl Iterator<Item = I::Item> {
     let count = items.len();
     let most = if most == 0 { count } else { most.min(count) };
-    let mut chosen = (0..most).map(move |part| (2 * part + 1) * count / (2 * most)).peekable();
+    // Splits that are drawn have as many items as somebody types.
+    let middle = move |part: usize| (2 * part as u128 + 1) * count as u128 / (2 * most as u128);
+    let mut chosen = (0..most).map(move |part| middle(part) as usize).peekable();
     items.enumerate().filter_map(move |(i, item)| {
         (chosen.peek() == Some(&i)).then(|| {
             chosen.next();

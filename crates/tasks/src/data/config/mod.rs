@@ -16,6 +16,10 @@ use super::DataError;
 /// Most tokens of a tree that is asked for.
 const LONGEST_TREE: usize = 1 << 16;
 
+/// Most sequences of a split that is drawn, and their most tokens: all tokens of a split can be counted.
+const MOST_SEQUENCES: usize = 1 << 32;
+const LONGEST_COPY: usize = 1 << 30;
+
 /// A task by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -347,17 +351,18 @@ impl CopyConfig {
     /// An odd length, one without a word, no symbols or too many, an empty split.
     pub fn check(&self) -> Result<(), DataError> {
         let error = |key: &str, problem: String| Err(DataError::config(&format!("copy.{key}"), problem));
-        if self.length < 4 || self.length % 2 == 1 {
+        if !(4..=LONGEST_COPY).contains(&self.length) || self.length % 2 == 1 {
             let seen = self.length;
-            return error("length", format!("is {seen}; 0 w 0 w has an even number of tokens, at least 4"));
+            let expected = format!("0 w 0 w has an even number of tokens, from 4 to {LONGEST_COPY}");
+            return error("length", format!("is {seen}; {expected}"));
         }
         // Ids are stored in 16 bits, one of them for the 0.
         if !(1..1 << 16).contains(&self.symbols) {
             return error("symbols", format!("is {}; must be from 1 to 65535 (the papers: 127)", self.symbols));
         }
         for (key, count) in [("train", self.train), ("valid", self.valid), ("test", self.test)] {
-            if count == 0 {
-                return error(key, "is 0; must be at least 1".into());
+            if !(1..=MOST_SEQUENCES).contains(&count) {
+                return error(key, format!("is {count}; must be from 1 to {MOST_SEQUENCES}"));
             }
         }
         Ok(())
@@ -431,11 +436,13 @@ mod tests {
         assert!(char_lm.check().unwrap_err().is_config());
         assert!(CharLmConfig { context: 0, ..CharLmConfig::default() }.check().unwrap_err().is_config());
         type CopyChange<'a> = (&'a dyn Fn(&mut CopyConfig), &'a str);
-        let changes: [CopyChange; 4] = [
+        let changes: [CopyChange; 6] = [
             (&|c| c.length = 1023, "task.copy.length: is 1023"),
             (&|c| c.length = 2, "task.copy.length: is 2"),
             (&|c| c.symbols = 65_536, "task.copy.symbols: is 65536"),
+            (&|c| c.length = usize::MAX - 1, "task.copy.length: is 18446744073709551614"),
             (&|c| c.test = 0, "task.copy.test: is 0"),
+            (&|c| c.train = usize::MAX, "task.copy.train: is 18446744073709551615"),
         ];
         for (change, expected) in changes {
             let mut config = TaskConfig { name: TaskName::Copy, ..TaskConfig::default() };
