@@ -2,6 +2,9 @@
 //!
 //! One test in a process of its own: the vectors in use are those of the whole process.
 
+// How far they are apart is worth a line.
+#![allow(clippy::print_stdout)]
+
 mod support;
 
 use regard_kernels::{

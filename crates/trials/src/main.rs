@@ -1,6 +1,9 @@
 //! Attacks on Regard: damaged input in process, and kills, full disks and rivals from outside. Everything is drawn from a
 //! seed that is printed, so that a finding can be had again.
 
+// A tool for developers: figures go to the terminal, and one that cannot be written may end it.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
 mod bounded;
 mod crash;
 mod fuzz;
