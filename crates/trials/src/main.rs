@@ -7,6 +7,7 @@
 mod bounded;
 mod crash;
 mod fuzz;
+mod kernels;
 mod mutate;
 mod report;
 mod targets;
@@ -36,7 +37,9 @@ enum Command {
     Fuzz(fuzz::Options),
     /// Kills runs, takes their disk away, and compares what they leave with runs that nothing disturbed.
     Crash(crash::Options),
-    /// Both, and a page of the figures.
+    /// Holds instruction sets and numbers of threads against each other, and watches the kernels' memory accesses.
+    Kernels,
+    /// All of it, and a page of the figures.
     All {
         #[command(flatten)]
         fuzz: fuzz::Options,
@@ -66,8 +69,11 @@ fn main() -> ExitCode {
         }
         Command::Fuzz(options) => show(&[fuzz::section(&options, seed)]),
         Command::Crash(options) => show(&[crash::section(&options, seed)]),
+        Command::Kernels => show(&[kernels::determinism(), kernels::memory()]),
         Command::All { fuzz, crash, out } => {
-            let sections = [fuzz::section(&fuzz, seed), crash::section(&crash, seed)];
+            let kernels = [kernels::determinism(), kernels::memory()];
+            let sections = [fuzz::section(&fuzz, seed), crash::section(&crash, seed)].into_iter().chain(kernels);
+            let sections: Vec<Section> = sections.collect();
             if let Err(error) = write(&out, &sections) {
                 eprintln!("error: cannot write {}: {error}", out.display());
                 return ExitCode::from(3);

@@ -19,6 +19,14 @@ pub struct Section {
 }
 
 impl Section {
+    /// Adds a row that says what was wrong.
+    pub fn finding(&mut self, what: &str, problem: impl std::fmt::Display) {
+        let mut row = vec![what.to_owned(), problem.to_string()];
+        row.resize(self.columns.len(), String::new());
+        self.rows.push(row);
+        self.findings += 1;
+    }
+
     /// As Markdown.
     pub fn to_markdown(&self) -> String {
         let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
