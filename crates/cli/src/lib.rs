@@ -13,6 +13,8 @@ mod values;
 
 use std::process::ExitCode;
 
+use regard_kernels::simd::{self, Vectors};
+
 pub use command::check_training;
 
 use args::{Arguments, Command, Common};
@@ -22,7 +24,9 @@ use error::{Code, Failure, Outcome};
 pub fn main() -> ExitCode {
     signal::outlive_full_files();
     let result = match Arguments::typed() {
-        Ok(Arguments { command, common }) => set_threads(&common).and_then(|()| run(command, &common)),
+        Ok(Arguments { command, common }) => {
+            set_threads(&common).and_then(|()| limit_vectors()).and_then(|()| run(command, &common))
+        }
         Err(error) if error.use_stderr() => {
             // In colours where a terminal shows them.
             let _ = error.print();
@@ -58,6 +62,25 @@ fn run(command: Command, common: &Common) -> Outcome {
         Command::Doctor => command::doctor::run(common),
         Command::Config { source } => command::config::run(&source, common),
         Command::Completions { shell } => command::completions::run(shell),
+    }
+}
+
+/// Uses at most the vectors that `REGARD_VECTORS` names, to measure a narrower processor on this one.
+fn limit_vectors() -> Outcome {
+    let Some(named) = std::env::var_os("REGARD_VECTORS") else { return Ok(()) };
+    let available: Vec<Vectors> = Vectors::ALL.into_iter().filter(|vectors| vectors.available()).collect();
+    match available.iter().find(|vectors| named == vectors.name()) {
+        Some(vectors) => {
+            simd::limit(*vectors);
+            Ok(())
+        }
+        None => {
+            let names: Vec<&str> = available.iter().map(|vectors| vectors.name()).collect();
+            let (seen, expected) = (named.to_string_lossy(), names.join(", "));
+            Err(Failure::usage(format!(
+                "environment variable REGARD_VECTORS is '{seen}', expected one of those that this processor has: {expected}"
+            )))
+        }
     }
 }
 

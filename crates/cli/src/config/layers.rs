@@ -14,7 +14,8 @@ use regard_nn::attention::AttentionConfig;
 use regard_tasks::data::{TaskName, decode_text};
 
 /// Environment variables that are not keys of the configuration: they stand for flags, and the last one is for the build.
-const FLAGS: [&str; 5] = ["REGARD_THREADS", "REGARD_CACHE", "REGARD_CONFIG", "REGARD_PRESET", "REGARD_COMMIT"];
+const FLAGS: [&str; 6] =
+    ["REGARD_THREADS", "REGARD_VECTORS", "REGARD_CACHE", "REGARD_CONFIG", "REGARD_PRESET", "REGARD_COMMIT"];
 
 /// A configuration in the making.
 #[derive(Clone, Debug)]

@@ -52,6 +52,20 @@ fn the_doctor_tries_every_kernel_and_the_cache() {
 }
 
 #[test]
+fn vectors_can_be_kept_narrow_and_kernels_hold_there() {
+    let mut command = regard(["doctor"]);
+    let report = Ended::of(command.env("REGARD_VECTORS", "scalar").env("REGARD_CACHE", "none")).success();
+    assert!(report.contains("vectors     scalar") && !report.contains("FAIL"), "{report}");
+    let mut command = regard(["doctor"]);
+    let ended = Ended::of(command.env("REGARD_VECTORS", "mmx"));
+    assert_eq!(ended.code, Some(2));
+    assert!(
+        ended.stderr.contains("REGARD_VECTORS is 'mmx', expected one of those that this processor has: scalar"),
+        "{ended:?}"
+    );
+}
+
+#[test]
 fn the_doctor_finds_a_cache_that_cannot_be_written() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("file");
