@@ -246,21 +246,27 @@ impl WithSimd for Lower<'_> {
             unsafe {
                 let x = x.data.as_ptr().add(i * x.row);
                 let mut squares = simd.splat_f32s(0.0);
-                x_vectors.each(|at, mask| {
-                    let x = simd.mask_load_ptr_f32s(mask, x.add(at));
-                    squares = simd.mul_add_e_f32s(x, x, squares);
-                });
+                x_vectors.each(
+                    #[inline(always)]
+                    |part| {
+                        let x = part.load(x);
+                        squares = simd.mul_add_e_f32s(x, x, squares);
+                    },
+                );
                 let lowered = simd.splat_f32s(half.mul_add(simd.reduce_sum_f32s(squares), norm));
                 let up = logs.as_mut_ptr().add(i * features);
                 let down = up.add(rows);
-                vectors.each(|at, mask| {
-                    let log = simd.mask_load_ptr_f32s(mask, up.add(at));
-                    simd.mask_store_ptr_f32s(mask, up.add(at), simd.sub_f32s(log, lowered));
-                    if features > rows {
-                        let other = simd.sub_f32s(simd.neg_f32s(log), lowered);
-                        simd.mask_store_ptr_f32s(mask, down.add(at), other);
-                    }
-                });
+                vectors.each(
+                    #[inline(always)]
+                    |part| {
+                        let log = part.load(up);
+                        part.store(up, simd.sub_f32s(log, lowered));
+                        if features > rows {
+                            let other = simd.sub_f32s(simd.neg_f32s(log), lowered);
+                            part.store(down, other);
+                        }
+                    },
+                );
             }
         }
     }
@@ -295,22 +301,28 @@ impl WithSimd for Pull<'_> {
                 let up = slopes.as_mut_ptr().add(i * features);
                 let down = up.add(rows);
                 let mut sum = zero;
-                vectors.each(|at, mask| {
-                    let slope = simd.mask_load_ptr_f32s(mask, up.add(at));
-                    sum = simd.add_f32s(sum, slope);
-                    if features > rows {
-                        let other = simd.mask_load_ptr_f32s(mask, down.add(at));
-                        sum = simd.add_f32s(sum, other);
-                        simd.mask_store_ptr_f32s(mask, up.add(at), simd.sub_f32s(slope, other));
-                    }
-                });
+                vectors.each(
+                    #[inline(always)]
+                    |part| {
+                        let slope = part.load(up);
+                        sum = simd.add_f32s(sum, slope);
+                        if features > rows {
+                            let other = part.load(down);
+                            sum = simd.add_f32s(sum, other);
+                            part.store(up, simd.sub_f32s(slope, other));
+                        }
+                    },
+                );
                 let total = simd.splat_f32s(-scale * simd.reduce_sum_f32s(sum));
                 let (x, to) = (x.data.as_ptr().add(i * x.row), to.as_mut_ptr().add(i * stride));
-                x_vectors.each(|at, mask| {
-                    let x = simd.mask_load_ptr_f32s(mask, x.add(at));
-                    let old = simd.mask_load_ptr_f32s(mask, to.add(at));
-                    simd.mask_store_ptr_f32s(mask, to.add(at), simd.mul_add_e_f32s(total, x, old));
-                });
+                x_vectors.each(
+                    #[inline(always)]
+                    |part| {
+                        let x = part.load(x);
+                        let old = part.load(to);
+                        part.store(to, simd.mul_add_e_f32s(total, x, old));
+                    },
+                );
             }
         }
     }
@@ -318,24 +330,69 @@ impl WithSimd for Pull<'_> {
 
 /// The vectors of a row, the last of which may be short.
 struct Vectors<S: Simd> {
+    simd: S,
     len: usize,
-    whole: MemMask<S::m32s>,
     last: MemMask<S::m32s>,
+}
+
+/// Where a vector of a row starts, and which of its numbers are there: all without a mask, which costs instructions but on
+/// AVX-512.
+#[derive(Clone, Copy)]
+struct Part<S: Simd> {
+    simd: S,
+    at: usize,
+    mask: Option<MemMask<S::m32s>>,
 }
 
 impl<S: Simd> Vectors<S> {
     /// Of `len` numbers, at least one.
     #[inline(always)]
     fn of(simd: S, len: usize) -> Self {
-        let mask = |n: usize| MemMask::new(simd.mask_between_m32s(0, n as u32).mask());
-        Self { len, whole: mask(S::F32_LANES), last: mask((len - 1) % S::F32_LANES + 1) }
+        let last = MemMask::new(simd.mask_between_m32s(0, (len % S::F32_LANES) as u32).mask());
+        Self { simd, len, last }
     }
 
-    /// Where each vector starts, and what it holds.
+    /// Every vector.
     #[inline(always)]
-    fn each(&self, mut vector: impl FnMut(usize, MemMask<S::m32s>)) {
-        for start in (0..self.len).step_by(S::F32_LANES) {
-            vector(start, if start + S::F32_LANES <= self.len { self.whole } else { self.last });
+    fn each(&self, mut vector: impl FnMut(Part<S>)) {
+        let (simd, whole) = (self.simd, self.len / S::F32_LANES * S::F32_LANES);
+        for at in (0..whole).step_by(S::F32_LANES) {
+            vector(Part { simd, at, mask: None });
+        }
+        if whole < self.len {
+            vector(Part { simd, at: whole, mask: Some(self.last) });
+        }
+    }
+}
+
+impl<S: Simd> Part<S> {
+    /// Its numbers in a row that starts at `row`.
+    ///
+    /// # Safety
+    /// The row holds the numbers that there are.
+    #[inline(always)]
+    unsafe fn load(&self, row: *const f32) -> S::f32s {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.mask {
+                None => row.add(self.at).cast::<S::f32s>().read_unaligned(),
+                Some(mask) => self.simd.mask_load_ptr_f32s(mask, row.add(self.at)),
+            }
+        }
+    }
+
+    /// Writes its numbers.
+    ///
+    /// # Safety
+    /// As of [`Part::load`], and nobody else holds them.
+    #[inline(always)]
+    unsafe fn store(&self, row: *mut f32, numbers: S::f32s) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.mask {
+                None => row.add(self.at).cast::<S::f32s>().write_unaligned(numbers),
+                Some(mask) => self.simd.mask_store_ptr_f32s(mask, row.add(self.at), numbers),
+            }
         }
     }
 }

@@ -9,8 +9,9 @@ use crate::Rows;
 /// Written in vectors by hand: of the same loop over arrays the compiler makes four times as many instructions.
 ///
 /// # Panics
-/// If a row does not lie within its slice.
+/// If a row does not lie within its slice, or the shift is not as wide.
 pub fn square_norms(data: &[f32], rows: &Rows, shift: Option<&[f32]>, norms: &mut [f32]) {
+    assert!(shift.is_none_or(|shift| shift.len() == rows.width), "a shift of another width");
     super::arch().dispatch(SquareNorms { data, rows, shift, norms });
 }
 
@@ -28,15 +29,24 @@ impl WithSimd for SquareNorms<'_> {
     fn with_simd<S: Simd>(self, simd: S) {
         let zero = simd.splat_f32s(0.0);
         for (i, norm) in self.norms.iter_mut().enumerate().take(self.rows.count) {
-            let row = self.rows.row(self.data, i);
+            let (row, rest) = S::as_simd_f32s(self.rows.row(self.data, i));
+            let rest = simd.partial_load_f32s(rest);
             let mut sums = zero;
-            for (v, x) in row.chunks(S::F32_LANES).enumerate() {
-                let mut x = simd.partial_load_f32s(x);
-                if let Some(shift) = self.shift {
-                    let rest = &shift[v * S::F32_LANES..row.len()];
-                    x = simd.add_f32s(x, simd.partial_load_f32s(&rest[..rest.len().min(S::F32_LANES)]));
+            match self.shift.map(|shift| S::as_simd_f32s(shift)) {
+                None => {
+                    for &x in row {
+                        sums = simd.mul_add_e_f32s(x, x, sums);
+                    }
+                    sums = simd.mul_add_e_f32s(rest, rest, sums);
                 }
-                sums = simd.mul_add_e_f32s(x, x, sums);
+                Some((shift, shift_rest)) => {
+                    let rest = simd.add_f32s(rest, simd.partial_load_f32s(shift_rest));
+                    for (&x, &shift) in row.iter().zip(shift) {
+                        let x = simd.add_f32s(x, shift);
+                        sums = simd.mul_add_e_f32s(x, x, sums);
+                    }
+                    sums = simd.mul_add_e_f32s(rest, rest, sums);
+                }
             }
             *norm = simd.reduce_sum_f32s(sums);
         }
