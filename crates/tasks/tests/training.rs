@@ -136,10 +136,13 @@ fn an_interrupted_run_continues_bit_for_bit() {
         assert_eq!(figures(&whole), figures(&parts), "{}", attention.label());
         assert_eq!(trainer.state().best, second.state().best);
         drop(second);
-        // A finished run has nothing left to do.
+        // A finished run has nothing left to do, but to remove what a kill has left it.
+        let stray = parts.join("checkpoints/step-1");
+        fs::create_dir(&stray).unwrap();
         let again = Trainer::new(build(&attention, &data), &data, &config, 9).unwrap();
         let mut again = again.with_directory(open(&parts, Existing::Resume).unwrap()).unwrap();
         assert_eq!(again.run().unwrap(), Outcome::Finished { step: 10 });
+        assert!(!stray.exists());
         assert_eq!(figures(&whole), figures(&parts));
     }
 }

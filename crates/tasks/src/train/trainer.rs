@@ -113,6 +113,8 @@ impl<'a> Trainer<'a> {
         if let Some(checkpoint) = directory.take_checkpoint() {
             let path = directory.checkpoints().last().unwrap_or_else(|| directory.path().into());
             self.restore(checkpoint).map_err(|problem| TrainError::checkpoint(path, problem))?;
+            // What a kill kept from being removed.
+            directory.checkpoints().prune(self.state.step, self.state.best);
             self.progress.message(&format!("continuing after step {}", self.state.step));
         }
         if let Some(tokenizer) = self.data.tokenizer() {

@@ -168,7 +168,7 @@ impl Checkpoints {
 
     /// Removes checkpoints that are neither the best of the run, nor among the newest up to `step`, nor regular ones to be kept, those of
     /// steps beyond it, which another future wrote, and the leftovers of a killed run. Failures cost disk space only.
-    fn prune(&self, step: usize, best: Option<Best>) {
+    pub(super) fn prune(&self, step: usize, best: Option<Best>) {
         let steps = self.steps();
         let current = steps.partition_point(|s| *s <= step);
         let (past, future) = steps.split_at(current);
