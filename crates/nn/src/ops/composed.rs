@@ -48,13 +48,15 @@ pub(super) fn repeat_heads<const R: usize>(x: Tensor<R>, heads: usize) -> Tensor
     x.reshape([dims[0], dims[1], 1, rest]).repeat_dim(2, group).reshape(shape)
 }
 
-/// Keys or values `[B,S,..]` with 0 in padded tokens, whatever is there, and a gradient of 0: a product would not hide what is
-/// no number from the sum that it enters.
+/// Numbers of padding from this size on read as 0, as those that are none do: 2^40, as in the kernels.
+const WILD: f64 = (1u64 << 40) as f64;
+
+/// Keys or values `[B,S,..]` whose padding holds nothing that a product with 0 would not hide.
 pub(super) fn real_keys<const R: usize>(x: Tensor<R>, mask: &Mask) -> Tensor<R> {
     silence(x, |b, _| mask.valid_row(b))
 }
 
-/// The same for queries `[B,N,..]`, whose gradient reaches the keys.
+/// The same for queries `[B,N,..]`: their gradient reaches the keys.
 pub(super) fn real_queries<const R: usize>(x: Tensor<R>, mask: &Mask) -> Tensor<R> {
     silence(x, |b, tokens| mask.query_row(b, tokens))
 }
@@ -68,7 +70,9 @@ fn silence<'m, const R: usize>(x: Tensor<R>, real: impl Fn(usize, usize) -> Opti
     let mut shape = [1; R];
     shape[..2].copy_from_slice(&[batch, tokens]);
     let padded = Tensor::<R, Bool>::from_data(TensorData::new(padded, shape), &x.device());
-    x.mask_fill(padded.expand(dims), 0.0)
+    // No comparison holds of what is no number.
+    let wild = x.clone().abs().lower_elem(WILD).bool_not();
+    x.mask_fill(wild.bool_and(padded.expand(dims)), 0.0)
 }
 
 /// Which keys each query sees.
@@ -228,8 +232,10 @@ mod tests {
                 let out = force_composed(|| attend(name, inputs.clone(), call));
                 let out = out.mask_fill(asked.clone().equal_elem(0.0), 0.0);
                 let grads = (out.clone() * numbers(SHAPE, &device)).sum().backward();
-                let grads = inputs.map(|input| input.grad(&grads).expect("a gradient").into_data());
-                (out.into_data(), grads)
+                // As numbers: a product with padding may be -0.
+                let numbers = |tensor: Tensor<4>| tensor.into_data().try_into_vec::<f32>().expect("f32");
+                let grads = inputs.map(|input| numbers(input.grad(&grads).expect("a gradient")));
+                (numbers(out), grads)
             };
             let clean = run(0.5);
             for junk in [3e38, f32::INFINITY, f32::NAN] {
