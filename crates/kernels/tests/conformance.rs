@@ -137,19 +137,27 @@ fn the_future_never_leaks() {
     });
 }
 
+/// Causal settings in both layouts, each with the last query that must not notice what comes later, and whether a key does.
+fn futures(variant: &Variant) -> impl Iterator<Item = (Setting, usize, impl Fn(usize, usize) -> bool)> {
+    [(Sizes::new(2, 2, 90, 90), LAYOUTS[0]), (Sizes::new(1, 2, 70, 150), LAYOUTS[1])]
+        .map(|(sizes, layout)| {
+            let sizes = variant.fit(sizes);
+            let last = sizes.queries / 3;
+            let position = (last + sizes.keys) as isize - sizes.queries as isize;
+            let later_key = move |_: usize, j: usize| j as isize > position;
+            (Setting::new(variant, sizes, Mask::causal(), layout), last, later_key)
+        })
+        .into_iter()
+}
+
 /// Keys and values so large that scores overflow: what comes of them for later queries is no number, and earlier ones see
 /// nothing of it.
 #[test]
 fn a_future_that_overflows_never_leaks() {
     walk(|variant, report| {
-        for (sizes, layout) in [(Sizes::new(2, 2, 90, 90), LAYOUTS[0]), (Sizes::new(1, 2, 70, 150), LAYOUTS[1])] {
-            let sizes = variant.fit(sizes);
-            let mut setting = Setting::new(variant, sizes, Mask::causal(), layout);
-            let last = sizes.queries / 3;
-            let position = (last + sizes.keys) as isize - sizes.queries as isize;
+        for (mut setting, last, later_key) in futures(variant) {
             let clean = setting.kernel().out;
             let names = if variant.hashes() { &["v"][..] } else { &["k", "v", "x", "x_kv"] };
-            let later_key = |_: usize, j: usize| j as isize > position;
             // A projection of a larger number would be infinite itself.
             let junk = if variant.routes() { 1e36 } else { 3e38 };
             setting.spoil_only(names, junk, |_, i| i > last, later_key);
@@ -166,16 +174,12 @@ fn a_future_that_overflows_never_leaks() {
 #[test]
 fn future_values_that_overflow_leave_gradients_alone() {
     walk(|variant, report| {
-        for (sizes, layout) in [(Sizes::new(2, 2, 90, 90), LAYOUTS[0]), (Sizes::new(1, 2, 70, 150), LAYOUTS[1])] {
-            let sizes = variant.fit(sizes);
-            let mut setting = Setting::new(variant, sizes, Mask::causal(), layout);
-            let last = sizes.queries / 3;
-            let position = (last + sizes.keys) as isize - sizes.queries as isize;
+        for (mut setting, last, later_key) in futures(variant) {
             setting.silence(|_, i| i > last);
             setting.grad_out.data.iter_mut().for_each(|x| *x *= 1e5);
             let clean = setting.kernel();
             // Outputs of later queries stay finite.
-            setting.spoil_only(&["v"], 1e35, |_, _| false, |_, j| j as isize > position);
+            setting.spoil_only(&["v"], 1e35, |_, _| false, later_key);
             let spoilt = setting.kernel();
             for (name, (seen, expected)) in setting.subject.names().iter().zip(spoilt.grads.iter().zip(&clean.grads)) {
                 report.compare(setting.label(&format!("grad.{name}")), &seen.data, &expected.data, ROUNDING);
