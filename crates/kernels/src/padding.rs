@@ -5,47 +5,49 @@
 //! hold infinities, NaN, or numbers whose products overflow therefore read as zeros: their rows are looked through before
 //! each pass, and only a tensor that holds such a number is copied.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::Range};
 
-use crate::{
-    Layout, Mask, View,
-    parallel::{self, Disjoint},
-    simd,
-};
+use crate::{Layout, Mask, View, parallel, simd};
 
 /// From this size on, squares summed over a head and products with them come near the end of the range of f32: 2^40.
 const WILD: f32 = (1u64 << 40) as f32;
 
-/// Numbers of a tensor that one thread looks through in some ten microseconds.
+/// Numbers that one thread looks through in some ten microseconds.
 const SMALL: usize = 1 << 17;
+/// Numbers of a piece of padding, about, and tasks that share the pieces.
+const LONG: usize = 1 << 14;
+const TASKS: usize = 64;
 
 /// Numbers that padding may hold.
 pub(crate) trait Number: Copy + Default + Send + Sync {
     /// Whether all are finite and below 2^40 in size.
-    fn tame(row: &[Self]) -> bool;
+    fn tame(numbers: &[Self]) -> bool;
 }
 
 impl Number for f32 {
-    fn tame(row: &[Self]) -> bool {
-        simd::vectorize(
+    fn tame(numbers: &[Self]) -> bool {
+        // Without their sign, the bits of numbers are in the order of their sizes, and above them those of infinity and NaN.
+        let size = |x: &f32| x.to_bits() & !(1 << 31);
+        let (blocks, rest) = numbers.as_chunks::<{ 4 * simd::LANES }>();
+        let largest = simd::vectorize(
             #[inline(always)]
             || {
-                let (blocks, rest) = row.as_chunks::<{ simd::LANES }>();
-                let mut tame = [true; simd::LANES];
+                let mut largest = [0u32; 4 * simd::LANES];
                 for block in blocks {
-                    for (tame, x) in tame.iter_mut().zip(block) {
-                        *tame &= x.abs() < WILD;
+                    for (largest, x) in largest.iter_mut().zip(block) {
+                        *largest = size(x).max(*largest);
                     }
                 }
-                tame == [true; simd::LANES] && rest.iter().all(|x| x.abs() < WILD)
+                largest
             },
-        )
+        );
+        largest.into_iter().chain(rest.iter().map(size)).all(|size| size < WILD.to_bits())
     }
 }
 
 impl Number for f64 {
-    fn tame(row: &[Self]) -> bool {
-        row.iter().all(|x| x.abs() < f64::from(WILD))
+    fn tame(numbers: &[Self]) -> bool {
+        numbers.iter().all(|x| x.abs() < f64::from(WILD))
     }
 }
 
@@ -90,35 +92,29 @@ fn silenced<'a, 'm, T: Number, P: Fn(usize) -> bool + 'm>(
     name: &str,
     layout: Layout,
     input: &View<'a, T>,
-    padded: impl Fn(usize, usize) -> P + Sync,
+    padded: impl Fn(usize, usize) -> P,
 ) -> Cow<'a, [T]> {
-    let tokens = Tokens::of(name, layout, input.shape);
-    let parts = input.shape[0] * tokens.outer;
-    let wild = |part: usize| {
-        let padded = padded(part / tokens.outer, tokens.count);
-        let row = |t: &usize| &input.data[tokens.start(part, *t)..][..tokens.width];
-        (0..tokens.count).filter(|t| padded(*t)).any(|t| !T::tame(row(&t)))
+    let pieces = Tokens::of(name, layout, input.shape).pieces(padded);
+    let wild = |pieces: &[Range<usize>]| pieces.iter().any(|piece| !T::tame(&input.data[piece.clone()]));
+    // Waking threads costs more than a look at few numbers.
+    let found = match pieces.iter().map(|piece| piece.len()).sum::<usize>() {
+        0..SMALL => wild(&pieces),
+        _ => {
+            let tasks: Vec<_> = pieces.chunks(pieces.len().div_ceil(TASKS)).collect();
+            parallel::map(tasks.len(), |task| wild(tasks[task])).contains(&true)
+        }
     };
-    // Waking threads costs more than a look at a small tensor.
-    let found =
-        if input.data.len() < SMALL { (0..parts).any(wild) } else { parallel::map(parts, wild).contains(&true) };
     if !found {
         return Cow::Borrowed(input.data);
     }
     let mut data = input.data.to_vec();
-    let written = Disjoint::new(&mut data);
-    parallel::for_each(parts, |part| {
-        let padded = padded(part / tokens.outer, tokens.count);
-        for t in (0..tokens.count).filter(|t| padded(*t)) {
-            // SAFETY: the tokens of a part lie in it alone.
-            unsafe { written.range(tokens.start(part, t), tokens.width) }.fill(T::default());
-        }
-    });
+    pieces.into_iter().for_each(|piece| data[piece].fill(T::default()));
     Cow::Owned(data)
 }
 
-/// Where the tokens of a tensor lie: `[B, outer, count, width]` in memory.
+/// Where the tokens of a tensor lie: `[batch, outer, count, width]` in memory.
 struct Tokens {
+    batch: usize,
     outer: usize,
     count: usize,
     width: usize,
@@ -131,12 +127,33 @@ impl Tokens {
             (_, Layout::HeadFirst) => shape.len() - 2,
         };
         let product = |sizes: &[usize]| sizes.iter().product();
-        Self { outer: product(&shape[1..axis]), count: shape[axis], width: product(&shape[axis + 1..]) }
+        Self {
+            batch: shape[0],
+            outer: product(&shape[1..axis]),
+            count: shape[axis],
+            width: product(&shape[axis + 1..]),
+        }
     }
 
-    /// Index of the first number of a token of a part, of which a batch row has `outer`.
-    fn start(&self, part: usize, token: usize) -> usize {
-        (part * self.count + token) * self.width
+    /// Where the numbers of padded tokens lie, those side by side in one piece, but none long.
+    fn pieces<P: Fn(usize) -> bool>(&self, padded: impl Fn(usize, usize) -> P) -> Vec<Range<usize>> {
+        let most = (LONG / self.width).max(1);
+        let mut pieces = Vec::new();
+        for b in 0..self.batch {
+            let padded = padded(b, self.count);
+            let mut runs: Vec<Range<usize>> = Vec::new();
+            for t in (0..self.count).filter(|t| padded(*t)) {
+                match runs.last_mut() {
+                    Some(run) if run.end == t && run.len() < most => run.end += 1,
+                    _ => runs.push(t..t + 1),
+                }
+            }
+            for part in b * self.outer..(b + 1) * self.outer {
+                let start = |t: usize| (part * self.count + t) * self.width;
+                pieces.extend(runs.iter().map(|run| start(run.start)..start(run.end)));
+            }
+        }
+        pieces
     }
 }
 
