@@ -14,7 +14,10 @@ mod tensor;
 mod threads;
 
 use pyo3::{exceptions::PyValueError, prelude::*};
-use regard_kernels::memory::Keeping;
+use regard_kernels::{
+    memory::Keeping,
+    simd::{Vectors, limit},
+};
 
 /// Outputs and gradients are freed by Python soon after the call: their memory is that of the next call.
 #[global_allocator]
@@ -34,6 +37,10 @@ fn is_tensor(object: &Bound<'_, PyAny>) -> bool {
 
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    // To measure a narrower processor on this one.
+    if let Some(named) = std::env::var_os("REGARD_VECTORS") {
+        limit(Vectors::named(&named.to_string_lossy()).map_err(error)?);
+    }
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<array::Array>()?;
     module.add_class::<operator::Operator>()?;

@@ -6,6 +6,7 @@ import ast
 import copy
 import doctest
 import importlib.util
+import os
 import pickle
 import re
 import subprocess
@@ -73,3 +74,15 @@ def test_the_package_needs_no_other() -> None:
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == regard.__version__
+
+
+def test_vectors_can_be_kept_narrow() -> None:
+    def run(vectors: str) -> "subprocess.CompletedProcess[str]":
+        environment = {**os.environ, "REGARD_VECTORS": vectors}
+        program = "import numpy, regard; x = numpy.ones((1, 1, 3, 4), 'f4'); print(regard.softmax(x, x, x)[0, 0, 0, 0])"
+        return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+
+    assert run("scalar").stdout.strip() == "1.0"
+    refused = run("mmx")
+    assert refused.returncode != 0
+    assert "vectors is mmx, expected one of those that this processor has: scalar" in refused.stderr

@@ -68,20 +68,9 @@ fn run(command: Command, common: &Common) -> Outcome {
 /// Uses at most the vectors that `REGARD_VECTORS` names, to measure a narrower processor on this one.
 fn limit_vectors() -> Outcome {
     let Some(named) = std::env::var_os("REGARD_VECTORS") else { return Ok(()) };
-    let available: Vec<Vectors> = Vectors::ALL.into_iter().filter(|vectors| vectors.available()).collect();
-    match available.iter().find(|vectors| named == vectors.name()) {
-        Some(vectors) => {
-            simd::limit(*vectors);
-            Ok(())
-        }
-        None => {
-            let names: Vec<&str> = available.iter().map(|vectors| vectors.name()).collect();
-            let (seen, expected) = (named.to_string_lossy(), names.join(", "));
-            Err(Failure::usage(format!(
-                "environment variable REGARD_VECTORS is '{seen}', expected one of those that this processor has: {expected}"
-            )))
-        }
-    }
+    let vectors = Vectors::named(&named.to_string_lossy());
+    simd::limit(vectors.map_err(|error| Failure::usage(format!("environment variable REGARD_VECTORS: {error}")))?);
+    Ok(())
 }
 
 fn set_threads(common: &Common) -> Outcome {

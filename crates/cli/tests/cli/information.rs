@@ -60,7 +60,7 @@ fn vectors_can_be_kept_narrow_and_kernels_hold_there() {
     let ended = Ended::of(command.env("REGARD_VECTORS", "mmx"));
     assert_eq!(ended.code, Some(2));
     assert!(
-        ended.stderr.contains("REGARD_VECTORS is 'mmx', expected one of those that this processor has: scalar"),
+        ended.stderr.contains("REGARD_VECTORS: vectors is mmx, expected one of those that this processor has: scalar"),
         "{ended:?}"
     );
 }

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
+use crate::Error;
+
 /// Vectors of an instruction set, the narrowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Vectors {
@@ -27,6 +29,18 @@ impl Vectors {
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
         }
+    }
+
+    /// Those of this name.
+    ///
+    /// # Errors
+    /// No vectors that this processor has.
+    pub fn named(name: &str) -> Result<Self, Error> {
+        let available = || Self::ALL.into_iter().filter(|vectors| vectors.available());
+        available().find(|vectors| vectors.name() == name).ok_or_else(|| {
+            let names: Vec<&str> = available().map(Self::name).collect();
+            Error::option("vectors", name, format!("one of those that this processor has: {}", names.join(", ")))
+        })
     }
 
     /// Whether this processor has them.
