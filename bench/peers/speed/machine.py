@@ -58,5 +58,6 @@ def facts(environment: Path, threads: int, command: str) -> Mapping[str, object]
         "processor": processor(),
         "processors": os.cpu_count(),
         "threads": threads,
+        "vectors": os.environ.get("REGARD_VECTORS", ""),
         "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }

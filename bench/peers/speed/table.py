@@ -45,12 +45,18 @@ def markdown(record: dict[str, Any], title: str = "Speed beside PyTorch and the 
     return "\n".join(lines).rstrip() + "\n"
 
 
+def _narrowed(environment: dict[str, Any]) -> str:
+    """Words for vectors narrower than the processor has. Earlier records have none."""
+    vectors = environment.get("vectors")
+    return f", both kept to {vectors}" if vectors else ""
+
+
 def _head(environments: list[dict[str, Any]], record: dict[str, Any]) -> list[str]:
     def each(key: str) -> list[str]:
         return list(dict.fromkeys(str(environment[key]) for environment in environments))
 
     machines = dict.fromkeys(
-        f"{e['processor']}, {e['processors']} logical, {e['threads']} threads" for e in environments
+        f"{e['processor']}, {e['processors']} logical, {e['threads']} threads" + _narrowed(e) for e in environments
     )
     dates = sorted(each("date"))
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
