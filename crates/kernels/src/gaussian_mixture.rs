@@ -1,6 +1,6 @@
 //! The Gaussian kernel and the mixture of Gaussian keys (Transformer-MGK, arXiv 2110.08678).
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use crate::{
     AttentionShape, Decode, Dropout, Error, Layout, Mask, Operator, Reference, Saved, View, Weights,
@@ -133,6 +133,10 @@ impl Operator for GaussianMixture {
 
     fn reference(&self, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference {
         reference::gaussian_mixture::gaussian_mixture(self, &self.read(inputs).views(), grad_out)
+    }
+
+    fn silenced<'a>(&self, inputs: &[View<'a, f64>]) -> Vec<Cow<'a, [f64]>> {
+        self.read(inputs).into_data()
     }
 
     fn weights<'a>(&'a self, inputs: &[View<'a, f64>], batch: usize, head: usize) -> Vec<Weights<'a>> {

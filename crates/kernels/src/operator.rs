@@ -3,7 +3,7 @@
 //! The bridge to a framework, the command line's `attend`, the conformance suite and the golden tests speak to
 //! mechanisms through [`Operator`] alone, so none of them knows how many there are.
 
-use std::fmt::Debug;
+use std::{borrow::Cow, fmt::Debug};
 
 use crate::{Error, Weights};
 
@@ -81,6 +81,12 @@ pub trait Operator: Debug + Send + Sync {
     /// `head`, Fastformer those of its two averages.
     fn weights<'a>(&'a self, _inputs: &[View<'a, f64>], _batch: usize, _head: usize) -> Vec<Weights<'a>> {
         Vec::new()
+    }
+
+    /// The inputs as every pass reads them: padded tokens are zeros where one of them holds a number that is not finite, or not
+    /// below 2^40 in size.
+    fn silenced<'a>(&self, inputs: &[View<'a, f64>]) -> Vec<Cow<'a, [f64]>> {
+        inputs.iter().map(|input| Cow::Borrowed(input.data)).collect()
     }
 
     /// Whether buffer 0 of [`Saved`] is the log of a softmax denominator, `[B,H,N]`.

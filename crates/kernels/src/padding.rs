@@ -81,6 +81,11 @@ impl<'a, T: Number> Inputs<'a, T> {
         Self(names.iter().zip(inputs).map(read).collect())
     }
 
+    /// The numbers of the tensors, in the order of the call.
+    pub fn into_data(self) -> Vec<Cow<'a, [T]>> {
+        self.0.into_iter().map(|(data, _)| data).collect()
+    }
+
     /// The tensors, in the order of the call.
     pub fn views(&self) -> Vec<View<'_, T>> {
         self.0.iter().map(|(data, shape)| View { data, shape }).collect()

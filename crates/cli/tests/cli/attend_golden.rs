@@ -208,6 +208,52 @@ fn without_a_gradient_of_the_output_there_are_no_gradients() {
     }
 }
 
+/// Padded keys and values that are no number, or none that float32 has, change nothing, in any mechanism and form.
+#[test]
+fn what_padding_holds_never_matters() {
+    let folder = TempDir::new().unwrap();
+    each_case(|case, report| {
+        let file = File::read(&golden::folder().join(&case.file));
+        let Some(valid) = file.0.get("valid").map(|valid| valid.bytes.clone()) else { return };
+        let names: &[&str] = match &*case.mechanism {
+            // The row of a padded query is computed like any other, from its own query and value too.
+            "fastformer" => &["k"],
+            "moa" if file.0.contains_key("x_kv") => &["x_kv"],
+            "moa" => &["x"],
+            _ => &["k", "v"],
+        };
+        let place = |name: &str| folder.path().join(format!("{} {name}.safetensors", case.name()));
+        for (form, further) in [("kernel", &[][..]), ("twin", &["--reference"][..])] {
+            let mut clean = None;
+            for (n, junk) in [0.5, 3e38, 1e300, f64::NEG_INFINITY, f64::NAN].into_iter().enumerate() {
+                let mut spoilt = file.clone();
+                for name in names.iter().filter(|name| file.0.contains_key(**name)) {
+                    let (shape, mut data) = (file.tensor(name).shape.clone(), file.real(name));
+                    let axis = if name.starts_with('x') { 1 } else { shape.len() - 2 };
+                    let inner: usize = shape[axis + 1..].iter().product();
+                    for (i, x) in data.iter_mut().enumerate() {
+                        let (batch, token) = (i / shape[1..].iter().product::<usize>(), i / inner % shape[axis]);
+                        *x = if valid[batch * shape[axis] + token] == 0 { junk } else { *x };
+                    }
+                    spoilt.put(name, &shape, &data);
+                }
+                let input = place(&format!("{form} {n} in"));
+                spoilt.write(&input);
+                let label = format!("{} {form}, {junk:e} in padding", case.name());
+                match attend(&arguments(case), &input, folder.path(), &label, further) {
+                    Err(ended) => report.lock().unwrap().require(false, format_args!("{label}: {ended:?}")),
+                    Ok(output) => {
+                        let same = clean.get_or_insert_with(|| output.clone());
+                        let same = same.names() == output.names()
+                            && same.names().into_iter().all(|name| same.real(name) == output.real(name));
+                        report.lock().unwrap().require(same, label);
+                    }
+                }
+            }
+        }
+    });
+}
+
 /// What soft-EM does not use has no gradient either, whatever its shape.
 #[test]
 fn a_log_prior_beside_the_buffer_of_soft_em_is_passed_over() {

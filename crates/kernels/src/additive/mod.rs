@@ -11,6 +11,8 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
+
 use crate::{
     AttentionShape, Decode, Error, Layout, Mask, Operator, Reference, Saved, View, Weights,
     mechanism::AdditiveScores,
@@ -126,6 +128,10 @@ impl Operator for Additive {
         let shapes: Vec<_> = inputs.iter().map(|view| view.shape).collect();
         let shape = self.shape(&shapes).expect("inputs checked by out_shape");
         additive(&shape, &self.mask, self.scores, &self.read(inputs).views(), grad_out)
+    }
+
+    fn silenced<'a>(&self, inputs: &[View<'a, f64>]) -> Vec<Cow<'a, [f64]>> {
+        self.read(inputs).into_data()
     }
 
     fn weights<'a>(&'a self, inputs: &[View<'a, f64>], batch: usize, head: usize) -> Vec<Weights<'a>> {

@@ -35,6 +35,8 @@ const REAL: [&str; 22] = [
     "w_value",
     "w_out",
 ];
+/// Names of tensors with a row a token, which may be padding.
+pub(super) const TOKENS: [&str; 5] = ["q", "k", "v", "x", "x_kv"];
 /// The blocks of a block-sparse support, 0 or 1 in numbers of any kind.
 const LAYOUT: &str = "layout";
 /// A tensor held as float64.
@@ -87,14 +89,19 @@ impl Inputs {
 
     pub fn need(&self, name: &str, why: &str) -> Result<&Tensor, AttendError> {
         let tensor = self.real.get(name).ok_or_else(|| Error::missing(name, why))?;
-        if let Some(at) = tensor.data.iter().position(|x| !x.is_finite()) {
-            let (value, place) = (tensor.data[at], place(at, &tensor.shape));
-            return Err(AttendError::Data(format!(
-                "tensor '{name}' holds {value} at {place:?}, expected finite numbers"
-            )));
+        // What padding holds is known once there is a mask.
+        if !TOKENS.contains(&name) {
+            check_finite(name, tensor)?;
         }
         Ok(tensor)
     }
+}
+
+/// Fails where a number is not finite.
+pub(super) fn check_finite(name: &str, tensor: &Tensor) -> Result<(), AttendError> {
+    let Some(at) = tensor.data.iter().position(|x| !x.is_finite()) else { return Ok(()) };
+    let (value, place) = (tensor.data[at], place(at, &tensor.shape));
+    Err(AttendError::Data(format!("tensor '{name}' holds {value} at {place:?}, expected finite numbers")))
 }
 
 /// Fails where a number is too large for the float32 of the kernels, or a variance too small.

@@ -1,6 +1,6 @@
 //! The call that the tensors at hand make, and its run.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use regard_kernels::{
     AttentionOptions, Call, Error, GaussianMixture, Mask, Mechanism, MixtureOfHeads, Operator, View,
@@ -10,7 +10,7 @@ use regard_kernels::{
 use super::{
     AttendError, Request,
     fit::{complete, fit_options},
-    inputs::{Inputs, Tensor, check_narrow},
+    inputs::{Inputs, Tensor, check_finite, check_narrow},
 };
 
 /// The operator for the tensors at hand, and the names of what it takes, in its order.
@@ -63,6 +63,8 @@ impl Plan {
         }
         let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
         let out_shape = operator.out_shape(&shapes)?;
+        silence(inputs, operator.as_ref(), &names);
+        names.iter().try_for_each(|name| check_finite(name, &inputs.real[*name]))?;
         let routed = (mechanism == Mechanism::Moa).then(|| MixtureOfHeads {
             mask: mask.clone(),
             active: options.moa.active,
@@ -167,6 +169,21 @@ impl Plan {
         let lse = self.operator.has_lse().then(|| widen(saved.into_iter().next().expect("buffer 0 is the log")));
         let prior = self.update.as_ref().map(|op| widen(op.responsibilities(&views)));
         (widen(out), lse, grads.into_iter().map(|grad| grad.map(widen)).collect(), prior)
+    }
+}
+
+/// Has padding hold what the operator reads there, so that what is no number, or none of the kernels, counts for nothing.
+fn silence(inputs: &mut Inputs, operator: &dyn Operator, names: &[&'static str]) {
+    let views: Vec<_> = names.iter().map(|name| inputs.real[*name].view()).collect();
+    let replaced = operator.silenced(&views).into_iter().map(|data| match data {
+        Cow::Owned(data) => Some(data),
+        Cow::Borrowed(_) => None,
+    });
+    let replaced: Vec<_> = replaced.collect();
+    for (name, data) in names.iter().zip(replaced) {
+        if let (Some(data), Some(tensor)) = (data, inputs.real.get_mut(*name)) {
+            tensor.data = data;
+        }
     }
 }
 
