@@ -44,7 +44,7 @@ pub fn write(path: &Path, sections: &[Section]) -> io::Result<()> {
     let Environment { processor, processors, date, .. } = Environment::capture(None);
     let command: Vec<String> = std::env::args().skip(1).collect();
     let mut page = format!(
-        "# Reliability\n\n`trials {}`, commit {}, {processor} ({processors} logical processors), {date}.\n",
+        "# Reliability\n\n- command: `trials {}`\n- commit: {}\n- processor: {processor}, {processors} logical\n- date: {date}\n",
         command.join(" "),
         commit.filter(|commit| !commit.is_empty()).unwrap_or("unknown".into())
     );
