@@ -43,5 +43,5 @@ def shapes(settings: Settings) -> Iterator[Case]:
             Side(lambda: regard.torch.attention(q, k, v, causal=causal), (q, k, v)),
             Side(lambda: sdpa(q, k, v, is_causal=causal, enable_gqa=heads != key_heads), (q, k, v)),
             {"forward": Bound(ratio=0.95), "both": Bound(ratio=0.95)},
-            size=f"B {batch}, H {heads}{shared}, N {queries}, S {keys}, D {width}",
+            size=f"B {batch}, H {heads}{shared}, S {keys}, D {width}",
         )
