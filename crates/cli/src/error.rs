@@ -55,14 +55,19 @@ fn shortened(message: String) -> String {
 pub type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
+    /// A failure, in a sentence of bearable length.
+    pub fn new(code: Code, message: impl Display) -> Self {
+        Self { code, message: shortened(message.to_string()) }
+    }
+
     /// Wrong usage or configuration.
     pub fn usage(message: impl Display) -> Self {
-        Self { code: Code::Usage, message: shortened(message.to_string()) }
+        Self::new(Code::Usage, message)
     }
 
     /// Data missing or corrupt.
     pub fn data(message: impl Display) -> Self {
-        Self { code: Code::Data, message: shortened(message.to_string()) }
+        Self::new(Code::Data, message)
     }
 
     /// A file that cannot be read.
@@ -82,7 +87,7 @@ impl Failure {
 
     /// Stopped by a signal.
     pub fn interrupted(message: impl Display) -> Self {
-        Self { code: Code::Interrupted, message: message.to_string() }
+        Self::new(Code::Interrupted, message)
     }
 }
 
@@ -98,7 +103,7 @@ impl From<regard_kernels::Error> for Failure {
     fn from(error: regard_kernels::Error) -> Self {
         match error {
             regard_kernels::Error::Option { .. } => Self::usage(error),
-            regard_kernels::Error::Budget { .. } => Self { code: Code::Budget, message: error.to_string() },
+            regard_kernels::Error::Budget { .. } => Self::new(Code::Budget, error),
             _ => Self::data(error),
         }
     }
@@ -107,7 +112,7 @@ impl From<regard_kernels::Error> for Failure {
 impl From<DataError> for Failure {
     fn from(error: DataError) -> Self {
         let code = if error.is_config() { Code::Usage } else { Code::Data };
-        Self { code, message: error.to_string() }
+        Self::new(code, error)
     }
 }
 
@@ -121,7 +126,7 @@ impl From<TrainError> for Failure {
             TrainError::Numeric { .. } => Code::Numeric,
             _ => Code::Data,
         };
-        Self { code, message: error.to_string() }
+        Self::new(code, error)
     }
 }
 
@@ -182,7 +187,7 @@ impl From<BenchError> for Failure {
             BenchError::Numeric { .. } => Code::Numeric,
             BenchError::Interrupted => Code::Interrupted,
         };
-        Self { code, message: error.to_string() }
+        Self::new(code, error)
     }
 }
 
@@ -192,9 +197,7 @@ impl From<ProbeError> for Failure {
             ProbeError::Options(error) => error.into(),
             ProbeError::Data(error) => error.into(),
             ProbeError::Model(message) => Self::usage(message),
-            ProbeError::Numeric { .. } | ProbeError::Classifier => {
-                Self { code: Code::Numeric, message: error.to_string() }
-            }
+            ProbeError::Numeric { .. } | ProbeError::Classifier => Self::new(Code::Numeric, error),
             ProbeError::Interrupted => Self::interrupted(error),
         }
     }

@@ -34,7 +34,7 @@ pub fn run(common: &Common) -> Outcome {
     let mut checks: Vec<Check> = variants().into_iter().map(|(name, options)| kernel(name, options)).collect();
     let given = std::env::var_os("REGARD_CACHE").map(PathBuf::from);
     checks.extend(cache_directory(given.as_deref()).map(|directory| writable(&directory)));
-    let vectors = simd::instruction_set();
+    let vectors = simd::vectors().name();
     if common.json {
         let checks = checks.iter().map(|c| json!({ "name": c.name, "passed": c.passed, "detail": c.detail }));
         output::json(&json!({

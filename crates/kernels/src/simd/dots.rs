@@ -84,9 +84,8 @@ impl Dots<'_> {
     #[inline(always)]
     unsafe fn block<S: Simd, const ROWS: usize, const OTHERS: usize>(&mut self, simd: S, other: usize) {
         debug_assert!(ROWS <= self.rows && other + OTHERS <= self.count, "block outside its product");
-        let mask = |n: usize| MemMask::new(simd.mask_between_m32s(0, n as u32).mask());
         let last = self.width / S::F32_LANES * S::F32_LANES;
-        let tail = mask(self.width - last);
+        let tail = MemMask::new(simd.mask_between_m32s(0, (self.width - last) as u32).mask());
         let mut sums = [[simd.splat_f32s(0.0); OTHERS]; ROWS];
         // SAFETY: the caller's promise; the last vector of a row is masked to the elements that there are.
         unsafe {

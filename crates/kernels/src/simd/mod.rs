@@ -183,8 +183,3 @@ pub fn add_scaled(y: &mut [f32], alpha: f32, x: &[f32]) {
         *y += alpha * x;
     }
 }
-
-/// Name of the vectors that [`vectorize`] uses on this processor.
-pub fn instruction_set() -> String {
-    vectors().name().to_owned()
-}

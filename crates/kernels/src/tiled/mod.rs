@@ -11,8 +11,9 @@
 //! | the same, shifted keys | `1 / s_r` | `q_i.b_r / s_r - |q_i|^2 / (2 s_r)` | `log_prior_r - |k_j + b_r|^2 / (2 s_r)` |
 //! | dot-product mixture | `1 / s_r` | 0 (`q_i.b_r / s_r`) | `log_prior_r` |
 //!
-//! Scores of hidden pairs are set to negative infinity once everything is in them. The weight of a pair is the sum over its components: no logarithm is ever taken of
-//! it, so a mixture costs one matrix product and one exponential more a component (shifted keys: the exponential alone).
+//! Scores of hidden pairs are set to negative infinity once everything is in them. The weight of a pair is the sum over its
+//! components: no logarithm is ever taken of it, so a mixture costs one matrix product and one exponential more a component
+//! (shifted keys: the exponential alone).
 
 mod backward;
 mod forward;
