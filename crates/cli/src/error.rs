@@ -138,7 +138,7 @@ impl From<CompareError> for Failure {
             CompareError::Result { .. } => Code::Data,
             CompareError::Interrupted => Code::Interrupted,
         };
-        Self { code, message }
+        Self::new(code, message)
     }
 }
 
