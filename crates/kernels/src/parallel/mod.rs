@@ -4,27 +4,42 @@
 //! each task does its sums in a fixed order and owns its part of the output. So any number of threads gives the same bits.
 
 mod disjoint;
+mod team;
 
 pub use disjoint::Disjoint;
+pub use team::{Team, threads};
 
 use std::cell::RefCell;
 
-use rayon::prelude::*;
-
 use crate::simd;
 
-/// Runs `task(0) .. task(count - 1)` on the current pool, in any order.
-pub fn for_each(count: usize, task: impl Fn(usize) + Sync + Send) {
-    if count == 1 {
-        task(0);
-    } else {
-        (0..count).into_par_iter().with_max_len(1).for_each(task);
+/// Runs `task(0) .. task(count - 1)` on this thread and those of the current pool, in any order.
+pub fn for_each(count: usize, task: impl Fn(usize) + Sync) {
+    match threads().min(count) {
+        0 | 1 => (0..count).for_each(task),
+        threads => team::share(count, threads - 1, &task),
     }
 }
 
 /// What `task` makes of `0 .. count`, in this order.
-pub fn map<T: Send>(count: usize, task: impl Fn(usize) -> T + Sync + Send) -> Vec<T> {
-    (0..count).into_par_iter().with_max_len(1).map(task).collect()
+pub fn map<T: Send>(count: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let mut made: Vec<Option<T>> = (0..count).map(|_| None).collect();
+    for_each_part(&mut made, 1, |n, made| made[0] = Some(task(n)));
+    made.into_iter().flatten().collect()
+}
+
+/// Runs `task(n, part)` for the parts of `len` elements of a buffer, the last of which may be shorter.
+///
+/// # Panics
+/// If `len` is 0.
+pub fn for_each_part<T: Send>(buffer: &mut [T], len: usize, task: impl Fn(usize, &mut [T]) + Sync) {
+    let (count, total) = (buffer.len().div_ceil(len), buffer.len());
+    let shared = Disjoint::new(buffer);
+    for_each(count, |n| {
+        let start = n * len;
+        // SAFETY: each task has its own part.
+        task(n, unsafe { shared.range(start, len.min(total - start)) });
+    });
 }
 
 /// Floats of a long buffer that one task passes over.
@@ -32,7 +47,7 @@ const BLOCK: usize = 1 << 14;
 
 /// Fills a buffer with zeros.
 pub fn clear(buffer: &mut [f32]) {
-    buffer.par_chunks_mut(BLOCK).for_each(|block| block.fill(0.0));
+    for_each_part(buffer, BLOCK, |_, block| block.fill(0.0));
 }
 
 /// Adds `copies`, each of the length of `sums`, one after another.
@@ -41,7 +56,7 @@ pub fn add_copies(sums: &mut [f32], copies: &[f32]) {
     if copies.is_empty() {
         return;
     }
-    sums.par_chunks_mut(BLOCK).enumerate().for_each(|(n, sums)| {
+    for_each_part(sums, BLOCK, |n, sums| {
         let block = n * BLOCK..n * BLOCK + sums.len();
         simd::vectorize(
             #[inline(always)]
@@ -52,11 +67,6 @@ pub fn add_copies(sums: &mut [f32], copies: &[f32]) {
             },
         );
     });
-}
-
-/// Threads of the current pool.
-pub fn threads() -> usize {
-    rayon::current_num_threads()
 }
 
 /// What a thread keeps between calls: a large buffer that comes fresh from the system costs more time to be mapped than to be
@@ -108,9 +118,7 @@ pub fn with_shared<R>(len: usize, call: impl FnOnce(&mut [f32]) -> R) -> R {
 
 /// Frees what all threads keep between calls, so that what is measured next pays for its own.
 pub fn release_scratch() {
-    let release = || KEPT.with(|kept| kept.iter().for_each(|buffer| drop(buffer.take())));
-    release();
-    rayon::broadcast(|_| release());
+    team::on_all(|| KEPT.with(|kept| kept.iter().for_each(|buffer| drop(buffer.take()))));
 }
 
 /// Lends `task` parts of these sizes of one scratch buffer, each of which starts at a cache line: vectors that straddle two

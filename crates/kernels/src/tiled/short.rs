@@ -5,16 +5,37 @@
 
 use std::{f32::consts::LN_2, ops::Range};
 
-use super::Scores;
+use super::{Scores, backward::Gradients};
 use crate::{
-    Saved,
+    Rows, Saved,
+    deltas::deltas,
     gemm::{Matrix, Write},
+    memory::arbitrary,
     parallel::{self, Disjoint},
     simd::{self, FEW},
 };
 
 /// Keys of a task: scores of all rows stay in the first cache, and what is joined is small beside what was read.
 const SEGMENT: usize = 512;
+/// Keys whose gradients are formed at a time.
+const BLOCK: usize = 64;
+
+/// One key head of a batch row, and the keys of a task that its queries may see.
+struct Segment {
+    b: usize,
+    hk: usize,
+    keys: Range<usize>,
+}
+
+impl Segment {
+    fn count(&self) -> usize {
+        self.keys.len()
+    }
+
+    fn matrix<'a>(&self, data: &'a [f32], rows: &Rows) -> Matrix<'a> {
+        Matrix::rows(&data[rows.start(self.keys.start)..], rows.stride)
+    }
+}
 
 impl Scores<'_> {
     /// Query rows that share a head of keys.
@@ -29,22 +50,37 @@ impl Scores<'_> {
         plain && self.bias.is_none() && self.slopes.is_none() && self.dropout.is_none() && self.sharing() <= FEW
     }
 
+    /// Key heads of all batch rows, and the segments of each.
+    fn segments(&self) -> (usize, usize) {
+        (self.shape.batch * self.shape.key_heads, self.shape.keys.div_ceil(SEGMENT))
+    }
+
+    /// All keys of a task, and those of them that any query may see.
+    fn segment(&self, head: usize, index: usize) -> (Range<usize>, Segment) {
+        let (b, hk) = (head / self.shape.key_heads, head % self.shape.key_heads);
+        let all = index * SEGMENT..((index + 1) * SEGMENT).min(self.shape.keys);
+        let seen = self.hull(b, 0..self.shape.queries);
+        let keys = seen.start.max(all.start)..seen.end.min(all.end);
+        let keys = if keys.is_empty() { all.start..all.start } else { keys };
+        (all, Segment { b, hk, keys })
+    }
+
+    /// Query heads and queries of the rows that share key head `hk`, in their order.
+    fn row_queries(&self, hk: usize) -> impl Iterator<Item = (usize, usize)> + Clone {
+        let (group, queries) = (self.shape.group(), self.shape.queries);
+        (hk * group..(hk + 1) * group).flat_map(move |h| (0..queries).map(move |i| (h, i)))
+    }
+
     /// As [`Scores::forward`].
     pub(super) fn forward_short(&self, out: &mut [f32]) -> Saved {
-        let shape = self.shape;
-        let (rows, width) = (self.sharing(), shape.value_width);
-        let (heads, segments) = (shape.batch * shape.key_heads, shape.keys.div_ceil(SEGMENT));
+        let (rows, width) = (self.sharing(), self.shape.value_width);
+        let (heads, segments) = self.segments();
         // Of each segment the sums of all rows, then what they are relative to, then their weights' sums.
         let len = rows * (width + 2);
         let [mut lse, mut references, mut inverses] = [(); 3].map(|()| vec![0.0; heads * rows]);
         parallel::with_shared(heads * segments * len, |parts| {
-            let shared = Disjoint::new(parts);
-            parallel::for_each(heads * segments, |task| {
-                let (head, start) = (task / segments, task % segments * SEGMENT);
-                // SAFETY: each task has its own part.
-                let part = unsafe { shared.range(task * len, len) };
-                let keys = start..(start + SEGMENT).min(shape.keys);
-                self.sum_segment((head / shape.key_heads, head % shape.key_heads), keys, part);
+            parallel::for_each_part(parts, len, |task, part| {
+                self.sum_segment(&self.segment(task / segments, task % segments).1, part);
             });
             let parts = &*parts;
             let written = Disjoint::new(out);
@@ -58,33 +94,42 @@ impl Scores<'_> {
         vec![lse, references, inverses]
     }
 
-    /// What rows get from a segment of keys.
-    fn sum_segment(&self, (b, hk): (usize, usize), keys: Range<usize>, part: &mut [f32]) {
-        let shape = &self.shape;
-        let (rows, width, count) = (self.sharing(), shape.head_width, keys.len());
-        let (sums, rest) = part.split_at_mut(rows * shape.value_width);
-        let (tops, totals) = rest.split_at_mut(rows);
-        parallel::with_parts([rows * width, rows * SEGMENT], |[q, x]| {
-            let queries =
-                (hk * shape.group()..(hk + 1) * shape.group()).flat_map(|h| (0..shape.queries).map(move |i| (h, i)));
-            for ((h, i), row) in queries.clone().zip(q.chunks_exact_mut(width)) {
-                row.copy_from_slice(shape.query_rows(b, h).row(self.q, i));
+    /// `q [rows][width]`, and their scores in base 2, `x [rows][SEGMENT]`, negative infinity where the mask hides a pair.
+    fn score_segment(&self, segment: &Segment, q: &mut [f32], x: &mut [f32]) {
+        let (shape, width) = (&self.shape, self.shape.head_width);
+        for ((h, i), row) in self.row_queries(segment.hk).zip(q.chunks_exact_mut(width)) {
+            row.copy_from_slice(shape.query_rows(segment.b, h).row(self.q, i));
+        }
+        let k = segment.matrix(self.k, &shape.key_rows(segment.b, segment.hk, 0));
+        simd::dots((self.sharing(), segment.count(), width), self.factor(0), q, k, x, SEGMENT);
+        self.hide_in_segment(segment, x, f32::NEG_INFINITY);
+    }
+
+    /// As [`Scores::hide`], for rows of [`SEGMENT`].
+    fn hide_in_segment(&self, Segment { b, hk, keys }: &Segment, x: &mut [f32], value: f32) {
+        let valid = self.mask.valid_row(*b).map(|valid| &valid[keys.clone()]);
+        for ((_, i), x) in self.row_queries(*hk).zip(x.chunks_exact_mut(SEGMENT)) {
+            let x = &mut x[..keys.len()];
+            let seen = self.mask.visible(i, self.shape.queries, self.shape.keys);
+            let local = |j: usize| j.clamp(keys.start, keys.end) - keys.start;
+            x[..local(seen.start)].fill(value);
+            x[local(seen.end)..].fill(value);
+            for (x, _) in x.iter_mut().zip(valid.unwrap_or_default()).filter(|(_, real)| **real == 0) {
+                *x = value;
             }
-            let k = shape.key_rows(b, hk, 0);
-            let k = Matrix::rows(&self.k[k.start(keys.start)..], k.stride);
-            simd::dots((rows, count, width), self.factor(0), q, k, x, SEGMENT);
-            let valid = self.mask.valid_row(b).map(|valid| &valid[keys.clone()]);
-            for (((_, i), x), (top, total)) in
-                queries.zip(x.chunks_exact_mut(SEGMENT)).zip(tops.iter_mut().zip(totals.iter_mut()))
-            {
+        }
+    }
+
+    /// What rows get from a segment of keys.
+    fn sum_segment(&self, segment: &Segment, part: &mut [f32]) {
+        let shape = &self.shape;
+        let (rows, width, count) = (self.sharing(), shape.value_width, segment.count());
+        let (sums, rest) = part.split_at_mut(rows * width);
+        let (tops, totals) = rest.split_at_mut(rows);
+        parallel::with_parts([rows * shape.head_width, rows * SEGMENT], |[q, x]| {
+            self.score_segment(segment, q, x);
+            for (x, (top, total)) in x.chunks_exact_mut(SEGMENT).zip(tops.iter_mut().zip(totals)) {
                 let x = &mut x[..count];
-                let seen = self.mask.visible(i, shape.queries, shape.keys);
-                let local = |j: usize| j.clamp(keys.start, keys.end) - keys.start;
-                x[..local(seen.start)].fill(f32::NEG_INFINITY);
-                x[local(seen.end)..].fill(f32::NEG_INFINITY);
-                for (x, _) in x.iter_mut().zip(valid.unwrap_or_default()).filter(|(_, real)| **real == 0) {
-                    *x = f32::NEG_INFINITY;
-                }
                 (*top, *total) = simd::vectorize(
                     #[inline(always)]
                     || {
@@ -98,10 +143,8 @@ impl Scores<'_> {
                     },
                 );
             }
-            let v = shape.value_rows(b, hk);
-            let v = Matrix::rows(&self.v[v.start(keys.start)..], v.stride);
-            let size = (rows, shape.value_width, count);
-            simd::tile_product(size, 1.0, Matrix::rows(x, SEGMENT), v, Write::Over, sums, shape.value_width);
+            let v = segment.matrix(self.v, &shape.value_rows(segment.b, segment.hk));
+            simd::tile_product((rows, width, count), 1.0, Matrix::rows(x, SEGMENT), v, Write::Over, sums, width);
         });
     }
 
@@ -111,8 +154,7 @@ impl Scores<'_> {
         let (b, hk) = (head / shape.key_heads, head % shape.key_heads);
         let (rows, width) = (self.sharing(), shape.value_width);
         let segments = || parts.chunks_exact(rows * (width + 2));
-        for r in 0..rows {
-            let (h, i) = (hk * shape.group() + r / shape.queries, r % shape.queries);
+        for (r, (h, i)) in self.row_queries(hk).enumerate() {
             let of = |part: &[f32]| (part[rows * width + r], part[rows * (width + 1) + r]);
             let top = segments().map(|part| of(part).0).fold(f32::NEG_INFINITY, f32::max);
             // SAFETY: this row is this task's.
@@ -134,5 +176,99 @@ impl Scores<'_> {
             lse[r] = (top + total.log2()) * LN_2;
             row.iter_mut().for_each(|y| *y *= inverses[r]);
         }
+    }
+
+    /// As [`Scores::backward`].
+    pub(super) fn backward_short(&self, out: &[f32], saved: &Saved, grad_out: &[f32]) -> Gradients {
+        let shape = self.shape;
+        let (rows, width) = (self.sharing(), shape.head_width);
+        let (heads, segments) = self.segments();
+        let deltas = deltas(&shape, out, grad_out);
+        let [mut q, mut k, mut v] = [self.q, self.k, self.v].map(|x| arbitrary(x.len()));
+        let (k_written, v_written) = (Disjoint::new(&mut k), Disjoint::new(&mut v));
+        let len = rows * width;
+        parallel::with_shared(heads * segments * len, |parts| {
+            parallel::for_each_part(parts, len, |task, dq| {
+                let (head, index) = (task / segments, task % segments);
+                let [references, inverses, deltas] =
+                    [&saved[1], &saved[2], &deltas].map(|x| &x[head * rows..(head + 1) * rows]);
+                let given = (grad_out, references, inverses, deltas);
+                let (all, segment) = self.segment(head, index);
+                self.backward_short_segment(&all, &segment, given, dq, [&k_written, &v_written]);
+            });
+            let (parts, written) = (&*parts, Disjoint::new(&mut q));
+            parallel::for_each(heads, |head| {
+                let (b, hk) = (head / shape.key_heads, head % shape.key_heads);
+                for (r, (h, i)) in self.row_queries(hk).enumerate() {
+                    // SAFETY: this row is this task's.
+                    let row = unsafe { written.row(&shape.query_rows(b, h), i) };
+                    row.fill(0.0);
+                    for part in parts[head * segments * len..][..segments * len].chunks_exact(len) {
+                        simd::add_scaled(row, 1.0, &part[r * width..][..width]);
+                    }
+                }
+            });
+        });
+        Gradients { q, k, v, variance: None, prior: None, shift: None, bias: None }
+    }
+
+    /// Gradients that the keys `all` of a task contribute, of which those of `segment` are seen.
+    fn backward_short_segment(
+        &self,
+        all: &Range<usize>,
+        segment: &Segment,
+        (grad_out, references, inverses, deltas): (&[f32], &[f32], &[f32], &[f32]),
+        dq: &mut [f32],
+        [k_written, v_written]: [&Disjoint<f32>; 2],
+    ) {
+        let (shape, rows, count) = (&self.shape, self.sharing(), segment.count());
+        let (width, value_width) = (shape.head_width, shape.value_width);
+        let (key_rows, value_rows) =
+            (shape.key_rows(segment.b, segment.hk, 0), shape.value_rows(segment.b, segment.hk));
+        let sizes =
+            [rows * width, rows * value_width, rows * SEGMENT, rows * SEGMENT, BLOCK * width.max(value_width)];
+        parallel::with_parts(sizes, |[q, dout, p, w, block]| {
+            self.score_segment(segment, q, p);
+            for ((h, i), row) in self.row_queries(segment.hk).zip(dout.chunks_exact_mut(value_width)) {
+                row.copy_from_slice(shape.out_rows(segment.b, h).row(grad_out, i));
+            }
+            let (k, v) = (segment.matrix(self.k, &key_rows), segment.matrix(self.v, &value_rows));
+            simd::dots((rows, count, value_width), 1.0, dout, v, w, SEGMENT);
+            self.hide_in_segment(segment, w, 0.0);
+            for (r, (p, w)) in p.chunks_exact_mut(SEGMENT).zip(w.chunks_exact_mut(SEGMENT)).enumerate() {
+                let (p, w) = (&mut p[..count], &mut w[..count]);
+                // A row that sees nothing has weights of 0.
+                let reference = if inverses[r] > 0.0 { references[r] } else { f32::INFINITY };
+                simd::vectorize(
+                    #[inline(always)]
+                    || {
+                        for (p, w) in p.iter_mut().zip(w) {
+                            *p = inverses[r] * simd::exp2(*p - reference);
+                            *w = self.gains[0] * *p * (*w - deltas[r]);
+                        }
+                    },
+                );
+            }
+            let (p, w) = (Matrix::rows(p, SEGMENT), Matrix::rows(w, SEGMENT));
+            simd::tile_product((rows, width, count), 1.0, w, k, Write::Over, dq, width);
+            let gradients = [(w, &*q, &key_rows, k_written), (p, &*dout, &value_rows, v_written)];
+            for (weights, operand, rows_written, written) in gradients {
+                let width = rows_written.width;
+                let operand = Matrix::rows(operand, width);
+                for start in segment.keys.clone().step_by(BLOCK) {
+                    let count = BLOCK.min(segment.keys.end - start);
+                    let weights = weights.transposed().from_row(start - segment.keys.start);
+                    simd::tile_product((count, width, rows), 1.0, weights, operand, Write::Over, block, width);
+                    for (j, row) in (start..).zip(block.chunks_exact(width)).take(count) {
+                        // SAFETY: this task's keys of this batch row and head belong to it alone.
+                        unsafe { written.row(rows_written, j) }.copy_from_slice(row);
+                    }
+                }
+                for j in (all.start..segment.keys.start).chain(segment.keys.end..all.end) {
+                    // SAFETY: as above.
+                    unsafe { written.row(rows_written, j) }.fill(0.0);
+                }
+            }
+        });
     }
 }
