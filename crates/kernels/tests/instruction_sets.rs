@@ -32,6 +32,7 @@ fn threads_and_repeats_give_the_same_bits_and_instruction_sets_the_same_numbers(
         for (sizes, causal) in [
             (Sizes::new(2, 2, 70, 70), true),
             (Sizes { key_heads: 1, width: 40, value_width: 24, ..Sizes::new(1, 2, 21, 150) }, false),
+            (Sizes { key_heads: 1, width: 40, value_width: 24, ..Sizes::new(1, 2, 3, 600) }, true),
         ] {
             let mask = Mask { causal, ..Mask::none() };
             let setting = Setting::decided(variant, sizes, mask, Layout::TokenFirst);

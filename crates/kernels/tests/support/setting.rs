@@ -209,11 +209,13 @@ impl Setting {
 }
 
 /// Sizes that cross the borders of small tiles, with keys of their own, shared and multi-query.
-pub fn usual_sizes() -> [Sizes; 3] {
+pub fn usual_sizes() -> [Sizes; 4] {
     [
         Sizes::new(5, 2, 21, 21),
         Sizes { key_heads: 2, ..Sizes::new(5, 4, 9, 150) },
         Sizes { key_heads: 1, ..Sizes::new(5, 2, 70, 33) },
+        // So few queries take another way, on which keys are cut into segments.
+        Sizes { key_heads: 1, ..Sizes::new(5, 3, 2, 530) },
     ]
 }
 
