@@ -2,17 +2,30 @@
 
 use std::sync::Arc;
 
-use crate::{Decode, Layout, Operator, View, operator::reorder_rows};
+use crate::{
+    Decode, Layout, Operator, Storage, View,
+    operator::reorder_rows,
+    stored::{Numbers, Stored},
+    tiled::Scores,
+};
+
+/// An operator whose weights are those of [`Scores`].
+pub(crate) trait Scored: Operator {
+    /// The scores of a call whose tensors fit together; those of keys and values may be empty where only
+    /// [`Scores::attend`] is asked for.
+    fn scores<'a>(&'a self, inputs: &[View<'a, f32>]) -> Scores<'a>;
+}
 
 /// Keys and values of the tokens so far, token first, one buffer a batch row.
 #[derive(Debug)]
 pub(crate) struct Cache {
     /// The operator in token-first layout, causal.
-    operator: Arc<dyn Operator>,
+    operator: Arc<dyn Scored>,
     /// Layout of the tokens that come in.
     layout: Layout,
     /// Keys further back than this are dropped.
     window: Option<usize>,
+    storage: Storage,
     rows: Vec<Row>,
     /// Tokens that came before the first one in the cache.
     dropped: usize,
@@ -20,46 +33,45 @@ pub(crate) struct Cache {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Row {
-    k: Vec<f32>,
-    v: Vec<f32>,
-}
+struct Row(Option<[Numbers; 2]>);
 
 impl Cache {
-    /// An empty cache. `operator` takes one batch row, token first, under a causal mask with this `window`.
-    pub fn new(operator: Arc<dyn Operator>, layout: Layout, window: Option<usize>) -> Self {
-        Self { operator, layout, window, rows: Vec::new(), dropped: 0, tokens: 0 }
+    /// An empty cache. `operator` takes tokens token first, under a causal mask with this `window`.
+    pub fn new(operator: Arc<dyn Scored>, layout: Layout, window: Option<usize>, storage: Storage) -> Self {
+        Self { operator, layout, window, storage, rows: Vec::new(), dropped: 0, tokens: 0 }
     }
 
     /// Keys and values of the next token join the cache; returns how many tokens are in it.
     fn append(&mut self, inputs: &[View<f32>]) -> usize {
         let (q, k, v) = (&inputs[0], &inputs[1], &inputs[2]);
-        let batch = q.shape[0];
+        let (batch, storage) = (q.shape[0], self.storage);
         self.rows.resize_with(batch, Row::default);
         self.tokens += 1;
         // With one token, [B,H,1,D] and [B,1,H,D] are the same memory; only components and heads trade places.
         let head_first = self.layout == Layout::HeadFirst;
-        let (heads, width) = (self.heads(k), q.shape[3]);
+        let (heads, width, value_width) = (self.heads(k), q.shape[3], v.shape[3]);
         let (k_len, v_len) = (k.data.len() / batch, v.data.len() / batch);
         let components = k_len / (heads * width);
-        for (b, row) in self.rows.iter_mut().enumerate() {
+        for (b, Row(row)) in self.rows.iter_mut().enumerate() {
+            let [keys, values] =
+                row.get_or_insert_with(|| [width, value_width].map(|width| Numbers::new(storage, width)));
             let token = &k.data[b * k_len..(b + 1) * k_len];
             for r in 0..components {
                 for h in 0..heads {
                     let at = if head_first { h * components + r } else { r * heads + h };
-                    row.k.extend_from_slice(&token[at * width..(at + 1) * width]);
+                    keys.push(&token[at * width..(at + 1) * width]);
                 }
             }
-            row.v.extend_from_slice(&v.data[b * v_len..(b + 1) * v_len]);
+            v.data[b * v_len..(b + 1) * v_len].chunks_exact(value_width).for_each(|row| values.push(row));
         }
         let cached = self.tokens - self.dropped;
         match self.window {
             Some(window) if cached > 2 * (window + 1) => {
                 // Half of the cache leaves at a time, so that a token costs a constant amount of copying on average.
                 let leaving = cached - (window + 1);
-                for row in &mut self.rows {
-                    row.k.drain(..leaving * k_len);
-                    row.v.drain(..leaving * v_len);
+                for [keys, values] in self.rows.iter_mut().filter_map(|row| row.0.as_mut()) {
+                    keys.drop_first(leaving * k_len);
+                    values.drop_first(leaving * v_len);
                 }
                 self.dropped += leaving;
                 cached - leaving
@@ -80,8 +92,7 @@ impl Decode for Cache {
         let cached = self.append(inputs);
         let (q, k, v) = (&inputs[0], &inputs[1], &inputs[2]);
         let (batch, width) = (q.shape[0], q.shape[3]);
-        let heads = |x: &View<f32>| self.heads(x);
-        let components = k.data.len() / (batch * heads(k) * width);
+        let components = k.data.len() / (batch * self.heads(k) * width);
         // A prior a position is cut to the positions in the cache.
         let parameters: Vec<(Vec<usize>, Vec<f32>)> = inputs[3..]
             .iter()
@@ -95,21 +106,23 @@ impl Decode for Cache {
                 _ => (x.shape.to_vec(), x.data.to_vec()),
             })
             .collect();
-        let q_shape = [1, 1, heads(q), width];
-        let v_shape = [1, cached, heads(v), v.shape[3]];
+        let q_shape = [batch, 1, self.heads(q), width];
+        let v_shape = [batch, cached, self.heads(v), v.shape[3]];
         let mixture = k.shape.len() == 5;
-        let k_shape: &[usize] =
-            if mixture { &[1, cached, components, heads(k), width] } else { &[1, cached, heads(k), width] };
-        let q_len = q.data.len() / batch;
-        for (b, (row, out)) in self.rows.iter().zip(out.chunks_exact_mut(heads(q) * v.shape[3])).enumerate() {
-            let mut views = vec![
-                View::new(&q.data[b * q_len..(b + 1) * q_len], &q_shape),
-                View::new(&row.k, k_shape),
-                View::new(&row.v, &v_shape),
-            ];
-            views.extend(parameters.iter().map(|(shape, data)| View::new(data, shape)));
-            self.operator.forward(&views, out);
-        }
+        let k_shape: &[usize] = if mixture {
+            &[batch, cached, components, self.heads(k), width]
+        } else {
+            &[batch, cached, self.heads(k), width]
+        };
+        let mut views = vec![
+            View::new(q.data, &q_shape),
+            View { data: &[], shape: k_shape },
+            View { data: &[], shape: &v_shape },
+        ];
+        views.extend(parameters.iter().map(|(shape, data)| View::new(data, shape)));
+        let rows = self.rows.iter().filter_map(|row| row.0.as_ref());
+        let kept: Vec<[Stored; 2]> = rows.map(|row| row.each_ref().map(Numbers::stored)).collect();
+        self.operator.scores(&views).attend(&kept, out);
     }
 
     fn absorb(&mut self, inputs: &[View<f32>], _: &mut [f32]) {
@@ -122,6 +135,6 @@ impl Decode for Cache {
     }
 
     fn bytes(&self) -> usize {
-        self.rows.iter().map(|row| (row.k.len() + row.v.len()) * size_of::<f32>()).sum()
+        self.rows.iter().filter_map(|row| row.0.as_ref()).flatten().map(Numbers::bytes).sum()
     }
 }

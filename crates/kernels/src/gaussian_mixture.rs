@@ -3,8 +3,8 @@
 use std::{borrow::Cow, sync::Arc};
 
 use crate::{
-    AttentionShape, Decode, Dropout, Error, Layout, Mask, Operator, Reference, Saved, View, Weights,
-    cache::Cache,
+    AttentionShape, Decode, Dropout, Error, Layout, Mask, Operator, Reference, Saved, Storage, View, Weights,
+    cache::{Cache, Scored},
     mechanism::Score,
     padding::{Inputs, Number},
     reference,
@@ -63,6 +63,22 @@ impl GaussianMixture {
         Inputs::new(&self.inputs(), self.layout, &self.mask, inputs)
     }
 
+    /// The prior of soft expectation-maximisation after one step, `[H,M,S]`: the mean responsibility of each component
+    /// for each key over the visible pairs of real tokens of the whole batch (section 2.3 of the paper).
+    ///
+    /// `inputs` are the operator's; the prior among them is `[H,M,S]` and stays at keys that no query sees.
+    ///
+    /// # Panics
+    /// If the operator is `hard` or the prior is tied over positions.
+    pub fn responsibilities(&self, inputs: &[View<f32>]) -> Vec<f32> {
+        assert!(!self.hard && inputs[4].shape.len() == 3, "soft-EM needs a prior a position");
+        let old: Vec<f32> = inputs[4].data.iter().map(|log| log.exp()).collect();
+        let inputs = self.read(inputs);
+        self.scores(&inputs.views()).responsibilities(&old)
+    }
+}
+
+impl Scored for GaussianMixture {
     fn scores<'a>(&'a self, inputs: &[View<'a, f32>]) -> Scores<'a> {
         let shapes: Vec<_> = inputs.iter().map(|x| x.shape).collect();
         let shape = self.shape(&shapes).expect("shapes were checked");
@@ -81,20 +97,6 @@ impl GaussianMixture {
             slopes: None,
             dropout: self.dropout,
         }
-    }
-
-    /// The prior of soft expectation-maximisation after one step, `[H,M,S]`: the mean responsibility of each component
-    /// for each key over the visible pairs of real tokens of the whole batch (section 2.3 of the paper).
-    ///
-    /// `inputs` are the operator's; the prior among them is `[H,M,S]` and stays at keys that no query sees.
-    ///
-    /// # Panics
-    /// If the operator is `hard` or the prior is tied over positions.
-    pub fn responsibilities(&self, inputs: &[View<f32>]) -> Vec<f32> {
-        assert!(!self.hard && inputs[4].shape.len() == 3, "soft-EM needs a prior a position");
-        let old: Vec<f32> = inputs[4].data.iter().map(|log| log.exp()).collect();
-        let inputs = self.read(inputs);
-        self.scores(&inputs.views()).responsibilities(&old)
     }
 }
 
@@ -147,11 +149,11 @@ impl Operator for GaussianMixture {
         true
     }
 
-    fn decoder(&self) -> Option<Box<dyn Decode>> {
+    fn decoder(&self, storage: Storage) -> Option<Box<dyn Decode>> {
         let decodes = self.mask.causal && self.mask.valid.is_none();
         decodes.then(|| {
             let operator = Self { layout: Layout::TokenFirst, dropout: None, ..self.clone() };
-            Box::new(Cache::new(Arc::new(operator), self.layout, self.mask.window)) as Box<dyn Decode>
+            Box::new(Cache::new(Arc::new(operator), self.layout, self.mask.window, storage)) as Box<dyn Decode>
         })
     }
 }

@@ -29,6 +29,7 @@ mod scatterbrain;
 mod shape;
 pub mod simd;
 mod softmax;
+mod stored;
 pub mod support;
 mod tiled;
 mod weights;
@@ -46,6 +47,7 @@ pub use operator::{Decode, Operator, Reference, Saved, View};
 pub use scatterbrain::Scatterbrain;
 pub use shape::{AttentionShape, Layout, Rows};
 pub use softmax::Softmax;
+pub use stored::Storage;
 pub use weights::{Averaged, Weights};
 
 /// The example of the README is a test.

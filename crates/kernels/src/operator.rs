@@ -5,7 +5,7 @@
 
 use std::{borrow::Cow, fmt::Debug};
 
-use crate::{Error, Weights};
+use crate::{Error, Storage, Weights};
 
 /// A tensor as a contiguous slice and its shape.
 #[derive(Clone, Copy, Debug)]
@@ -94,8 +94,9 @@ pub trait Operator: Debug + Send + Sync {
         false
     }
 
-    /// A fresh state for decoding token by token, where the mechanism has one under these options.
-    fn decoder(&self) -> Option<Box<dyn Decode>> {
+    /// A fresh state for decoding token by token, where the mechanism has one under these options. A cache of keys and values
+    /// keeps them as `storage` says; a state that is a sum, or a window of few keys, is of f32 all the same.
+    fn decoder(&self, _storage: Storage) -> Option<Box<dyn Decode>> {
         None
     }
 }

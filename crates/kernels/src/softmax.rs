@@ -3,8 +3,8 @@
 use std::{borrow::Cow, sync::Arc};
 
 use crate::{
-    AttentionShape, Decode, Dropout, Error, Layout, Mask, Operator, Reference, Saved, View, Weights,
-    cache::Cache,
+    AttentionShape, Decode, Dropout, Error, Layout, Mask, Operator, Reference, Saved, Storage, View, Weights,
+    cache::{Cache, Scored},
     padding::{Inputs, Number},
     reference,
     tiled::Scores,
@@ -52,7 +52,9 @@ impl Softmax {
     fn read<'a, T: Number>(&self, inputs: &[View<'a, T>]) -> Inputs<'a, T> {
         Inputs::new(&self.inputs(), self.layout, &self.mask, inputs)
     }
+}
 
+impl Scored for Softmax {
     fn scores<'a>(&'a self, inputs: &[View<'a, f32>]) -> Scores<'a> {
         let shapes: Vec<_> = inputs.iter().map(|x| x.shape).collect();
         let shape = self.shape(&shapes).expect("shapes were checked");
@@ -120,11 +122,11 @@ impl Operator for Softmax {
         true
     }
 
-    fn decoder(&self) -> Option<Box<dyn Decode>> {
+    fn decoder(&self, storage: Storage) -> Option<Box<dyn Decode>> {
         let decodes = self.mask.causal && self.mask.valid.is_none() && !self.bias;
         decodes.then(|| {
             let operator = Self { layout: Layout::TokenFirst, dropout: None, ..self.clone() };
-            Box::new(Cache::new(Arc::new(operator), self.layout, self.mask.window)) as Box<dyn Decode>
+            Box::new(Cache::new(Arc::new(operator), self.layout, self.mask.window, storage)) as Box<dyn Decode>
         })
     }
 }

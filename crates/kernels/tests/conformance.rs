@@ -2,7 +2,7 @@
 
 mod support;
 
-use regard_kernels::{Layout, Mask, mechanism::Combination, support::SupportKind};
+use regard_kernels::{Layout, Mask, Mechanism, Storage, mechanism::Combination, support::SupportKind};
 use regard_testkit::{Random, Report, measure::largest};
 use support::{
     Array, Outcome, Sizes, Variant,
@@ -449,6 +449,61 @@ fn shared_key_heads_equal_copies() {
     });
 }
 
+/// Keys and values are rounded once, and nothing else is: outputs of unit scale move by about as much.
+#[test]
+fn caches_of_fewer_bits_decode_within_their_error() {
+    let mut report = Report::new();
+    for variant in Variant::all() {
+        let sizes = Sizes { key_heads: 1, ..Sizes::new(2, 2, 40, 40) };
+        let setting = Setting::new(&variant, variant.fit(sizes), Mask::causal(), Layout::HeadFirst);
+        if variant.dropout || setting.subject.operator.decoder(Storage::F32).is_none() {
+            continue;
+        }
+        let [exact, others @ ..] = Storage::ALL.map(|storage| decoded(&setting, storage));
+        for (storage, (row, bytes)) in Storage::ALL[1..].iter().zip(others) {
+            let label = format!("{} as {}", setting.label("last token"), storage.name());
+            let bound = match storage {
+                Storage::F32 => 0.0,
+                Storage::Bf16 => 2e-2,
+                Storage::F16 => 2e-3,
+                Storage::Int8 => 3e-2,
+            };
+            report.compare(&label, &row.data, &exact.0.data, bound);
+            // Sums stay as they are; what grows with the tokens shrinks.
+            report.require(bytes <= exact.1, format_args!("{label}: {bytes} bytes, more than {}", exact.1));
+            if variant.mechanism() == Mechanism::Softmax {
+                let share = bytes as f64 / exact.1 as f64;
+                // The factors of rows of 8 and 5 numbers are many.
+                let most = if *storage == Storage::Int8 { 0.45 } else { 0.5 };
+                report.require(share <= most, format_args!("{label}: {share} of the bytes"));
+            }
+        }
+    }
+    report.finish();
+}
+
+/// The output of the last token, and the bytes of the state.
+fn decoded(setting: &Setting, storage: Storage) -> (Array, usize) {
+    let mut decoder = setting.subject.operator.decoder(storage).expect("a decoder");
+    let tokens = setting.sizes.queries;
+    let shape = setting.kernel().out.select(setting.out_axis(), &[0]).shape;
+    let mut row = None;
+    for t in 0..tokens {
+        row = Some(setting.subject.step(decoder.as_mut(), &token(setting, t), &shape));
+    }
+    (row.expect("some tokens"), decoder.bytes())
+}
+
+/// The inputs of token `t` alone.
+fn token(setting: &Setting, t: usize) -> Vec<Array> {
+    let names = setting.subject.names();
+    let of_token = |(name, input): (&&str, &Array)| match *name {
+        "q" | "k" | "v" | "x" => input.select(token_axis(name, input.shape.len()).expect("tokens"), &[t]),
+        _ => input.clone(),
+    };
+    names.iter().zip(&setting.inputs).map(of_token).collect()
+}
+
 #[test]
 fn decoding_token_by_token_equals_the_whole() {
     let mut report = Report::new();
@@ -458,25 +513,13 @@ fn decoding_token_by_token_equals_the_whole() {
             let sizes = Sizes::new(2, 2, 40, 40);
             let setting = Setting::new(&variant, sizes, Mask::causal(), layout);
             // A decoder speaks after training, where nothing is dropped.
-            let Some(mut decoder) = setting.subject.operator.decoder().filter(|_| !variant.dropout) else { continue };
+            let Some(mut decoder) = setting.subject.operator.decoder(Storage::F32).filter(|_| !variant.dropout) else { continue };
             decoded.push(variant.name);
             let whole = setting.kernel().out;
             let axis = setting.out_axis();
             for t in 0..sizes.queries {
-                let token: Vec<Array> = setting
-                    .subject
-                    .names()
-                    .iter()
-                    .zip(&setting.inputs)
-                    .map(|(name, input)| match *name {
-                        "q" | "k" | "v" | "x" => {
-                            input.select(token_axis(name, input.shape.len()).expect("tokens"), &[t])
-                        }
-                        _ => input.clone(),
-                    })
-                    .collect();
                 let expected = whole.select(axis, &[t]);
-                let row = setting.subject.step(decoder.as_mut(), &token, &expected.shape);
+                let row = setting.subject.step(decoder.as_mut(), &token(&setting, t), &expected.shape);
                 report.compare(setting.label(&format!("token {t}")), &row.data, &expected.data, TWIN_BOUND);
             }
             report.require(decoder.bytes() > 0, setting.label("a state without bytes"));

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use regard_kernels::{Error, Layout, Linear, Mask, Operator, Padding, View};
+use regard_kernels::{Error, Layout, Linear, Mask, Operator, Padding, Storage, View};
 use regard_testkit::{Random, Report, derivative, measure};
 
 /// A float32 kernel against its float64 twin, whatever the shape.
@@ -222,7 +222,7 @@ fn decoding_gives_the_rows_of_the_causal_form() {
             let sizes = sizes(2, (4, 2), (length, length), (9, 6));
             let call = Call::new(sizes, keys, layout, Mask::causal(), 7);
             let whole = &call.kernel()[0];
-            let mut decoder = call.operator.decoder().expect("a causal mask without padding");
+            let mut decoder = call.operator.decoder(Storage::F32).expect("a causal mask without padding");
             let mut bytes = Vec::new();
             for i in 0..length {
                 let (shapes, token): (Vec<_>, Vec<_>) =
@@ -246,7 +246,7 @@ fn decoding_gives_the_rows_of_the_causal_form() {
         }
     }
     for mask in [Mask::none(), Mask::causal().with_valid(Some(padding(2, 4)))] {
-        report.require(Linear { mask, ..Linear::default() }.decoder().is_none(), "a decoder without a causal form");
+        report.require(Linear { mask, ..Linear::default() }.decoder(Storage::F32).is_none(), "a decoder without a causal form");
     }
     report.finish();
 }

@@ -14,7 +14,7 @@ mod tests;
 use std::borrow::Cow;
 
 use crate::{
-    AttentionShape, Decode, Error, Layout, Mask, Operator, Reference, Saved, View, Weights,
+    AttentionShape, Decode, Error, Layout, Mask, Operator, Reference, Saved, Storage, View, Weights,
     mechanism::AdditiveScores,
     padding::{Inputs, Number},
     reference::additive::{additive, weights},
@@ -140,7 +140,7 @@ impl Operator for Additive {
         weights(shape, &self.mask, self.scores, inputs, batch, head).into()
     }
 
-    fn decoder(&self) -> Option<Box<dyn Decode>> {
+    fn decoder(&self, _: Storage) -> Option<Box<dyn Decode>> {
         self.mask.causal.then(|| decode::decoder(self))
     }
 }

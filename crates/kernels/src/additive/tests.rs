@@ -3,7 +3,7 @@ use std::sync::Arc;
 use regard_testkit::{Random, Report, derivative, error};
 
 use crate::{
-    Additive, Error, Layout, Mask, Operator, Padding, Reference, View,
+    Additive, Error, Layout, Mask, Operator, Padding, Reference, Storage, View,
     mechanism::AdditiveScores::{self, Paper, Released},
 };
 
@@ -225,7 +225,7 @@ fn decoding_gives_the_rows_of_the_causal_form() {
     let mut report = Report::new();
     for mut operator in operators() {
         if !operator.mask.causal {
-            assert!(operator.decoder().is_none());
+            assert!(operator.decoder(Storage::F32).is_none());
             continue;
         }
         let (batch, heads, tokens, head_width) = (4, 3, BLOCK + 7, 5);
@@ -234,7 +234,7 @@ fn decoding_gives_the_rows_of_the_causal_form() {
             operator.mask.valid = valid;
             let sample = Sample::new(operator.clone(), (batch, heads, tokens, head_width), 8);
             let (whole, _) = sample.kernel();
-            let mut decoder = operator.decoder().unwrap();
+            let mut decoder = operator.decoder(Storage::F32).unwrap();
             let mut bytes = None;
             for i in 0..tokens {
                 let mut shapes = sample.shapes.clone();

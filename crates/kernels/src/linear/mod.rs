@@ -14,7 +14,7 @@ mod operands;
 use std::borrow::Cow;
 
 use crate::{
-    AttentionShape, Decode, Error, Layout, Mask, Operator, Reference, Saved, View, Weights,
+    AttentionShape, Decode, Error, Layout, Mask, Operator, Reference, Saved, Storage, View, Weights,
     padding::{Inputs, Number},
     reference,
 };
@@ -133,7 +133,7 @@ impl Operator for Linear {
         vec![reference::linear::weights(self, inputs, batch, head)]
     }
 
-    fn decoder(&self) -> Option<Box<dyn Decode>> {
+    fn decoder(&self, _: Storage) -> Option<Box<dyn Decode>> {
         let plain = self.mask.causal && self.mask.valid.is_none() && self.mask.window.is_none();
         plain.then(|| Box::new(Sums::new(self.clone())) as Box<dyn Decode>)
     }

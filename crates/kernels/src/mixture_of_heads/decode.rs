@@ -1,7 +1,7 @@
 //! Token by token: the state is one head of keys and values, however many experts there are and a token uses.
 
 use super::{MixtureOfHeads, Parts};
-use crate::{Decode, View};
+use crate::{Decode, Storage, View};
 
 /// Keys and values of the tokens so far.
 #[derive(Debug)]
@@ -12,8 +12,8 @@ pub(super) struct HeadCache {
 }
 
 impl HeadCache {
-    pub fn new(operator: &MixtureOfHeads) -> Self {
-        let attention = crate::Operator::decoder(&operator.softmax()).expect("causal softmax decodes");
+    pub fn new(operator: &MixtureOfHeads, storage: Storage) -> Self {
+        let attention = crate::Operator::decoder(&operator.softmax(), storage).expect("causal softmax decodes");
         Self { operator: MixtureOfHeads { dropout: None, ..operator.clone() }, attention }
     }
 }

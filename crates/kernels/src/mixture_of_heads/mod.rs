@@ -5,7 +5,7 @@ mod decode;
 use std::{borrow::Cow, sync::Arc};
 
 use crate::{
-    Decode, Dropout, Error, Layout, Mask, Operator, Padding, Reference, Saved, Softmax, View, Weights,
+    Decode, Dropout, Error, Layout, Mask, Operator, Padding, Reference, Saved, Softmax, Storage, View, Weights,
     elementwise::Affine,
     memory::arbitrary,
     padding::{Inputs, Number},
@@ -301,9 +301,9 @@ impl Operator for MixtureOfHeads {
         vec![reference::mixture_of_heads::weights(self, inputs, batch, head)]
     }
 
-    fn decoder(&self) -> Option<Box<dyn Decode>> {
+    fn decoder(&self, storage: Storage) -> Option<Box<dyn Decode>> {
         let decodes = self.mask.causal && self.mask.valid.is_none() && self.mask.query_valid.is_none() && !self.cross;
-        decodes.then(|| Box::new(HeadCache::new(self)) as Box<dyn Decode>)
+        decodes.then(|| Box::new(HeadCache::new(self, storage)) as Box<dyn Decode>)
     }
 }
 

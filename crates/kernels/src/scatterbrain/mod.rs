@@ -11,7 +11,7 @@ mod gathered;
 use std::borrow::Cow;
 
 use crate::{
-    AttentionShape, Decode, Error, Layout, Mask, Operator, Reference, Saved, Softmax, View, Weights,
+    AttentionShape, Decode, Error, Layout, Mask, Operator, Reference, Saved, Softmax, Storage, View, Weights,
     features::FeatureKind,
     padding::{Inputs, Number},
     reference,
@@ -207,14 +207,14 @@ impl Operator for Scatterbrain {
         true
     }
 
-    fn decoder(&self) -> Option<Box<dyn Decode>> {
+    fn decoder(&self, storage: Storage) -> Option<Box<dyn Decode>> {
         if !self.mask.causal || self.mask.valid.is_some() {
             return None;
         }
         match self.kind() {
             SupportKind::Full if !self.naive => {
                 let mask = self.mask.clone();
-                Softmax { layout: self.layout, mask, scale: self.scale, ..Softmax::default() }.decoder()
+                Softmax { layout: self.layout, mask, scale: self.scale, ..Softmax::default() }.decoder(storage)
             }
             SupportKind::Local | SupportKind::Empty => Some(Box::new(band::Ring::new(self.clone(), self.radius()))),
             _ => None,

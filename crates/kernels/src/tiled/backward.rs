@@ -141,7 +141,7 @@ impl<'s> Operands<'s> {
 impl Scores<'_> {
     /// Gradients of `sum(out * grad_out)`, given what the forward pass returned.
     pub fn backward(&self, out: &[f32], saved: &Saved, grad_out: &[f32], variance: bool, bias: bool) -> Gradients {
-        if self.is_short() && !variance && !bias {
+        if self.is_short() {
             return self.backward_short(out, saved, grad_out);
         }
         let shape = self.shape;

@@ -3,7 +3,10 @@
 //! A tile would fill its lanes with queries that are not there. Here the queries of all heads that share keys are rows, at most
 //! [`FEW`]; keys are cut into segments, each a task, whose sums are joined at the end (the split over keys of Flash-Decoding).
 
-use std::{f32::consts::LN_2, ops::Range};
+use std::{
+    f32::consts::{LN_2, LOG2_E},
+    ops::Range,
+};
 
 use super::{Scores, backward::Gradients};
 use crate::{
@@ -13,41 +16,54 @@ use crate::{
     memory::arbitrary,
     parallel::{self, Disjoint},
     simd::{self, FEW},
+    stored::Stored,
 };
 
 /// Keys of a task: scores of all rows stay in the first cache, and what is joined is small beside what was read.
 const SEGMENT: usize = 512;
-/// Keys whose gradients are formed at a time.
+/// Keys that are made f32, or whose gradients are formed, at a time.
 const BLOCK: usize = 64;
+/// Floats of partial sums that one thread joins in a few microseconds: waking others takes longer.
+const SMALL: usize = 1 << 14;
 
 /// One key head of a batch row, and the keys of a task that its queries may see.
-struct Segment {
+struct Segment<'a> {
     b: usize,
     hk: usize,
     keys: Range<usize>,
+    k: Stored<'a>,
+    v: Stored<'a>,
 }
 
-impl Segment {
+impl Segment<'_> {
     fn count(&self) -> usize {
         self.keys.len()
     }
 
-    fn matrix<'a>(&self, data: &'a [f32], rows: &Rows) -> Matrix<'a> {
-        Matrix::rows(&data[rows.start(self.keys.start)..], rows.stride)
+    /// Keys of the segment, and how many before them, that are read at a time.
+    fn blocks(&self, stored: &Stored) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
+        let size = if stored.is_plain() { SEGMENT } else { BLOCK };
+        let start = self.keys.start;
+        super::blocks(self.keys.clone(), size).map(move |keys| (keys.start - start, keys))
     }
 }
 
-impl Scores<'_> {
+impl<'a> Scores<'a> {
     /// Query rows that share a head of keys.
     fn sharing(&self) -> usize {
         self.shape.group() * self.shape.queries
     }
 
-    /// Whether the call is one of few queries and plain scores.
+    /// Whether passes of rows do it forward and backward. The gradients of mixtures live on sums that cancel: they want weights
+    /// from the very arithmetic of the forward pass, so that both of theirs go by tiles.
     pub(super) fn is_short(&self) -> bool {
-        let plain =
-            !self.gaussian && !self.hard && self.components() == 1 && self.prior.is_none() && self.shift.is_none();
-        plain && self.bias.is_none() && self.slopes.is_none() && self.dropout.is_none() && self.sharing() <= FEW
+        self.is_plain() && self.bias.is_none() && self.dropout.is_none() && self.sharing() <= FEW
+    }
+
+    /// Whether scores are products of queries and keys and nothing else.
+    fn is_plain(&self) -> bool {
+        let one = !self.gaussian && !self.hard && self.components() == 1;
+        one && self.prior.is_none() && self.shift.is_none() && self.slopes.is_none()
     }
 
     /// Key heads of all batch rows, and the segments of each.
@@ -56,23 +72,40 @@ impl Scores<'_> {
     }
 
     /// All keys of a task, and those of them that any query may see.
-    fn segment(&self, head: usize, index: usize) -> (Range<usize>, Segment) {
+    fn segment<'s>(&self, head: usize, index: usize, kept: &[[Stored<'s>; 2]]) -> (Range<usize>, Segment<'s>) {
         let (b, hk) = (head / self.shape.key_heads, head % self.shape.key_heads);
         let all = index * SEGMENT..((index + 1) * SEGMENT).min(self.shape.keys);
         let seen = self.hull(b, 0..self.shape.queries);
         let keys = seen.start.max(all.start)..seen.end.min(all.end);
         let keys = if keys.is_empty() { all.start..all.start } else { keys };
-        (all, Segment { b, hk, keys })
+        let [k, v] = kept[b];
+        (all, Segment { b, hk, keys, k, v })
     }
 
     /// Query heads and queries of the rows that share key head `hk`, in their order.
-    fn row_queries(&self, hk: usize) -> impl Iterator<Item = (usize, usize)> + Clone {
+    fn row_queries(&self, hk: usize) -> impl Iterator<Item = (usize, usize)> + Clone + use<> {
         let (group, queries) = (self.shape.group(), self.shape.queries);
         (hk * group..(hk + 1) * group).flat_map(move |h| (0..queries).map(move |i| (h, i)))
     }
 
+    /// Keys and values of each batch row of the call.
+    fn kept(&self) -> Vec<[Stored<'a>; 2]> {
+        let batch = self.shape.batch;
+        let part = |data: &'a [f32], b: usize| {
+            let len = data.len() / batch;
+            Stored::F32(&data[b * len..(b + 1) * len])
+        };
+        (0..batch).map(|b| [part(self.k, b), part(self.v, b)]).collect()
+    }
+
     /// As [`Scores::forward`].
     pub(super) fn forward_short(&self, out: &mut [f32]) -> Saved {
+        self.attend(&self.kept(), out)
+    }
+
+    /// As [`Scores::forward`] without dropout and bias, on the keys and values `kept` of each batch row, for any number of rows.
+    pub(crate) fn attend(&self, kept: &[[Stored; 2]], out: &mut [f32]) -> Saved {
+        assert!(self.bias.is_none() && self.dropout.is_none(), "neither bias nor dropout comes this way");
         let (rows, width) = (self.sharing(), self.shape.value_width);
         let (heads, segments) = self.segments();
         // Of each segment the sums of all rows, then what they are relative to, then their weights' sums.
@@ -80,33 +113,107 @@ impl Scores<'_> {
         let [mut lse, mut references, mut inverses] = [(); 3].map(|()| vec![0.0; heads * rows]);
         parallel::with_shared(heads * segments * len, |parts| {
             parallel::for_each_part(parts, len, |task, part| {
-                self.sum_segment(&self.segment(task / segments, task % segments).1, part);
+                self.sum_segment(&self.segment(task / segments, task % segments, kept).1, part);
             });
             let parts = &*parts;
             let written = Disjoint::new(out);
             let saved = [&mut lse, &mut references, &mut inverses].map(|x| Disjoint::new(x));
-            parallel::for_each(heads, |head| {
+            let joined = |head: usize| {
                 // SAFETY: the rows of this head are this task's.
                 let saved = saved.each_ref().map(|x| unsafe { x.range(head * rows, rows) });
                 self.join(head, &parts[head * segments * len..][..segments * len], &written, saved);
-            });
+            };
+            if parts.len() < SMALL { (0..heads).for_each(joined) } else { parallel::for_each(heads, joined) }
         });
         vec![lse, references, inverses]
     }
 
-    /// `q [rows][width]`, and their scores in base 2, `x [rows][SEGMENT]`, negative infinity where the mask hides a pair.
-    fn score_segment(&self, segment: &Segment, q: &mut [f32], x: &mut [f32]) {
-        let (shape, width) = (&self.shape, self.shape.head_width);
-        for ((h, i), row) in self.row_queries(segment.hk).zip(q.chunks_exact_mut(width)) {
-            row.copy_from_slice(shape.query_rows(segment.b, h).row(self.q, i));
+    /// Copies the queries of a segment to `q [rows][width]`.
+    fn load_queries(&self, segment: &Segment, q: &mut [f32]) {
+        for ((h, i), row) in self.row_queries(segment.hk).zip(q.chunks_exact_mut(self.shape.head_width)) {
+            row.copy_from_slice(self.shape.query_rows(segment.b, h).row(self.q, i));
         }
-        let k = segment.matrix(self.k, &shape.key_rows(segment.b, segment.hk, 0));
-        simd::dots((self.sharing(), segment.count(), width), self.factor(0), q, k, x, SEGMENT);
-        self.hide_in_segment(segment, x, f32::NEG_INFINITY);
+    }
+
+    /// Floats of room that scores of a segment need beside themselves: terms of keys and priors, and keys made f32.
+    fn score_room(&self) -> [usize; 3] {
+        let terms = if self.is_plain() { 0 } else { self.components() * SEGMENT };
+        [if self.gaussian { terms } else { 0 }, if self.prior.is_some() { terms } else { 0 }, BLOCK * self.shape.head_width]
+    }
+
+    /// Scores in base 2 of queries `q [rows][width]`, `x [M][rows][SEGMENT]`, negative infinity where the mask hides a pair.
+    fn score_segment(&self, segment: &Segment, q: &[f32], x: &mut [f32], [norms, priors, room]: [&mut [f32]; 3]) {
+        let (shape, width, rows) = (&self.shape, self.shape.head_width, self.sharing());
+        let (copies, size) = (self.copies(), rows * SEGMENT);
+        for r in 0..copies {
+            let factor = if self.shift.is_some() { 1.0 } else { self.factor(r) };
+            let key_rows = shape.key_rows(0, segment.hk, r);
+            for (first, keys) in segment.blocks(&segment.k) {
+                let count = keys.len();
+                let k = segment.k.rows(&key_rows.slice(keys.start, count), room);
+                for (q, x) in q.chunks(FEW * width).zip(x[r * size..][..size].chunks_mut(FEW * SEGMENT)) {
+                    simd::dots((q.len() / width, count, width), factor, q, k, &mut x[first..], SEGMENT);
+                }
+                // Shifted copies share their key.
+                for c in (0..self.components()).filter(|c| self.gaussian && (copies == 1 || *c == r)) {
+                    let rows = Rows { offset: 0, stride: k.row, count, width };
+                    let norms = &mut norms[c * SEGMENT + first..][..count];
+                    simd::square_norms(k.data, &rows, self.shift_of(segment.hk, c), norms);
+                }
+            }
+        }
+        if !self.is_plain() {
+            self.add_terms(segment, q, x, norms, priors);
+        }
+        for x in x.chunks_exact_mut(size) {
+            self.hide_in_segment(segment, x, f32::NEG_INFINITY);
+        }
+    }
+
+    /// Adds to the products of a segment what queries and keys decide alone, in all components.
+    fn add_terms(&self, segment: &Segment, q: &[f32], x: &mut [f32], norms: &[f32], priors: &mut [f32]) {
+        let (components, count, width) = (self.components(), segment.count(), self.shape.head_width);
+        let size = self.sharing() * SEGMENT;
+        for (row, (h, i)) in self.row_queries(segment.hk).enumerate() {
+            let q = &q[row * width..][..width];
+            if i == 0 && self.prior.is_some() {
+                self.prior_terms(h, &segment.keys, &mut priors[..components * count]);
+            }
+            // The first component holds the product that all shifted copies share, and comes last.
+            for r in (0..components).rev() {
+                let (first, x) = x.split_at_mut(if r == 0 { 0 } else { r * size });
+                let x = &mut x[row * SEGMENT..][..count];
+                if self.shift.is_some() {
+                    let factor = self.factor(r);
+                    match r {
+                        0 => x.iter_mut().for_each(|x| *x *= factor),
+                        _ => x.iter_mut().zip(&first[row * SEGMENT..]).for_each(|(x, product)| *x = factor * product),
+                    }
+                }
+                let gain = self.gains[r] * LOG2_E;
+                let along = self.shift_of(segment.hk, r).map_or(0.0, |shift| simd::dot(q, shift));
+                let norm = if self.gaussian { simd::dot(q, q) } else { 0.0 };
+                let term = gain * (along - 0.5 * norm);
+                x.iter_mut().for_each(|x| *x += term);
+                if self.gaussian {
+                    simd::add_scaled(x, -0.5 * gain, &norms[r * SEGMENT..][..count]);
+                }
+                if self.prior.is_some() {
+                    simd::add_scaled(x, 1.0, &priors[r * count..][..count]);
+                }
+                if let Some(slopes) = self.slopes {
+                    let slope = slopes[h] * LOG2_E;
+                    let position = (i + self.shape.keys) as f32 - self.shape.queries as f32;
+                    for (x, j) in x.iter_mut().zip(segment.keys.clone()) {
+                        *x -= slope * (j as f32 - position).abs();
+                    }
+                }
+            }
+        }
     }
 
     /// As [`Scores::hide`], for rows of [`SEGMENT`].
-    fn hide_in_segment(&self, Segment { b, hk, keys }: &Segment, x: &mut [f32], value: f32) {
+    fn hide_in_segment(&self, Segment { b, hk, keys, .. }: &Segment, x: &mut [f32], value: f32) {
         let valid = self.mask.valid_row(*b).map(|valid| &valid[keys.clone()]);
         for ((_, i), x) in self.row_queries(*hk).zip(x.chunks_exact_mut(SEGMENT)) {
             let x = &mut x[..keys.len()];
@@ -124,27 +231,44 @@ impl Scores<'_> {
     fn sum_segment(&self, segment: &Segment, part: &mut [f32]) {
         let shape = &self.shape;
         let (rows, width, count) = (self.sharing(), shape.value_width, segment.count());
+        let (components, size) = (self.components(), self.sharing() * SEGMENT);
         let (sums, rest) = part.split_at_mut(rows * width);
         let (tops, totals) = rest.split_at_mut(rows);
-        parallel::with_parts([rows * shape.head_width, rows * SEGMENT], |[q, x]| {
-            self.score_segment(segment, q, x);
-            for (x, (top, total)) in x.chunks_exact_mut(SEGMENT).zip(tops.iter_mut().zip(totals)) {
+        let [norms, priors, keys] = self.score_room();
+        let sizes = [rows * shape.head_width, components * size, norms, priors, keys.max(BLOCK * width)];
+        parallel::with_parts(sizes, |[q, x, norms, priors, room]| {
+            self.load_queries(segment, q);
+            self.score_segment(segment, q, x, [norms, priors, room]);
+            let (x, others) = x.split_at_mut(size);
+            for (row, (x, (top, total))) in x.chunks_exact_mut(SEGMENT).zip(tops.iter_mut().zip(totals)).enumerate() {
                 let x = &mut x[..count];
+                let others = || others.chunks_exact(size).map(|other| &other[row * SEGMENT..][..count]);
                 (*top, *total) = simd::vectorize(
                     #[inline(always)]
                     || {
-                        let top = simd::max(x);
+                        let top = others().fold(simd::max(x), |top, other| top.max(simd::max(other)));
                         if top == f32::NEG_INFINITY {
                             x.fill(0.0);
                             return (top, 0.0);
                         }
+                        if self.hard {
+                            others().for_each(|other| x.iter_mut().zip(other).for_each(|(x, y)| *x = x.max(*y)));
+                        }
                         x.iter_mut().for_each(|x| *x = simd::exp2(*x - top));
+                        for other in others().filter(|_| !self.hard) {
+                            x.iter_mut().zip(other).for_each(|(x, y)| *x += simd::exp2(*y - top));
+                        }
                         (top, simd::total(x))
                     },
                 );
             }
-            let v = segment.matrix(self.v, &shape.value_rows(segment.b, segment.hk));
-            simd::tile_product((rows, width, count), 1.0, Matrix::rows(x, SEGMENT), v, Write::Over, sums, width);
+            let value_rows = shape.value_rows(0, segment.hk);
+            sums.fill(0.0);
+            for (first, keys) in segment.blocks(&segment.v) {
+                let v = segment.v.rows(&value_rows.slice(keys.start, keys.len()), room);
+                let x = Matrix::rows(&x[first..], SEGMENT);
+                simd::tile_product((rows, width, keys.len()), 1.0, x, v, Write::Add, sums, width);
+            }
         });
     }
 
@@ -183,6 +307,7 @@ impl Scores<'_> {
         let shape = self.shape;
         let (rows, width) = (self.sharing(), shape.head_width);
         let (heads, segments) = self.segments();
+        let kept = self.kept();
         let deltas = deltas(&shape, out, grad_out);
         let [mut q, mut k, mut v] = [self.q, self.k, self.v].map(|x| arbitrary(x.len()));
         let (k_written, v_written) = (Disjoint::new(&mut k), Disjoint::new(&mut v));
@@ -193,7 +318,7 @@ impl Scores<'_> {
                 let [references, inverses, deltas] =
                     [&saved[1], &saved[2], &deltas].map(|x| &x[head * rows..(head + 1) * rows]);
                 let given = (grad_out, references, inverses, deltas);
-                let (all, segment) = self.segment(head, index);
+                let (all, segment) = self.segment(head, index, &kept);
                 self.backward_short_segment(&all, &segment, given, dq, [&k_written, &v_written]);
             });
             let (parts, written) = (&*parts, Disjoint::new(&mut q));
@@ -223,16 +348,19 @@ impl Scores<'_> {
     ) {
         let (shape, rows, count) = (&self.shape, self.sharing(), segment.count());
         let (width, value_width) = (shape.head_width, shape.value_width);
-        let (key_rows, value_rows) =
-            (shape.key_rows(segment.b, segment.hk, 0), shape.value_rows(segment.b, segment.hk));
+        let (b, hk) = (segment.b, segment.hk);
+        let (key_rows, value_rows) = (shape.key_rows(0, hk, 0), shape.value_rows(0, hk));
+        let (written_keys, written_values) = (shape.key_rows(b, hk, 0), shape.value_rows(b, hk));
         let sizes =
             [rows * width, rows * value_width, rows * SEGMENT, rows * SEGMENT, BLOCK * width.max(value_width)];
         parallel::with_parts(sizes, |[q, dout, p, w, block]| {
-            self.score_segment(segment, q, p);
+            self.load_queries(segment, q);
+            self.score_segment(segment, q, p, [&mut [], &mut [], &mut []]);
             for ((h, i), row) in self.row_queries(segment.hk).zip(dout.chunks_exact_mut(value_width)) {
                 row.copy_from_slice(shape.out_rows(segment.b, h).row(grad_out, i));
             }
-            let (k, v) = (segment.matrix(self.k, &key_rows), segment.matrix(self.v, &value_rows));
+            let first = |rows: &Rows| rows.slice(segment.keys.start, count);
+            let (k, v) = (segment.k.rows(&first(&key_rows), &mut []), segment.v.rows(&first(&value_rows), &mut []));
             simd::dots((rows, count, value_width), 1.0, dout, v, w, SEGMENT);
             self.hide_in_segment(segment, w, 0.0);
             for (r, (p, w)) in p.chunks_exact_mut(SEGMENT).zip(w.chunks_exact_mut(SEGMENT)).enumerate() {
@@ -251,7 +379,7 @@ impl Scores<'_> {
             }
             let (p, w) = (Matrix::rows(p, SEGMENT), Matrix::rows(w, SEGMENT));
             simd::tile_product((rows, width, count), 1.0, w, k, Write::Over, dq, width);
-            let gradients = [(w, &*q, &key_rows, k_written), (p, &*dout, &value_rows, v_written)];
+            let gradients = [(w, &*q, &written_keys, k_written), (p, &*dout, &written_values, v_written)];
             for (weights, operand, rows_written, written) in gradients {
                 let width = rows_written.width;
                 let operand = Matrix::rows(operand, width);

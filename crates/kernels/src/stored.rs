@@ -1,0 +1,212 @@
+//! Numbers as a cache keeps them, in four, two or one byte each.
+//!
+//! A decoded token reads every key and value once, so that its time is theirs to come from memory: half the bytes, half the
+//! time. Sums are of f32 whatever is stored.
+
+use half::{bf16, f16, slice::HalfFloatSliceExt};
+use serde::{Deserialize, Serialize};
+
+use crate::{Rows, gemm::Matrix, simd};
+
+/// What keys and values are kept as while a model decodes.
+///
+/// The error is that of one stored number, relative to itself or to the largest of its row (one head of one token).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Storage {
+    /// 32 bits, exact.
+    #[default]
+    F32,
+    /// 16 bits with the range of f32: 2^-8 of the number.
+    Bf16,
+    /// 16 bits: 2^-11 of a number from 6.1e-5 to 65,504 in size; larger ones become infinite.
+    F16,
+    /// 8 bits and a factor a row: 1/254 of the largest number of the row.
+    Int8,
+}
+
+impl Storage {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::F32, Self::Bf16, Self::F16, Self::Int8];
+
+    /// Its name in options.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+            Self::Int8 => "int8",
+        }
+    }
+}
+
+/// Rows that grow at the end.
+#[derive(Clone, Debug)]
+pub(crate) enum Numbers {
+    F32(Vec<f32>),
+    Bf16(Vec<bf16>),
+    F16(Vec<f16>),
+    /// Whole numbers up to 127 in size, and what those of each row are multiplied by.
+    Int8 {
+        numbers: Vec<i8>,
+        scales: Vec<f32>,
+        width: usize,
+    },
+}
+
+/// [`Numbers`] to read. Elements lie where [`Rows`] says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stored<'a> {
+    F32(&'a [f32]),
+    Bf16(&'a [bf16]),
+    F16(&'a [f16]),
+    Int8 { numbers: &'a [i8], scales: &'a [f32] },
+}
+
+impl Numbers {
+    /// None yet, of rows of `width`.
+    pub fn new(storage: Storage, width: usize) -> Self {
+        match storage {
+            Storage::F32 => Self::F32(Vec::new()),
+            Storage::Bf16 => Self::Bf16(Vec::new()),
+            Storage::F16 => Self::F16(Vec::new()),
+            Storage::Int8 => Self::Int8 { numbers: Vec::new(), scales: Vec::new(), width },
+        }
+    }
+
+    /// Adds a row.
+    pub fn push(&mut self, row: &[f32]) {
+        match self {
+            Self::F32(numbers) => numbers.extend_from_slice(row),
+            Self::Bf16(numbers) => numbers.extend(row.iter().map(|x| bf16::from_f32(*x))),
+            Self::F16(numbers) => numbers.extend(row.iter().map(|x| f16::from_f32(*x))),
+            Self::Int8 { numbers, scales, .. } => {
+                let most = row.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+                let inverse = if most > 0.0 { 127.0 / most } else { 0.0 };
+                scales.push(most / 127.0);
+                numbers.extend(row.iter().map(|x| (x * inverse).round() as i8));
+            }
+        }
+    }
+
+    /// Takes the first `count` numbers away, whole rows.
+    pub fn drop_first(&mut self, count: usize) {
+        match self {
+            Self::F32(numbers) => drop(numbers.drain(..count)),
+            Self::Bf16(numbers) => drop(numbers.drain(..count)),
+            Self::F16(numbers) => drop(numbers.drain(..count)),
+            Self::Int8 { numbers, scales, width } => {
+                numbers.drain(..count);
+                scales.drain(..count / *width);
+            }
+        }
+    }
+
+    pub fn stored(&self) -> Stored<'_> {
+        match self {
+            Self::F32(numbers) => Stored::F32(numbers),
+            Self::Bf16(numbers) => Stored::Bf16(numbers),
+            Self::F16(numbers) => Stored::F16(numbers),
+            Self::Int8 { numbers, scales, .. } => Stored::Int8 { numbers, scales },
+        }
+    }
+
+    /// Bytes that are in use.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::F32(numbers) => size_of_val(&numbers[..]),
+            Self::Bf16(numbers) => size_of_val(&numbers[..]),
+            Self::F16(numbers) => size_of_val(&numbers[..]),
+            Self::Int8 { numbers, scales, .. } => size_of_val(&numbers[..]) + size_of_val(&scales[..]),
+        }
+    }
+}
+
+impl<'a> Stored<'a> {
+    /// Whether rows are read where they lie.
+    pub fn is_plain(&self) -> bool {
+        matches!(self, Self::F32(_))
+    }
+
+    /// The rows as f32: where they lie, or made in `room`, side by side.
+    pub fn rows<'s>(&self, rows: &Rows, room: &'s mut [f32]) -> Matrix<'s>
+    where
+        'a: 's,
+    {
+        let width = rows.width;
+        if let Self::F32(numbers) = self {
+            return Matrix::rows(&numbers[rows.offset..], rows.stride);
+        }
+        for (i, to) in room.chunks_exact_mut(width).take(rows.count).enumerate() {
+            match self {
+                Self::F32(_) => {}
+                Self::Bf16(numbers) => widen_bf16(rows.row(numbers, i), to),
+                Self::F16(numbers) => rows.row(numbers, i).convert_to_f32_slice(to),
+                Self::Int8 { numbers, scales } => {
+                    widen_int8(rows.row(numbers, i), scales[rows.start(i) / width], to);
+                }
+            }
+        }
+        Matrix::rows(room, width)
+    }
+}
+
+fn widen_bf16(from: &[bf16], to: &mut [f32]) {
+    simd::vectorize(
+        #[inline(always)]
+        || to.iter_mut().zip(from).for_each(|(to, from)| *to = f32::from_bits(u32::from(from.to_bits()) << 16)),
+    );
+}
+
+fn widen_int8(from: &[i8], scale: f32, to: &mut [f32]) {
+    simd::vectorize(
+        #[inline(always)]
+        || to.iter_mut().zip(from).for_each(|(to, from)| *to = scale * f32::from(*from)),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_back_within_their_error() {
+        let (count, heads, width) = (9, 3, 20);
+        let number = |i: usize| ((i * 7919) % 2003) as f32 / 100.0 - 10.0;
+        let data: Vec<f32> = (0..count * heads * width).map(number).collect();
+        for (storage, relative, of_row) in [
+            (Storage::F32, 0.0, 0.0),
+            (Storage::Bf16, 2f32.powi(-8), 0.0),
+            (Storage::F16, 2f32.powi(-11), 0.0),
+            (Storage::Int8, 0.0, 1.0 / 253.9),
+        ] {
+            let mut numbers = Numbers::new(storage, width);
+            data.chunks_exact(width).for_each(|row| numbers.push(row));
+            numbers.drop_first(2 * heads * width);
+            // The second head, token first, from the fourth token on.
+            let rows = Rows { offset: heads * width + width, stride: heads * width, count: 5, width };
+            let mut room = vec![f32::NAN; 5 * width];
+            let matrix = numbers.stored().rows(&rows, &mut room);
+            for i in 0..5 {
+                let expected = &data[(3 + i) * heads * width + width..][..width];
+                let most = expected.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+                for (c, x) in expected.iter().enumerate() {
+                    let seen = matrix.data[i * matrix.row + c];
+                    assert!((seen - x).abs() <= relative * x.abs() + of_row * most, "{storage:?}: {seen}, not {x}");
+                }
+            }
+            let rows = (count - 2) * heads;
+            let bytes = rows * width * [4, 2, 2, 1][storage as usize] + usize::from(storage == Storage::Int8) * 4 * rows;
+            assert_eq!(numbers.bytes(), bytes);
+        }
+    }
+
+    #[test]
+    fn a_row_of_zeros_stays_one() {
+        let mut numbers = Numbers::new(Storage::Int8, 4);
+        numbers.push(&[0.0; 4]);
+        let mut room = [f32::NAN; 4];
+        numbers.stored().rows(&Rows { offset: 0, stride: 4, count: 1, width: 4 }, &mut room);
+        assert_eq!(room, [0.0; 4]);
+    }
+}
