@@ -180,15 +180,22 @@ class Operator:
             {name: of_kind(gradient, like) for name, gradient in gradients.items()},
         )
 
-    def decoder(self) -> Decoder:
+    def decoder(self, *, cache: str = "f32") -> Decoder:
         """A fresh state for decoding token by token.
+
+        Parameters
+        ----------
+        cache : str
+            What keys and values are kept as: ``"f32"``, ``"bf16"`` (2^-8 of a number), ``"f16"`` (2^-11, up to 65,504) or
+            ``"int8"`` (1/254 of the largest number of a token and head). Sums are of f32 all the same, as are states that
+            are sums.
 
         Raises
         ------
         ValueError
             The mechanism has none under these options; all have one that can be causal and are not hashed.
         """
-        return Decoder(self)
+        return Decoder(self, cache=cache)
 
     def _named(self, tensors: Sequence[Tensor], named: dict[str, Tensor]) -> tuple[dict[str, Tensor], Any]:
         given = dict(named)
@@ -212,9 +219,9 @@ class Operator:
 class Decoder:
     """The incremental form of a causal mechanism: one token at a time, with a state instead of a prefix."""
 
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: Operator, *, cache: str = "f32") -> None:
         self._operator = operator
-        self._native = operator._native.decoder()
+        self._native = operator._native.decoder(cache)
 
     def step(self, *tensors: Tensor, **named: Tensor) -> Any:
         """The output for the next token of every batch row, as the whole causal form would have it there.

@@ -7,7 +7,7 @@ use pyo3::{
     prelude::*,
     types::PyDict,
 };
-use regard_kernels::{Decode, Error, Layout};
+use regard_kernels::{Decode, Error, Layout, Storage};
 
 use crate::{
     array::Array,
@@ -20,6 +20,7 @@ use crate::{
 #[pyclass(frozen, module = "regard._native")]
 pub struct Decoder {
     operator: Py<Operator>,
+    storage: Storage,
     state: Mutex<State>,
 }
 
@@ -35,11 +36,11 @@ struct State {
 }
 
 impl Decoder {
-    pub fn new(operator: Bound<'_, Operator>) -> PyResult<Self> {
-        if operator.get().bare()?.decoder().is_none() {
+    pub fn new(operator: Bound<'_, Operator>, storage: Storage) -> PyResult<Self> {
+        if operator.get().bare()?.decoder(storage).is_none() {
             return Err(no_decoder());
         }
-        Ok(Self { operator: operator.unbind(), state: Mutex::default() })
+        Ok(Self { operator: operator.unbind(), storage, state: Mutex::default() })
     }
 
     fn with<R>(&self, task: impl FnOnce(&mut State) -> PyResult<R>) -> PyResult<R> {
@@ -99,10 +100,10 @@ impl State {
         Ok(out_shape)
     }
 
-    fn step(&mut self, py: Python<'_>, plan: &Plan) -> PyResult<Array> {
+    fn step(&mut self, py: Python<'_>, plan: &Plan, storage: Storage) -> PyResult<Array> {
         let out_shape = self.check(plan)?;
         if self.decode.is_none() {
-            self.decode = Some(plan.kernel.decoder().ok_or_else(no_decoder)?);
+            self.decode = Some(plan.kernel.decoder(storage).ok_or_else(no_decoder)?);
             self.shapes = plan.shapes().into_iter().map(<[usize]>::to_vec).collect();
             for (name, shape) in plan.names.iter().zip(&mut self.shapes) {
                 if let ("log_prior", [_, _, positions]) = (*name, &mut shape[..]) {
@@ -130,7 +131,7 @@ impl Decoder {
         if plan.mask.valid.is_some() || plan.mask.query_valid.is_some() {
             return Err(PyValueError::new_err("a decoder takes no padding, expected every row to have the token"));
         }
-        self.with(|state| state.step(py, &plan))
+        self.with(|state| state.step(py, &plan, self.storage))
     }
 
     fn reorder(&self, rows: Vec<i64>) -> PyResult<()> {

@@ -8,7 +8,7 @@ use pyo3::{
     types::{PyDict, PyList, PyString},
 };
 use regard_kernels::{
-    AttentionOptions, Call, Dropout, Error, GaussianMixture, Layout, Mask, Operator as Kernel, Padding, View,
+    AttentionOptions, Call, Dropout, Error, GaussianMixture, Layout, Mask, Operator as Kernel, Padding, Storage, View,
     mechanism::Inference, memory::arbitrary,
 };
 
@@ -271,8 +271,14 @@ impl Operator {
         Ok((Array::of(&plan.out_shape, result.out), lse, grads))
     }
 
-    fn decoder(slf: Bound<'_, Self>) -> PyResult<Decoder> {
-        Decoder::new(slf)
+    fn decoder(slf: Bound<'_, Self>, cache: &str) -> PyResult<Decoder> {
+        let known = || Storage::ALL.iter().map(|storage| storage.name());
+        let storage = Storage::ALL.into_iter().find(|storage| storage.name() == cache).ok_or_else(|| {
+            let names: Vec<String> = known().map(|name| format!("'{name}'")).collect();
+            let hint = nearest(cache, known());
+            PyValueError::new_err(format!("cache is '{cache}', expected one of {}{hint}", names.join(", ")))
+        })?;
+        Decoder::new(slf, storage)
     }
 }
 

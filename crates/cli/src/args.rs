@@ -3,6 +3,7 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, CommandFactory, Error, FromArgMatches, Parser, Subcommand, ValueEnum};
+use regard_kernels::Storage;
 use regard_lab::bench::Level;
 use regard_tasks::train::Split;
 
@@ -232,6 +233,12 @@ const MOST_RUNS: u64 = 10_000;
 
 #[derive(Debug, Args)]
 pub struct Bench {
+    /// Exact attention at a list of shapes in place of mechanisms at lengths: batches, head widths, shared keys, few queries.
+    #[arg(long, conflicts_with_all = [
+        "level", "mechanism", "lengths", "heads", "head_width", "batch", "threads_sweep", "causal", "preset", "config", "set",
+        "crossover", "compare",
+    ])]
+    pub shapes: bool,
     /// How much around a mechanism is measured with it.
     #[arg(long, value_enum, default_value_t = BenchLevel::Operator)]
     pub level: BenchLevel,
@@ -261,6 +268,9 @@ pub struct Bench {
     /// Each query sees only keys up to its own position.
     #[arg(long)]
     pub causal: bool,
+    /// Level decode: what keys and values are kept as.
+    #[arg(long, value_enum, default_value_t = KeptAs::F32)]
+    pub cache: KeptAs,
     /// Level step: named configuration; a decoder of 4 layers, 256 wide, where there is neither it nor --config.
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
@@ -294,6 +304,30 @@ pub struct Bench {
     /// Directory for the table, the charts as SVG and a report.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+}
+
+/// Numbers of keys and values while a model decodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KeptAs {
+    /// 32 bits, exact.
+    F32,
+    /// 16 bits with the range of f32, 2^-8 of a number.
+    Bf16,
+    /// 16 bits, 2^-11 of a number up to 65,504.
+    F16,
+    /// 8 bits, 1/254 of the largest number of a token and head.
+    Int8,
+}
+
+impl From<KeptAs> for Storage {
+    fn from(kept: KeptAs) -> Self {
+        match kept {
+            KeptAs::F32 => Self::F32,
+            KeptAs::Bf16 => Self::Bf16,
+            KeptAs::F16 => Self::F16,
+            KeptAs::Int8 => Self::Int8,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -474,6 +508,9 @@ pub struct Generate {
     /// Seed of the choices.
     #[arg(long, value_parser = seed(), default_value_t = 0, value_name = "N")]
     pub seed: u64,
+    /// What keys and values are kept as.
+    #[arg(long, value_enum, default_value_t = KeptAs::F32)]
+    pub cache: KeptAs,
     /// Which of the run's checkpoints.
     #[arg(long, value_enum, default_value_t = Which::Best)]
     pub checkpoint: Which,

@@ -1,7 +1,7 @@
 //! Counted costs against models as they are built.
 
 use burn::tensor::Device;
-use regard_kernels::Mechanism;
+use regard_kernels::{Mechanism, Storage};
 use regard_kernels::features::FeatureKind;
 use regard_kernels::mechanism::{
     AdditiveScores, Combination, Fraction, Inference, Interaction, KeyDesign, Position, Prior, Sharing,
@@ -109,7 +109,7 @@ fn decode_state_is_that_of_the_models() {
     // Hashes need all tokens at once.
     for attention in variants().into_iter().filter(|attention| !attention.support.kind.hashes()) {
         let model = LanguageModel::new(&config, &attention, 11, CONTEXT, 0, &Device::default()).expect("model");
-        let mut state = model.decoder(1).expect("every mechanism here decodes");
+        let mut state = model.decoder(1, Storage::F32).expect("every mechanism here decodes");
         for decoded in 1..=3 {
             model.step(&[1], &mut state).expect("a token");
             let sizes = ModelSizes::language_model(&config, &attention, 11, CONTEXT);

@@ -8,7 +8,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use common::{VOCABULARY, attention, batch, doubles, gradients, small, values};
 use regard_kernels::{
-    Mechanism,
+    Mechanism, Storage,
     features::FeatureOptions,
     mechanism::{FastformerOptions, Inference, MixtureOptions, Position, Sharing},
     support::SupportKind,
@@ -118,7 +118,7 @@ fn steps_of_the_decoder_are_the_rows_of_the_forward_pass() {
                 let model = language_model(&ModelConfig { tied_head, ..small() }, &options, &device);
                 let tokens = TokenBatch::full([1, 2, 3, 4, 5, 10, 9, 8, 7, 6], 2).unwrap();
                 let whole = model.forward(&tokens, &Context::evaluation());
-                let mut state = model.decoder(2).unwrap();
+                let mut state = model.decoder(2, Storage::F32).unwrap();
                 for i in 0..5 {
                     let step = model.step(&[tokens.ids[i], tokens.ids[5 + i]], &mut state).unwrap();
                     let row = doubles(whole.clone().narrow(1, i, 1));
@@ -130,14 +130,14 @@ fn steps_of_the_decoder_are_the_rows_of_the_forward_pass() {
     }
     report.finish();
     let model = language_model(&small(), &attention(Mechanism::Softmax), &device);
-    let mut state = model.decoder(1).unwrap();
+    let mut state = model.decoder(1, Storage::F32).unwrap();
     assert!(model.step(&[1, 2], &mut state).unwrap_err().to_string().contains("1 rows"));
     assert!(model.step(&[11], &mut state).unwrap_err().to_string().contains("vocabulary (11)"));
     for _ in 0..CONTEXT {
         model.step(&[1], &mut state).unwrap();
     }
     assert!(model.step(&[1], &mut state).unwrap_err().to_string().contains("below 10"));
-    assert!(model.decoder(0).is_err());
+    assert!(model.decoder(0, Storage::F32).is_err());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use regard_kernels::Storage;
 use regard_nn::models::{LanguageModel, LanguageState};
 use regard_tasks::{data::TaskData, train::Model};
 use serde_json::json;
@@ -33,7 +34,9 @@ pub fn run(args: &Generate, common: &Common) -> Outcome {
         return Err(Failure::usage("--prompt is empty, expected at least one character"));
     }
     let stop = signal::stop_flag();
-    let mut writer = Writer { model, context: data.context, state: model.decoder(1)?, text: Vec::new() };
+    let storage = args.cache.into();
+    let state = model.decoder(1, storage)?;
+    let mut writer = Writer { model, context: data.context, storage, state, text: Vec::new() };
     let mut logits = Vec::new();
     for &token in &prompt {
         logits = writer.take(token)?;
@@ -65,6 +68,7 @@ pub fn run(args: &Generate, common: &Common) -> Outcome {
 struct Writer<'a> {
     model: &'a LanguageModel,
     context: usize,
+    storage: Storage,
     state: LanguageState,
     text: Vec<u16>,
 }
@@ -77,7 +81,7 @@ impl Writer<'_> {
             return self.step(token);
         }
         // The context is full: start over on the second half of what it held.
-        self.state = self.model.decoder(1)?;
+        self.state = self.model.decoder(1, self.storage)?;
         let kept = self.text[self.text.len() - (self.context / 2).max(1)..].to_vec();
         let mut logits = Vec::new();
         for token in kept {

@@ -1,6 +1,6 @@
 //! Whether a kernel computes what it should: outputs and gradients beside those of its float64 twin, at a small size.
 
-use regard_kernels::{AttentionOptions, Error, Mechanism, View, mechanism::Combination, support::SupportKind};
+use regard_kernels::{AttentionOptions, Error, Mechanism, Storage, View, mechanism::Combination, support::SupportKind};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -80,7 +80,7 @@ pub(super) fn check_decoding(
 ) -> Result<Check, Error> {
     let options = small(options, tokens, head_width)?;
     let problem = Problem::new(&options, sizes(&options, tokens, head_width), &mut Tensors::new(seed))?;
-    let mut state = decoder(problem.operator.as_ref(), &options)?;
+    let mut state = decoder(problem.operator.as_ref(), &options, Storage::F32)?;
     let names = problem.operator.inputs();
     let tokens = problem.inputs.iter().zip(&names).find(|(_, name)| OF_TOKENS.contains(name));
     let tokens = tokens.map_or(0, |(tensor, _)| tensor.shape[1]);

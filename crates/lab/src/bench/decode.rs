@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use regard_kernels::{AttentionOptions, Decode, Error, Operator, View};
+use regard_kernels::{AttentionOptions, Decode, Error, Operator, Storage, View};
 
 use super::{
     Sizes,
@@ -34,15 +34,19 @@ pub(super) struct Decoding {
 /// Names of inputs of which every token has its own.
 pub(super) const OF_TOKENS: [&str; 4] = ["q", "k", "v", "x"];
 
-/// A fresh state of the operator of `options`.
+/// A fresh state of the operator of `options`, with keys and values kept as `storage` says.
 ///
 /// # Errors
 /// Options without one.
-pub(super) fn decoder(operator: &dyn Operator, options: &AttentionOptions) -> Result<Box<dyn Decode>, Error> {
+pub(super) fn decoder(
+    operator: &dyn Operator,
+    options: &AttentionOptions,
+    storage: Storage,
+) -> Result<Box<dyn Decode>, Error> {
     if !options.causal {
         return Err(Error::option("causal", false, "true: only causal attention decodes token by token"));
     }
-    operator.decoder().ok_or_else(|| {
+    operator.decoder(storage).ok_or_else(|| {
         let expected = "a mechanism with a decode state under these options";
         Error::option("mechanism", format!("'{}'", options.label()), expected)
     })
@@ -53,9 +57,15 @@ impl Decoding {
     ///
     /// # Errors
     /// Options without a state, or that do not fit the sizes.
-    pub fn new(options: &AttentionOptions, sizes: Sizes, runs: usize, seed: u64) -> Result<Self, Error> {
+    pub fn new(
+        options: &AttentionOptions,
+        sizes: Sizes,
+        storage: Storage,
+        runs: usize,
+        seed: u64,
+    ) -> Result<Self, Error> {
         let operator = options.operator(call(options))?;
-        let state = decoder(operator.as_ref(), options)?;
+        let state = decoder(operator.as_ref(), options, storage)?;
         // Priors of positions go on to the end of what may be decoded, the two tokens of the first look included.
         let whole = Sizes { length: sizes.length + 2 + MOST * runs, ..sizes };
         let one = Sizes { length: 1, ..sizes };

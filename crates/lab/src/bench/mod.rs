@@ -15,12 +15,13 @@ mod layer;
 mod operator;
 mod report;
 mod rounds;
+mod shapes;
 mod sizes;
 mod step;
 mod timing;
 mod workload;
 
-use regard_kernels::{AttentionOptions, Error, Mechanism, support::SupportKind};
+use regard_kernels::{AttentionOptions, Error, Mechanism, Storage, support::SupportKind};
 use serde::{Deserialize, Serialize};
 
 pub use check::{BOUND, Check, check};
@@ -28,6 +29,7 @@ pub use compare::{Earlier, merge};
 pub use crossover::{Crossing, Crossover};
 pub use report::Benchmark;
 pub use rounds::run;
+pub use shapes::{SHAPES, Shape, ShapeTime, Shapes, read_rate, time_shape};
 pub use sizes::Sizes;
 pub use step::Recipe;
 pub use timing::{TimeRatio, Timing};
@@ -172,6 +174,8 @@ pub struct Plan<'a> {
     pub seconds: f64,
     /// Mechanisms whose time grows with the square of the length stop there.
     pub longest_quadratic: usize,
+    /// What keys and values are kept as at [`Level::Decode`]; the check beside the twin is of f32.
+    pub storage: Storage,
     /// Draws tensors, projections and hashes.
     pub seed: u64,
 }

@@ -111,7 +111,7 @@ impl<'a> Case<'a> {
                 (Level::Inference, ..) => Box::new(Inference::new(&options, at, plan.seed, tensors).map_err(failed)?),
                 (Level::Decode, ..) => {
                     let runs = plan.warm_ups + 2 * plan.repeats + 1;
-                    Box::new(Decoding::new(&sized, at, runs, plan.seed).map_err(failed)?)
+                    Box::new(Decoding::new(&sized, at, plan.storage, runs, plan.seed).map_err(failed)?)
                 }
                 (Level::Step, Some(recipe), Some(material)) => {
                     let step = Step::new(recipe, &options, material, plan.seed);
@@ -278,7 +278,7 @@ pub fn run(plan: &Plan, watch: &dyn Fn(&Measurement), stop: &AtomicBool) -> Resu
 mod tests {
     use std::cell::Cell;
 
-    use regard_kernels::{Mechanism, mechanism::Fraction};
+    use regard_kernels::{Mechanism, Storage, mechanism::Fraction};
     use regard_nn::models::ModelConfig;
     use regard_tasks::train::TrainConfig;
 
@@ -303,6 +303,7 @@ mod tests {
             repeats: 3,
             seconds: 60.0,
             longest_quadratic: 40,
+            storage: Storage::F32,
             seed: 1,
         }
     }

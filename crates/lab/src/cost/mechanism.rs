@@ -212,6 +212,7 @@ pub(super) fn visible_pairs(n: Count, causal: bool, window: Option<Count>) -> Co
 
 #[cfg(test)]
 mod tests {
+    use regard_kernels::Storage;
     use regard_kernels::mechanism::KeyDesign;
     use regard_kernels::{AttentionOptions, Call, Layout, Mask, Operator, View};
 
@@ -311,7 +312,7 @@ mod tests {
             // Sizes of blocks inside a kernel are its own affair.
             assert!((share - 1.0).abs() < 0.02, "{options:?}: {share}");
 
-            let Some(mut decoder) = operator.decoder().filter(|_| causal) else { continue };
+            let Some(mut decoder) = operator.decoder(Storage::F32).filter(|_| causal) else { continue };
             let given = inputs(&*operator, &options, 1);
             let views: Vec<_> = given.iter().map(|(_, shape, data)| View::new(data, shape)).collect();
             for decoded in 1..=12 {

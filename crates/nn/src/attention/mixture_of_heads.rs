@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use regard_kernels::{
-    Call, Decode, Error, Mask, Padding,
+    Call, Decode, Error, Mask, Padding, Storage,
     random::substream,
     routing::{RouterStart, Routing, Sampling, router_losses},
 };
@@ -123,8 +123,8 @@ impl MixtureOfHeads {
     }
 
     /// The state for [`MixtureOfHeads::decode`]: keys and values, one head wide.
-    pub(crate) fn decoder(&self, call: Call) -> Result<Option<Box<dyn Decode>>, Error> {
-        Ok(self.softmax_options().operator(call)?.decoder())
+    pub(crate) fn decoder(&self, call: Call, storage: Storage) -> Result<Option<Box<dyn Decode>>, Error> {
+        Ok(self.softmax_options().operator(call)?.decoder(storage))
     }
 
     fn logits(&self, x: Tensor<3>) -> Tensor<3> {

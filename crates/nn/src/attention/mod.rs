@@ -22,7 +22,7 @@ use std::sync::Arc;
 use burn::module::Module;
 use burn::tensor::Tensor;
 use regard_kernels::{
-    Error, Mask, Mechanism, Padding,
+    Error, Mask, Mechanism, Padding, Storage,
     mechanism::{Position, Sharing},
     support::SupportKind,
 };
@@ -145,11 +145,11 @@ impl Attention {
         Mask { causal: options.causal, window: options.window, valid: padding, query_valid: None }
     }
 
-    /// A fresh state for [`Attention::decode`].
+    /// A fresh state for [`Attention::decode`], whose keys and values are kept as `storage` says.
     ///
     /// # Errors
     /// Attention that is not causal, that has no kernel, or whose kernel has no state under these options.
-    pub fn decoder(&self) -> Result<DecodeState, Error> {
+    pub fn decoder(&self, storage: Storage) -> Result<DecodeState, Error> {
         let heads = each!(self, layer => layer.heads());
         let options = &heads.options;
         options.check_kernel()?;
@@ -158,9 +158,9 @@ impl Attention {
         }
         let call = heads.call(self.mask(None), &Context::evaluation(), Place::Weights);
         let decoder = match self {
-            Self::Scatterbrain(layer) => layer.decoder(call)?,
-            Self::MixtureOfHeads(layer) => layer.decoder(call)?,
-            _ => heads.kernel().operator(call)?.decoder(),
+            Self::Scatterbrain(layer) => layer.decoder(call, storage)?,
+            Self::MixtureOfHeads(layer) => layer.decoder(call, storage)?,
+            _ => heads.kernel().operator(call)?.decoder(storage),
         };
         decoder.map(DecodeState::new).ok_or_else(|| {
             Error::option("mechanism", options.label(), "a mechanism with a decode state under these options")

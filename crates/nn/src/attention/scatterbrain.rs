@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use burn::module::{Module, Param, RunningState};
 use burn::tensor::{Device, Tensor, TensorData, activation::sigmoid};
 use regard_kernels::{
-    Call, Decode, Error, Mask, Mechanism, View, draws,
+    Call, Decode, Error, Mask, Mechanism, Storage, View, draws,
     features::FeatureKind,
     mechanism::Combination,
     random::substream,
@@ -145,11 +145,12 @@ impl Scatterbrain {
     }
 
     /// A fresh state, where every part has one.
-    pub(crate) fn decoder(&self, call: Call) -> Result<Option<Box<dyn Decode>>, Error> {
+    pub(crate) fn decoder(&self, call: Call, storage: Storage) -> Result<Option<Box<dyn Decode>>, Error> {
         let (Some(gate), Some([exact, smooth])) = (&self.gate, &self.parts) else {
-            return Ok(self.heads().kernel().operator(call)?.decoder());
+            return Ok(self.heads().kernel().operator(call)?.decoder(storage));
         };
-        let (sparse, low_rank) = (exact.operator(call.clone())?.decoder(), smooth.operator(call)?.decoder());
+        let sparse = exact.operator(call.clone())?.decoder(storage);
+        let low_rank = smooth.operator(call)?.decoder(storage);
         let gate = sigmoid(gate.val()).into_data_as::<f32>().try_into_vec().expect("f32, as asked");
         Ok(sparse.zip(low_rank).map(|(sparse, low_rank)| {
             let gated: Box<dyn Decode> = Box::new(Gated { sparse, low_rank, gate, other: Vec::new() });

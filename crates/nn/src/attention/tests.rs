@@ -3,6 +3,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use burn::module::{ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, TensorData};
 use regard_kernels::{
+    Storage,
     features::{FeatureKind, FeatureOptions},
     mechanism::{
         AdditiveScores, Combination, FastformerOptions, Fraction, Inference, KeyDesign, KeyOptions, MixtureOptions,
@@ -251,7 +252,7 @@ fn decoding_token_by_token_gives_the_whole_forward_pass() {
         let whole = attention.forward(x.clone(), x.clone(), &attention.mask(None), &context, Place::Weights);
         let band = matches!(options.support.kind, SupportKind::Local | SupportKind::Full | SupportKind::Empty);
         let decodes = !options.uses_support() || band;
-        let mut state = match attention.decoder() {
+        let mut state = match attention.decoder(Storage::F32) {
             Ok(state) => state,
             Err(error) => {
                 let named = error.to_string().contains(&options.label());
@@ -263,7 +264,7 @@ fn decoding_token_by_token_gives_the_whole_forward_pass() {
         report.compare(&name, &doubles(Tensor::cat(steps, 1)), &doubles(whole), 2e-5);
         report.require(state.bytes() > 0 && state.position() == LENGTH, format!("{name}: state"));
         let open = layer(&model(), &AttentionConfig { causal: false, ..options });
-        assert!(open.decoder().unwrap_err().to_string().contains("causal"), "{name}");
+        assert!(open.decoder(Storage::F32).unwrap_err().to_string().contains("causal"), "{name}");
     }
     report.finish();
 }

@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use regard_kernels::{Error, Mask};
+use regard_kernels::{Error, Mask, Storage};
 
 use super::{Context, FeedForward, Init, Norm, Part, Place, drop_out};
 use crate::{
@@ -82,8 +82,8 @@ impl Block {
     ///
     /// # Errors
     /// Attention that cannot decode token by token.
-    pub fn decoder(&self, shared: Option<&Attention>) -> Result<DecodeState, Error> {
-        self.attention_or(shared).decoder()
+    pub fn decoder(&self, shared: Option<&Attention>, storage: Storage) -> Result<DecodeState, Error> {
+        self.attention_or(shared).decoder(storage)
     }
 
     /// Takes over the buffers of `other`, a copy of this block that saw one more batch.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use regard_kernels::{Error, Mask, Padding};
+use regard_kernels::{Error, Mask, Padding, Storage};
 
 use super::{
     Context, FeedForward, Init, Norm, Place,
@@ -132,7 +132,7 @@ impl DecoderBlock {
     }
 
     pub(crate) fn own_decoder(&self, shared: Option<&Attention>) -> Result<DecodeState, Error> {
-        self.attention_or(shared).decoder().map_err(|error| at_place(crate::attention::DECODER, error))
+        self.attention_or(shared).decoder(Storage::F32).map_err(|error| at_place(crate::attention::DECODER, error))
     }
 
     /// The next token `x [B,1,d]` of every row; `padding` is the memory's.

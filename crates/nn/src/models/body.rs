@@ -2,7 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
-use regard_kernels::Error;
+use regard_kernels::{Error, Storage};
 
 use super::{ModelConfig, TokenBatch, encoder::Encoder, positions::Positions};
 use crate::{
@@ -80,8 +80,8 @@ impl Body {
     }
 
     /// Fresh states for [`Body::decode`], one a block.
-    pub(super) fn decoder(&self) -> Result<Vec<DecodeState>, Error> {
-        self.stack.decoder()
+    pub(super) fn decoder(&self, storage: Storage) -> Result<Vec<DecodeState>, Error> {
+        self.stack.decoder(storage)
     }
 
     /// The token vectors `[vocabulary,d]`.

@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use regard_kernels::{Error, Mask};
+use regard_kernels::{Error, Mask, Storage};
 
 use super::{ModelConfig, NormPlace, TokenBatch, positions::Positions};
 use crate::{
@@ -84,8 +84,8 @@ impl Encoder {
     }
 
     /// Fresh states for [`Encoder::decode`], one a block.
-    pub fn decoder(&self) -> Result<Vec<DecodeState>, Error> {
-        self.layers.iter().map(|block| block.decoder(self.attention.as_ref())).collect()
+    pub fn decoder(&self, storage: Storage) -> Result<Vec<DecodeState>, Error> {
+        self.layers.iter().map(|block| block.decoder(self.attention.as_ref(), storage)).collect()
     }
 
     /// Options of the attention.

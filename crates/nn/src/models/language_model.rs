@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
-use regard_kernels::Error;
+use regard_kernels::{Error, Storage};
 
 use super::{
     Body, ModelConfig, Sizes, TokenBatch,
@@ -83,15 +83,15 @@ impl LanguageModel {
         ops::cross_entropy(logits.reshape([batch * length, vocabulary]), targets, smoothing)
     }
 
-    /// A fresh state for [`LanguageModel::step`] on `batch` rows.
+    /// A fresh state for [`LanguageModel::step`] on `batch` rows, whose keys and values are kept as `storage` says.
     ///
     /// # Errors
     /// A mechanism without a decode state under its options.
-    pub fn decoder(&self, batch: usize) -> Result<LanguageState, Error> {
+    pub fn decoder(&self, batch: usize, storage: Storage) -> Result<LanguageState, Error> {
         if batch == 0 {
             return Err(Error::option("batch", 0, "at least one row"));
         }
-        Ok(LanguageState { layers: self.body.decoder()?, batch })
+        Ok(LanguageState { layers: self.body.decoder(storage)?, batch })
     }
 
     /// Logits `[B,vocabulary]` after one more token of every row. Meant for a model without autodiff

@@ -1,6 +1,7 @@
 //! `regard bench`
 
 mod revision;
+mod shapes;
 mod subjects;
 
 use std::{cell::Cell, ffi::OsStr, fs, path::Path};
@@ -32,6 +33,9 @@ pub fn run(args: &Bench, common: &Common) -> Outcome {
     if !(args.seconds >= 0.0 && args.seconds.is_finite()) {
         return Err(Failure::usage(format!("--seconds is {}, expected a number from 0", args.seconds)));
     }
+    if args.shapes {
+        return shapes::run(args, common);
+    }
     let Chosen { subjects, lengths, heads, head_widths, batches } = subjects::choose(args)?;
     check_memory(level, &lengths, &heads, &head_widths, &batches)?;
     let plan = Plan {
@@ -46,6 +50,7 @@ pub fn run(args: &Bench, common: &Common) -> Outcome {
         repeats: args.repeats,
         seconds: args.seconds,
         longest_quadratic: args.longest_quadratic,
+        storage: args.cache.into(),
         seed: args.seed,
     };
     let against = args.compare.as_deref().map(Against::new).transpose()?;
@@ -204,7 +209,7 @@ fn setting(plan: &Plan, measurements: &[Measurement]) -> String {
         }
         (Level::Layer, _) => format!("layer, {sizes}"),
         (Level::Inference, _) => format!("layer in inference, {sizes}"),
-        (Level::Decode, _) => format!("one token, {sizes}"),
+        (Level::Decode, _) => format!("one token, {sizes}, keys and values in {}", plan.storage.name()),
         _ => sizes,
     }
 }

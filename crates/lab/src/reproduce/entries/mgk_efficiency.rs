@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use regard_kernels::{AttentionOptions, Mechanism, mechanism::KeyDesign};
+use regard_kernels::{AttentionOptions, Mechanism, Storage, mechanism::KeyDesign};
 
 use crate::{
     bench::{self, Level, Measurement, Pass, Plan, Sizes, Subject, TimeRatio},
@@ -60,6 +60,7 @@ fn run(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
                 repeats: 15,
                 seconds: 20.0,
                 longest_quadratic: usize::MAX,
+                storage: Storage::F32,
                 seed: 1,
             };
             let watch = |m: &Measurement| {

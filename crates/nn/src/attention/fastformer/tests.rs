@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use burn::module::ModuleVisitor;
 use burn::tensor::{Device, Gradients, TensorData};
-use regard_kernels::{Mechanism, Padding, mechanism::FastformerOptions};
+use regard_kernels::{Mechanism, Padding, Storage, mechanism::FastformerOptions};
 use regard_testkit::{Random, Report, derivative};
 
 use super::*;
@@ -264,7 +264,7 @@ fn what_has_no_kernel_is_refused_by_name() {
         assert!(error.starts_with(&said), "{error}");
         let layer = build(&options, true, &device);
         let said = format!("fastformer.interaction is {name}, expected 'product' here");
-        for error in [layer.decoder().map(drop), options.operator(Default::default()).map(drop)] {
+        for error in [layer.decoder(Storage::F32).map(drop), options.operator(Default::default()).map(drop)] {
             let error = error.unwrap_err().to_string();
             assert!(error.starts_with(&said), "{error}");
         }

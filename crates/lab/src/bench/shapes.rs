@@ -1,0 +1,277 @@
+//! Exact attention at shapes that differ: batches, widths of heads, shared keys, few queries, and a call of almost nothing.
+
+use std::{
+    hint::black_box,
+    io,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use regard_kernels::{
+    Layout, Mask, Operator, Softmax, View,
+    parallel::{for_each_part, release_scratch},
+    random::{bits, substream},
+    simd,
+};
+use regard_tasks::train::Environment;
+use serde::Serialize;
+use serde_json::json;
+
+use super::{
+    BenchError, Timing,
+    workload::{Meter, require_finite},
+};
+use crate::report::{Block, Cell, Column, Files, Format, Record, Report, Section, Table};
+
+/// Sizes of a call of exact attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Shape {
+    /// Sequences.
+    pub batch: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Heads of keys and values.
+    pub key_heads: usize,
+    /// Queries.
+    pub queries: usize,
+    /// Keys.
+    pub keys: usize,
+    /// Channels of a head.
+    pub width: usize,
+    /// Whether a query sees only what comes before it.
+    pub causal: bool,
+}
+
+const fn shape(
+    (batch, heads, key_heads): (usize, usize, usize),
+    (queries, keys): (usize, usize),
+    width: usize,
+    causal: bool,
+) -> Shape {
+    Shape { batch, heads, key_heads, queries, keys, width, causal }
+}
+
+/// Those of encoders and decoders of all sizes, of decoding, of a chunk of a prompt, and the smallest, whose time is what a call
+/// costs by itself.
+pub const SHAPES: [Shape; 15] = [
+    shape((1, 8, 8), (2048, 2048), 64, false),
+    shape((1, 8, 8), (512, 512), 64, false),
+    shape((8, 8, 8), (128, 128), 64, false),
+    shape((32, 4, 4), (128, 128), 32, false),
+    shape((64, 12, 12), (64, 64), 64, false),
+    shape((1, 12, 12), (1024, 1024), 128, true),
+    shape((1, 4, 4), (2048, 2048), 256, false),
+    shape((1, 16, 16), (1024, 1024), 80, false),
+    shape((1, 16, 16), (1024, 1024), 112, true),
+    shape((1, 8, 8), (2048, 2048), 48, false),
+    shape((1, 9, 3), (2048, 2048), 64, true),
+    shape((1, 9, 3), (1, 4096), 64, false),
+    shape((8, 8, 8), (1, 2048), 64, false),
+    shape((1, 8, 8), (16, 4096), 64, false),
+    shape((1, 1, 1), (4, 4), 8, false),
+];
+
+impl Shape {
+    /// Multiplications and additions of the forward pass, of pairs that a query sees.
+    fn operations(&self) -> f64 {
+        let Self { queries, keys, .. } = *self;
+        let pairs: usize = match self.causal {
+            true => (0..queries).map(|i| (i + 1 + keys).saturating_sub(queries)).sum(),
+            false => queries * keys,
+        };
+        4.0 * (self.batch * self.heads * self.width * pairs) as f64
+    }
+
+    /// Bytes of keys and values.
+    fn cached(&self) -> f64 {
+        (2 * size_of::<f32>() * self.batch * self.key_heads * self.keys * self.width) as f64
+    }
+}
+
+/// What one shape takes.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ShapeTime {
+    /// The sizes.
+    #[serde(flatten)]
+    pub shape: Shape,
+    /// Timed runs.
+    pub runs: usize,
+    /// Time of the forward pass.
+    pub forward: Timing,
+    /// Time of forward and backward pass together.
+    pub both: Timing,
+    /// Most bytes in use at once in both passes, beyond the inputs and the gradient of the output.
+    pub bytes: Option<u64>,
+}
+
+/// A table of shapes.
+#[derive(Clone, Debug)]
+pub struct Shapes {
+    /// In the order of [`SHAPES`].
+    pub times: Vec<ShapeTime>,
+    /// Bytes that all threads together read from memory in a second, summing numbers up.
+    pub read: f64,
+    /// The command that was typed.
+    pub command: String,
+    /// Where and when.
+    pub environment: Environment,
+}
+
+/// Times `shape` in at least three and at most `repeats` runs that take no more than `seconds` together.
+///
+/// # Errors
+/// A number that is not finite, or a raised `stop`.
+pub fn time_shape(
+    shape: Shape,
+    (repeats, seconds): (usize, f64),
+    seed: u64,
+    stop: &AtomicBool,
+) -> Result<ShapeTime, BenchError> {
+    let Shape { batch, heads, key_heads, queries, keys, width, causal } = shape;
+    let operator =
+        Softmax { layout: Layout::HeadFirst, mask: Mask { causal, ..Mask::none() }, ..Softmax::default() };
+    let (q_shape, k_shape) = ([batch, heads, queries, width], [batch, key_heads, keys, width]);
+    let draw = |stream: u64, shape: [usize; 4]| -> Vec<f32> {
+        let key = substream(seed, stream);
+        let scale = 3f32.sqrt() / 2f32.powi(31);
+        (0..shape.iter().product::<usize>()).map(|i| scale * (bits(key, i as u32) as i32) as f32).collect()
+    };
+    let [q, grad] = [0, 1].map(|stream| draw(stream, q_shape));
+    let [k, v] = [2, 3].map(|stream| draw(stream, k_shape));
+    let views = [View::new(&q, &q_shape), View::new(&k, &k_shape), View::new(&v, &k_shape)];
+    let failed = |what: &str| BenchError::Numeric { label: "softmax".into(), length: keys, what: what.into() };
+    let mut out = vec![f32::NAN; q.len()];
+    let run = |out: &mut [f32]| {
+        let meter = Meter::start();
+        let saved = operator.forward(&views, out);
+        let forward = meter.milliseconds();
+        let grads = operator.backward(&views, out, &saved, &grad, &[true; 3]);
+        (forward, meter.milliseconds(), meter.bytes(), grads)
+    };
+    release_scratch();
+    let (.., bytes, grads) = run(&mut out);
+    require_finite(&out, "the output").map_err(|_| failed("the output"))?;
+    require_finite(grads.iter().flatten().flatten(), "a gradient").map_err(|_| failed("a gradient"))?;
+    let (mut forward, mut both, mut spent) = (Vec::new(), Vec::new(), 0.0);
+    while forward.len() < 3 || (forward.len() < repeats && spent < 1e3 * seconds) {
+        if stop.load(Ordering::Relaxed) {
+            return Err(BenchError::Interrupted);
+        }
+        let (one, two, ..) = run(&mut out);
+        forward.push(one);
+        both.push(two);
+        spent += two;
+    }
+    let of = |times: &[f64]| Timing::of(times.to_vec()).expect("at least three runs");
+    Ok(ShapeTime { shape, runs: forward.len(), forward: of(&forward), both: of(&both), bytes })
+}
+
+/// Bytes a second that all threads together read from memory: the median of some passes over 256 MiB.
+pub fn read_rate() -> f64 {
+    const FLOATS: usize = 64 << 20;
+    let mut buffer = vec![1.0f32; FLOATS];
+    let mut pass = || {
+        let start = std::time::Instant::now();
+        for_each_part(&mut buffer, FLOATS / 256, |_, part| {
+            black_box(simd::vectorize(
+                #[inline(always)]
+                || simd::total(part),
+            ));
+        });
+        (FLOATS * size_of::<f32>()) as f64 / start.elapsed().as_secs_f64()
+    };
+    let mut rates: Vec<f64> = (0..7).map(|_| pass()).collect();
+    rates.sort_by(f64::total_cmp);
+    rates[rates.len() / 2]
+}
+
+impl Shapes {
+    /// One row a shape.
+    pub fn table(&self) -> Table {
+        let number = |title: &str, unit: &str| Column::number(title, Format::Significant(3)).unit(unit);
+        let whole = |title: &str| Column::number(title, Format::Plain);
+        let columns = vec![
+            whole("batch"),
+            Column::text("heads"),
+            whole("queries"),
+            whole("keys"),
+            whole("head width"),
+            Column::text("mask"),
+            number("forward", "ms"),
+            number("forward+backward", "ms"),
+            number("forward", "GFLOP/s"),
+            number("keys and values read", "GB/s"),
+            Column::number("memory", Format::Bytes),
+        ];
+        let rows = self.times.iter().map(|time| {
+            let ShapeTime { shape, forward, both, bytes, .. } = time;
+            let shared = if shape.heads == shape.key_heads { String::new() } else { format!(" on {}", shape.key_heads) };
+            // Many queries read keys from a cache, where a rate says nothing of memory.
+            let read = (shape.queries <= 16 && shape.keys > 512).then(|| shape.cached() / forward.median / 1e6);
+            vec![
+                shape.batch.into(),
+                format!("{}{shared}", shape.heads).into(),
+                shape.queries.into(),
+                shape.keys.into(),
+                shape.width.into(),
+                if shape.causal { "causal" } else { "" }.into(),
+                forward.median.into(),
+                both.median.into(),
+                (shape.operations() / forward.median / 1e6).into(),
+                read.into(),
+                Cell::from(*bytes),
+            ]
+        });
+        let title = format!("exact attention, f32, {} vectors", simd::vectors().name());
+        let mut table = Table::new(title, columns);
+        rows.for_each(|row| table.push(row));
+        table.note(format!(
+            "Medians of 3 runs and more. A plain read of memory by all threads gives {:.1} GB/s. The last shape shows what a call \
+             costs by itself. Memory: most bytes in use at once beyond the inputs and the gradient of the output.",
+            self.read / 1e9
+        ))
+    }
+
+    /// All of it, for programs.
+    pub fn to_json(&self) -> serde_json::Value {
+        json!({
+            "command": self.command,
+            "environment": self.environment,
+            "vectors": simd::vectors().name(),
+            "read_bytes_per_second": self.read,
+            "shapes": self.times,
+            "table": self.table().to_json(),
+        })
+    }
+
+    /// Writes the page and the table in three formats into `folder`.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn write(&self, folder: &Path) -> io::Result<Files> {
+        let record = Record { command: &self.command, environment: &self.environment };
+        let report = Report {
+            title: "Exact attention at many shapes".into(),
+            summary: format!("{} shapes, one call each, times of medians.", self.times.len()),
+            facts: record.facts(),
+            sections: vec![Section { title: "Figures".into(), blocks: vec![Block::Table(self.table())] }],
+        };
+        record.write(folder, &report, &self.to_json(), &[self.table()])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shape_is_timed_and_counted() {
+        let shape = shape((2, 4, 2), (3, 700), 16, true);
+        let time = time_shape(shape, (5, 60.0), 1, &AtomicBool::new(false)).unwrap();
+        assert!(time.runs == 5 && 0.0 < time.forward.median && time.forward.median < time.both.slowest);
+        assert_eq!(shape.operations(), (4 * 2 * 4 * 16 * (698 + 699 + 700)) as f64);
+        assert_eq!(shape.cached(), (2 * 4 * 2 * 2 * 700 * 16) as f64);
+        let stopped = time_shape(shape, (5, 60.0), 1, &AtomicBool::new(true));
+        assert!(matches!(stopped, Err(BenchError::Interrupted)));
+    }
+}
