@@ -16,15 +16,19 @@ Tensor = Any
 
 
 def of_kind(array: Any, like: Any) -> Any:
-    """``array`` as the library of ``like`` has them, without a copy: PyTorch, NumPy, else as it is."""
+    """``array`` as the library of ``like`` has them: PyTorch, NumPy, else as it is.
+
+    Without a copy, unless ``like`` is of 16 bits: then it is rounded to the same.
+    """
     if array is None:
         return None
     # Whoever has such an object has imported its library.
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None and isinstance(like, numpy.ndarray):
-        return numpy.asarray(array)
+        return numpy.asarray(array, dtype=numpy.float16 if like.dtype == numpy.float16 else None)
     if torch is not None and isinstance(like, torch.Tensor):
-        return torch.from_dlpack(array)
+        tensor = torch.from_dlpack(array)
+        return tensor.to(like.dtype) if like.dtype in (torch.float16, torch.bfloat16) else tensor
     return array
 
 
@@ -143,7 +147,8 @@ class Operator:
         """The output, and what :meth:`backward` needs.
 
         Tensors are float32, in the order of :attr:`inputs` or by name. Contiguous ones are read where they lie; strided
-        ones are copied once. Outputs are of the kind of the first tensor: NumPy arrays for arrays of NumPy, PyTorch
+        ones are copied once. float16 and bfloat16 become float32 on the way in, and outputs are rounded to them on the way
+        out; all sums are of float32. Outputs are of the kind of the first tensor: NumPy arrays for arrays of NumPy, PyTorch
         tensors for tensors of PyTorch, else :class:`regard.Array`.
 
         Raises

@@ -12,9 +12,13 @@ use pyo3::{
     prelude::*,
     types::{PyBytes, PyCapsule, PyDict, PyString},
 };
-use regard_kernels::Padding;
+use half::{bf16, f16};
+use regard_kernels::{
+    Padding,
+    halves::{Half, widen_all},
+};
 
-use crate::dlpack;
+use crate::{dlpack, threads::compute};
 
 /// Contiguous real numbers and their shape.
 pub struct Tensor {
@@ -93,6 +97,8 @@ impl Drop for Memory {
 /// What the elements of foreign memory are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
+    Float16,
+    Bfloat16,
     Float32,
     Float64,
     /// Integers and booleans of so many bytes.
@@ -112,7 +118,8 @@ struct Raw {
 }
 
 impl Tensor {
-    /// Reads `object` as float32 or float64: without a copy where it is contiguous, through one copy where it is strided.
+    /// Reads `object` as float32 or float64: without a copy where it is contiguous, through one copy where it is strided or of
+    /// 16 bits.
     ///
     /// # Errors
     /// `TypeError` for what has no memory to share or holds other numbers, `ValueError` for memory of another device.
@@ -120,12 +127,15 @@ impl Tensor {
         let raw = Raw::new(name, object)?;
         let shape = raw.shape.clone();
         let data = match raw.kind {
+            // Exact, on all threads: from here on they are numbers as all others.
+            Kind::Float16 => Reals::F32(widened::<f16>(object.py(), raw)?),
+            Kind::Bfloat16 => Reals::F32(widened::<bf16>(object.py(), raw)?),
             Kind::Float32 => Reals::F32(raw.slice()),
             Kind::Float64 => Reals::F64(raw.slice()),
             ref other => {
                 let seen = other.name();
                 return Err(PyTypeError::new_err(format!(
-                    "tensor '{name}' holds {seen} numbers, expected float32 (or float64 for the reference): convert it first"
+                    "tensor '{name}' holds {seen} numbers, expected float32, float16 or bfloat16 (or float64 for the reference): convert it first"
                 )));
             }
         };
@@ -159,6 +169,11 @@ impl Tensor {
         };
         (self.shape, data)
     }
+}
+
+fn widened<T: Half>(py: Python<'_>, raw: Raw) -> PyResult<Slice<f32>> {
+    let numbers = raw.slice::<T>();
+    Ok(compute(py, || widen_all(&numbers))?.into())
 }
 
 /// Reads padding `[batch, length]`: booleans or integers, of which those other than 0 are real tokens. Copied.
@@ -198,6 +213,8 @@ pub fn is_tensor(object: &Bound<'_, PyAny>) -> bool {
 impl Kind {
     fn name(&self) -> String {
         match self {
+            Self::Float16 => "float16".to_owned(),
+            Self::Bfloat16 => "bfloat16".to_owned(),
             Self::Float32 => "float32".to_owned(),
             Self::Float64 => "float64".to_owned(),
             Self::Whole(bytes) => format!("{}-bit integer", 8 * bytes),
@@ -211,7 +228,7 @@ impl Kind {
         match plain {
             "f" => Self::Float32,
             "d" => Self::Float64,
-            "e" => Self::Other("float16".to_owned()),
+            "e" => Self::Float16,
             "?" | "b" | "B" | "h" | "H" | "i" | "I" | "l" | "L" | "q" | "Q" | "n" | "N" => Self::Whole(bytes),
             _ => Self::Other(format!("'{format}'")),
         }
@@ -220,6 +237,8 @@ impl Kind {
     fn of_dtype(dtype: dlpack::DataType) -> Self {
         use dlpack::code;
         match (dtype.code, dtype.bits, dtype.lanes) {
+            (code::FLOAT, 16, 1) => Self::Float16,
+            (code::BFLOAT, 16, 1) => Self::Bfloat16,
             (code::FLOAT, 32, 1) => Self::Float32,
             (code::FLOAT, 64, 1) => Self::Float64,
             (code::FLOAT, bits, 1) => Self::Other(format!("float{bits}")),
@@ -231,6 +250,7 @@ impl Kind {
 
     fn bytes(&self) -> usize {
         match self {
+            Self::Float16 | Self::Bfloat16 => 2,
             Self::Float32 => 4,
             Self::Float64 => 8,
             Self::Whole(bytes) => *bytes,

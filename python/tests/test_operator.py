@@ -78,6 +78,27 @@ def test_decoder_repeats_the_causal_form(mechanism: str) -> None:
         assert decoder.nbytes > 0
 
 
+@pytest.mark.parametrize(("cache", "bound", "share"), [("bf16", 2e-2, 0.5), ("f16", 2e-3, 0.5), ("int8", 3e-2, 0.45)])
+def test_a_cache_of_fewer_bits(cache: str, bound: float, share: float) -> None:
+    q, k, v = numpy.random.default_rng(3).standard_normal((3, 2, 2, 30, 16), dtype=numpy.float32)
+    attend = regard.Operator("softmax", causal=True)
+    exact, small = attend.decoder(), attend.decoder(cache=cache)
+    for t in range(30):
+        token = [x[:, :, t : t + 1] for x in (q, k, v)]
+        out = small.step(*token)
+        assert error(out, exact.step(*token)) < bound
+    assert small.nbytes <= share * exact.nbytes
+    with pytest.raises(ValueError, match="cache is 'bf61', expected one of 'f32', 'bf16', 'f16', 'int8'"):
+        attend.decoder(cache="bf61")
+
+
+def test_float16_arrays_are_summed_as_float32_and_rounded_once() -> None:
+    q = numpy.random.default_rng(4).standard_normal((1, 2, 9, 8)).astype(numpy.float16)
+    out = regard.attention(q, q, q)
+    exact = regard.attention(*[q.astype(numpy.float32)] * 3)
+    assert out.dtype == numpy.float16 and (out == exact.astype(numpy.float16)).all()
+
+
 def test_rows_of_a_decoder_trade_places(mechanism: str) -> None:
     given = tensors(mechanism, tokens=4)
     per_token = [name for name in given if name in ("q", "k", "v", "x")]

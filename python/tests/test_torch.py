@@ -134,11 +134,25 @@ def test_float32_under_autocast() -> None:
     assert close(out.float(), attend(x), 0.05) and x.grad is not None
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves_are_summed_as_float32_and_rounded_once(dtype: torch.dtype) -> None:
+    halves = [draw(2, 3, 9, 8).detach().to(dtype).requires_grad_() for _ in range(3)]
+    out = attentive.attention(*halves, causal=True)
+    exact = [tensor.detach().float().requires_grad_() for tensor in halves]
+    expected = attentive.attention(*exact, causal=True)
+    assert out.dtype == dtype and torch.equal(out, expected.to(dtype))
+    slope = draw(2, 3, 9, 8).detach().to(dtype)
+    gradients = torch.autograd.grad(out, halves, slope)
+    for seen, wanted in zip(gradients, torch.autograd.grad(expected, exact, slope.float())):
+        assert seen.dtype == dtype and torch.equal(seen, wanted.to(dtype))
+    strided = attentive.attention(*(tensor.detach()[:, :, ::2] for tensor in halves))
+    assert strided.dtype == dtype and strided.shape == (2, 3, 5, 8)
+
+
 def test_errors() -> None:
     q = draw(1, 2, 9, 8)
-    for other, error in ((torch.float16, TypeError), (torch.bfloat16, TypeError), (torch.int64, TypeError)):
-        with pytest.raises(error, match="tensor 'q' holds .*, expected float32"):
-            attentive.attention(q.detach().to(other), q, q)
+    with pytest.raises(TypeError, match="tensor 'q' holds .*, expected float32"):
+        attentive.attention(q.detach().to(torch.int64), q, q)
     with pytest.raises(TypeError, match="tensor 'v' holds float64 numbers, expected float32"):
         attentive.attention(q, q, q.double())
     with pytest.raises(ValueError, match="tensor 'k' has shape"):

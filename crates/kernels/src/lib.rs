@@ -14,6 +14,7 @@ mod error;
 pub mod features;
 mod gaussian_mixture;
 pub mod gemm;
+pub mod halves;
 mod linear;
 mod mask;
 pub mod mechanism;

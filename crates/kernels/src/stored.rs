@@ -3,10 +3,10 @@
 //! A decoded token reads every key and value once, so that its time is theirs to come from memory: half the bytes, half the
 //! time. Sums are of f32 whatever is stored.
 
-use half::{bf16, f16, slice::HalfFloatSliceExt};
+use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
-use crate::{Rows, gemm::Matrix, simd};
+use crate::{Rows, gemm::Matrix, halves::Half, simd};
 
 /// What keys and values are kept as while a model decodes.
 ///
@@ -140,8 +140,8 @@ impl<'a> Stored<'a> {
         for (i, to) in room.chunks_exact_mut(width).take(rows.count).enumerate() {
             match self {
                 Self::F32(_) => {}
-                Self::Bf16(numbers) => widen_bf16(rows.row(numbers, i), to),
-                Self::F16(numbers) => rows.row(numbers, i).convert_to_f32_slice(to),
+                Self::Bf16(numbers) => bf16::widen(rows.row(numbers, i), to),
+                Self::F16(numbers) => f16::widen(rows.row(numbers, i), to),
                 Self::Int8 { numbers, scales } => {
                     widen_int8(rows.row(numbers, i), scales[rows.start(i) / width], to);
                 }
@@ -149,13 +149,6 @@ impl<'a> Stored<'a> {
         }
         Matrix::rows(room, width)
     }
-}
-
-fn widen_bf16(from: &[bf16], to: &mut [f32]) {
-    simd::vectorize(
-        #[inline(always)]
-        || to.iter_mut().zip(from).for_each(|(to, from)| *to = f32::from_bits(u32::from(from.to_bits()) << 16)),
-    );
 }
 
 fn widen_int8(from: &[i8], scale: f32, to: &mut [f32]) {

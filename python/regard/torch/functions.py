@@ -19,9 +19,19 @@ def _shared(padding: Named, names: tuple[str, ...], tensors: tuple[torch.Tensor,
     return {**padding, **{name: tensor.detach() for name, tensor in zip(names, tensors)}}
 
 
-def _in_order(names: tuple[str, ...], gradients: dict[str, Any]) -> tuple[torch.Tensor | None, ...]:
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def _rounded(array: Any, dtype: torch.dtype) -> torch.Tensor:
+    """An array as a tensor, of 16 bits where what it belongs to is."""
+    tensor = from_dlpack(array)
+    return tensor.to(dtype) if dtype in HALVES else tensor
+
+
+def _in_order(names: tuple[str, ...], dtypes: list[torch.dtype], gradients: dict[str, Any]) -> tuple[Any, ...]:
     """What a backward pass returns: nothing for operator, padding and names, then a gradient for each tensor."""
-    return (None, None, None, *(from_dlpack(gradients[name]) if name in gradients else None for name in names))
+    pairs = zip(names, dtypes)
+    return (None, None, None, *(_rounded(gradients[name], dtype) if name in gradients else None for name, dtype in pairs))
 
 
 class _Kernel(torch.autograd.Function):
@@ -33,8 +43,9 @@ class _Kernel(torch.autograd.Function):
         ctx: Any, operator: Operator, padding: Named, names: tuple[str, ...], *tensors: torch.Tensor
     ) -> torch.Tensor:
         array, saved = operator._native.forward(_shared(padding, names, tensors))
-        out = from_dlpack(array)
-        ctx.names, ctx.saved = names, saved
+        ctx.names, ctx.saved, ctx.dtypes = names, saved, [tensor.dtype for tensor in tensors]
+        # The first tensor is what is asked: queries or tokens.
+        out = _rounded(array, ctx.dtypes[0])
         # What the kernel goes back through lies in `saved`; this lets autograd notice changes in place.
         ctx.save_for_backward(*tensors, out)
         return out
@@ -47,7 +58,7 @@ class _Kernel(torch.autograd.Function):
         known = ctx.saved.differentiable
         needed = zip(ctx.names, ctx.needs_input_grad[3:])
         wanted = [name for name, needs in needed if needs and name in known]
-        return _in_order(ctx.names, ctx.saved.backward(grad_out.detach(), wanted))
+        return _in_order(ctx.names, ctx.dtypes, ctx.saved.backward(grad_out.detach(), wanted))
 
 
 class _Twin(torch.autograd.Function):
@@ -67,14 +78,14 @@ class _Twin(torch.autograd.Function):
     def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         tensors = _shared(ctx.padding, ctx.names, ctx.saved_tensors)
         _, _, gradients = ctx.operator._native.reference(tensors, grad_out.detach())
-        return _in_order(ctx.names, gradients)
+        return _in_order(ctx.names, [tensor.dtype for tensor in ctx.saved_tensors], gradients)
 
 
 def apply(operator: Operator, **tensors: torch.Tensor | None) -> torch.Tensor:
     """The output of an operator for tensors by name, differentiable in all that are not drawn.
 
-    ``valid [B,S]`` and ``query_valid [B,N]`` are padding, true for real tokens. Tensors are float32; where all of them
-    are float64, the slow float64 twin runs, as ``torch.autograd.gradcheck`` asks for.
+    ``valid [B,S]`` and ``query_valid [B,N]`` are padding, true for real tokens. Tensors are float32, or float16 and
+    bfloat16, which become float32 inside and are rounded again on the way out; where all of them are float64, the slow float64 twin runs, as ``torch.autograd.gradcheck`` asks for.
 
     Raises
     ------
