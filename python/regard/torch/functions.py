@@ -14,9 +14,19 @@ PADDING = ("valid", "query_valid")
 Named = dict[str, torch.Tensor]
 
 
-def _shared(padding: Named, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...]) -> Named:
-    """Tensors by name, as DLPack takes them: without their history."""
-    return {**padding, **{name: tensor.detach() for name, tensor in zip(names, tensors)}}
+def _lent(tensor: torch.Tensor) -> Any:
+    """The numbers of a tensor without its history: as an array, which is read five times as soon as DLPack gets at one."""
+    tensor = tensor.detach()
+    try:
+        return tensor.numpy()
+    except (RuntimeError, TypeError):
+        # bfloat16, which NumPy does not have; another device; no NumPy.
+        return tensor
+
+
+def _shared(padding: Named, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...]) -> dict[str, Any]:
+    """Tensors by name, as kernels take them."""
+    return {**padding, **{name: _lent(tensor) for name, tensor in zip(names, tensors)}}
 
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -58,7 +68,7 @@ class _Kernel(torch.autograd.Function):
         known = ctx.saved.differentiable
         needed = zip(ctx.names, ctx.needs_input_grad[3:])
         wanted = [name for name, needs in needed if needs and name in known]
-        return _in_order(ctx.names, ctx.dtypes, ctx.saved.backward(grad_out.detach(), wanted))
+        return _in_order(ctx.names, ctx.dtypes, ctx.saved.backward(_lent(grad_out), wanted))
 
 
 class _Twin(torch.autograd.Function):
@@ -77,7 +87,7 @@ class _Twin(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         tensors = _shared(ctx.padding, ctx.names, ctx.saved_tensors)
-        _, _, gradients = ctx.operator._native.reference(tensors, grad_out.detach())
+        _, _, gradients = ctx.operator._native.reference(tensors, _lent(grad_out))
         return _in_order(ctx.names, [tensor.dtype for tensor in ctx.saved_tensors], gradients)
 
 
