@@ -17,6 +17,7 @@ PACKAGES = (
     "reformer-pytorch",
     "linear-attention-transformer",
     "x-transformers",
+    "flash-linear-attention",
 )
 
 

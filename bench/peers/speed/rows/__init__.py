@@ -53,4 +53,4 @@ def row(name: str, on_request: bool = False) -> Callable[[Row], Row]:
 
 
 # Each adds its rows, in the order of the table.
-from . import softmax, shapes, mixture, linear, features, hashing, layers, training, curve, decoding, scaling, build  # noqa: E402, F401, I001
+from . import softmax, shapes, frameworks, mixture, linear, features, hashing, layers, training, curve, decoding, scaling, build  # noqa: E402, F401, I001
