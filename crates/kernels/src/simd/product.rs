@@ -116,13 +116,16 @@ impl WithSimd for Product<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
-        let n = self.sizes.1;
+        let (m, n, _) = self.sizes;
         // Registers for sums, rows of `b` and one element of `a`: 24 + 4 + 1 of 32 (AVX-512, NEON), 12 + 2 + 1 of 16.
         let many = S::REGISTER_COUNT >= 32;
         let mut start = 0;
         while start < n {
             let vectors = (n - start).div_ceil(S::F32_LANES);
             let take = match vectors {
+                // Fewer sums than these wait for one another: an addition takes four cycles, and two begin in each.
+                _ if !many && m == 1 => 1 << vectors.min(8).ilog2(),
+                _ if !many && m <= 3 => 1 << vectors.min(4).ilog2(),
                 _ if !many => vectors.min(2),
                 1..=4 => vectors,
                 5 | 6 | 9 => 3,
@@ -130,6 +133,10 @@ impl WithSimd for Product<'_> {
             };
             let end = (start + take * S::F32_LANES).min(n);
             match take {
+                8 => self.rows::<S, 1, 8>(simd, (start, end)),
+                4 if !many && m == 1 => self.rows::<S, 1, 4>(simd, (start, end)),
+                4 if !many && m == 2 => self.rows::<S, 2, 4>(simd, (start, end)),
+                4 if !many => self.rows::<S, 3, 4>(simd, (start, end)),
                 1 if many => self.rows::<S, 12, 1>(simd, (start, end)),
                 1 => self.rows::<S, 6, 1>(simd, (start, end)),
                 2 if many => self.rows::<S, 12, 2>(simd, (start, end)),
