@@ -13,9 +13,23 @@ pub use array::Array;
 pub use subject::{Outcome, Subject};
 pub use variant::{Sizes, Variant};
 
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
-use regard_kernels::{AttentionOptions, Call, Mask, Padding, Scatterbrain, mechanism::Combination};
+use regard_kernels::{
+    AttentionOptions, Call, Mask, Padding, Scatterbrain,
+    mechanism::Combination,
+    simd::{Vectors, limit},
+};
+
+/// Keeps kernels to the vectors that the environment variable `REGARD_VECTORS` names.
+pub fn keep_to_vectors() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        if let Ok(name) = std::env::var("REGARD_VECTORS") {
+            limit(Vectors::named(&name).expect("vectors of this processor"));
+        }
+    });
+}
 
 /// Padding of `batch` rows: complete, with holes, a prefix, a suffix, empty, and again from the start.
 pub fn padding(batch: usize, length: usize) -> Arc<Padding> {

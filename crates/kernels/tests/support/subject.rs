@@ -72,6 +72,7 @@ impl Subject {
         grad_out: &Array,
         wanted: &[bool],
     ) -> (Array, Option<Vec<f64>>, Vec<Option<Array>>) {
+        super::keep_to_vectors();
         let arranged = self.arrange(inputs);
         let data: Vec<Vec<f32>> = arranged.iter().map(Array::f32).collect();
         let views: Vec<View<f32>> = data.iter().zip(&arranged).map(|(d, a)| View::new(d, &a.shape)).collect();
