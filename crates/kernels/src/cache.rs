@@ -114,11 +114,8 @@ impl Decode for Cache {
         } else {
             &[batch, cached, self.heads(k), width]
         };
-        let mut views = vec![
-            View::new(q.data, &q_shape),
-            View { data: &[], shape: k_shape },
-            View { data: &[], shape: &v_shape },
-        ];
+        let mut views =
+            vec![View::new(q.data, &q_shape), View { data: &[], shape: k_shape }, View { data: &[], shape: &v_shape }];
         views.extend(parameters.iter().map(|(shape, data)| View::new(data, shape)));
         let rows = self.rows.iter().filter_map(|row| row.0.as_ref());
         let kept: Vec<[Stored; 2]> = rows.map(|row| row.each_ref().map(Numbers::stored)).collect();

@@ -189,7 +189,8 @@ mod tests {
                 }
             }
             let rows = (count - 2) * heads;
-            let bytes = rows * width * [4, 2, 2, 1][storage as usize] + usize::from(storage == Storage::Int8) * 4 * rows;
+            let bytes =
+                rows * width * [4, 2, 2, 1][storage as usize] + usize::from(storage == Storage::Int8) * 4 * rows;
             assert_eq!(numbers.bytes(), bytes);
         }
     }

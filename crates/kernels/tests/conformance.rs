@@ -513,7 +513,9 @@ fn decoding_token_by_token_equals_the_whole() {
             let sizes = Sizes::new(2, 2, 40, 40);
             let setting = Setting::new(&variant, sizes, Mask::causal(), layout);
             // A decoder speaks after training, where nothing is dropped.
-            let Some(mut decoder) = setting.subject.operator.decoder(Storage::F32).filter(|_| !variant.dropout) else { continue };
+            let Some(mut decoder) = setting.subject.operator.decoder(Storage::F32).filter(|_| !variant.dropout) else {
+                continue;
+            };
             decoded.push(variant.name);
             let whole = setting.kernel().out;
             let axis = setting.out_axis();

@@ -246,7 +246,10 @@ fn decoding_gives_the_rows_of_the_causal_form() {
         }
     }
     for mask in [Mask::none(), Mask::causal().with_valid(Some(padding(2, 4)))] {
-        report.require(Linear { mask, ..Linear::default() }.decoder(Storage::F32).is_none(), "a decoder without a causal form");
+        report.require(
+            Linear { mask, ..Linear::default() }.decoder(Storage::F32).is_none(),
+            "a decoder without a causal form",
+        );
     }
     report.finish();
 }

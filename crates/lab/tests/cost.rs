@@ -1,13 +1,13 @@
 //! Counted costs against models as they are built.
 
 use burn::tensor::Device;
-use regard_kernels::{Mechanism, Storage};
 use regard_kernels::features::FeatureKind;
 use regard_kernels::mechanism::{
     AdditiveScores, Combination, Fraction, Inference, Interaction, KeyDesign, Position, Prior, Sharing,
 };
 use regard_kernels::routing::MoaOptions;
 use regard_kernels::support::SupportKind;
+use regard_kernels::{Mechanism, Storage};
 use regard_lab::cost::{Count, ModelCost, ModelSizes, Run};
 use regard_nn::attention::AttentionConfig;
 use regard_nn::models::{Classifier, LanguageModel, ModelConfig, NormPlace, Pooling, parameter_count};

@@ -138,7 +138,11 @@ impl<'a> Scores<'a> {
     /// Floats of room that scores of a segment need beside themselves: terms of keys and priors, and keys made f32.
     fn score_room(&self) -> [usize; 3] {
         let terms = if self.is_plain() { 0 } else { self.components() * SEGMENT };
-        [if self.gaussian { terms } else { 0 }, if self.prior.is_some() { terms } else { 0 }, BLOCK * self.shape.head_width]
+        [
+            if self.gaussian { terms } else { 0 },
+            if self.prior.is_some() { terms } else { 0 },
+            BLOCK * self.shape.head_width,
+        ]
     }
 
     /// Scores in base 2 of queries `q [rows][width]`, `x [M][rows][SEGMENT]`, negative infinity where the mask hides a pair.
@@ -351,8 +355,7 @@ impl<'a> Scores<'a> {
         let (b, hk) = (segment.b, segment.hk);
         let (key_rows, value_rows) = (shape.key_rows(0, hk, 0), shape.value_rows(0, hk));
         let (written_keys, written_values) = (shape.key_rows(b, hk, 0), shape.value_rows(b, hk));
-        let sizes =
-            [rows * width, rows * value_width, rows * SEGMENT, rows * SEGMENT, BLOCK * width.max(value_width)];
+        let sizes = [rows * width, rows * value_width, rows * SEGMENT, rows * SEGMENT, BLOCK * width.max(value_width)];
         parallel::with_parts(sizes, |[q, dout, p, w, block]| {
             self.load_queries(segment, q);
             self.score_segment(segment, q, p, [&mut [], &mut [], &mut []]);

@@ -128,8 +128,7 @@ pub fn time_shape(
     stop: &AtomicBool,
 ) -> Result<ShapeTime, BenchError> {
     let Shape { batch, heads, key_heads, queries, keys, width, causal } = shape;
-    let operator =
-        Softmax { layout: Layout::HeadFirst, mask: Mask { causal, ..Mask::none() }, ..Softmax::default() };
+    let operator = Softmax { layout: Layout::HeadFirst, mask: Mask { causal, ..Mask::none() }, ..Softmax::default() };
     let (q_shape, k_shape) = ([batch, heads, queries, width], [batch, key_heads, keys, width]);
     let draw = |stream: u64, shape: [usize; 4]| -> Vec<f32> {
         let key = substream(seed, stream);
@@ -205,7 +204,8 @@ impl Shapes {
         ];
         let rows = self.times.iter().map(|time| {
             let ShapeTime { shape, forward, both, bytes, .. } = time;
-            let shared = if shape.heads == shape.key_heads { String::new() } else { format!(" on {}", shape.key_heads) };
+            let shared =
+                if shape.heads == shape.key_heads { String::new() } else { format!(" on {}", shape.key_heads) };
             // Many queries read keys from a cache, where a rate says nothing of memory.
             let read = (shape.queries <= 16 && shape.keys > 512).then(|| shape.cached() / forward.median / 1e6);
             vec![
