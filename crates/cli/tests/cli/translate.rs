@@ -54,7 +54,7 @@ fn options(data: &Path) -> Vec<String> {
         "model.layers=1",
         "model.feed_forward=64",
         "model.dropout=0",
-        "train.steps=400",
+        "train.steps=600",
         "train.batch=32",
         "train.evaluate_every=200",
         "train.average=0",
