@@ -117,22 +117,22 @@ impl WithSimd for Product<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
         let n = self.sizes.1;
-        // Registers for sums, rows of `b` and one element of `a`: 24 + 4 + 1 of the 32 of AVX-512, elsewhere 12 + 2 + 1.
-        let wide = S::F32_LANES == 16;
+        // Registers for sums, rows of `b` and one element of `a`: 24 + 4 + 1 of 32 (AVX-512, NEON), 12 + 2 + 1 of 16.
+        let many = S::REGISTER_COUNT >= 32;
         let mut start = 0;
         while start < n {
             let vectors = (n - start).div_ceil(S::F32_LANES);
             let take = match vectors {
-                _ if !wide => vectors.min(2),
+                _ if !many => vectors.min(2),
                 1..=4 => vectors,
                 5 | 6 | 9 => 3,
                 _ => 4,
             };
             let end = (start + take * S::F32_LANES).min(n);
             match take {
-                1 if wide => self.rows::<S, 12, 1>(simd, (start, end)),
+                1 if many => self.rows::<S, 12, 1>(simd, (start, end)),
                 1 => self.rows::<S, 6, 1>(simd, (start, end)),
-                2 if wide => self.rows::<S, 12, 2>(simd, (start, end)),
+                2 if many => self.rows::<S, 12, 2>(simd, (start, end)),
                 2 => self.rows::<S, 6, 2>(simd, (start, end)),
                 3 => self.rows::<S, 8, 3>(simd, (start, end)),
                 _ => self.rows::<S, 6, 4>(simd, (start, end)),

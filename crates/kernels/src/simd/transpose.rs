@@ -1,5 +1,6 @@
 //! Rows to columns.
 
+#[cfg(target_arch = "x86_64")]
 use super::prefetch::fetch_line;
 use crate::gemm::Matrix;
 
@@ -13,10 +14,10 @@ const BLOCK: usize = 16;
 pub fn transpose(src: Matrix, (rows, columns): (usize, usize), dst: &mut [f32], stride: usize) {
     assert!(src.column == 1 && src.holds(rows, columns), "matrix outside its buffer");
     assert!(stride >= rows && Matrix::rows(dst, stride).holds(columns, rows), "transpose outside its buffer");
-    let (whole_rows, whole_columns) = (rows / BLOCK * BLOCK, columns / BLOCK * BLOCK);
     #[cfg(target_arch = "x86_64")]
     let done = match super::arch() {
         pulp::Arch::V4(v4) => {
+            let (whole_rows, whole_columns) = (rows / BLOCK * BLOCK, columns / BLOCK * BLOCK);
             v4.vectorize(
                 #[inline(always)]
                 || {
