@@ -270,7 +270,7 @@ pub struct Bench {
     pub causal: bool,
     /// Level decode: what keys and values are kept as.
     #[arg(long, value_enum, default_value_t = KeptAs::F32)]
-    pub cache: KeptAs,
+    pub kv_cache: KeptAs,
     /// Level step: named configuration; a decoder of 4 layers, 256 wide, where there is neither it nor --config.
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
@@ -510,7 +510,7 @@ pub struct Generate {
     pub seed: u64,
     /// What keys and values are kept as.
     #[arg(long, value_enum, default_value_t = KeptAs::F32)]
-    pub cache: KeptAs,
+    pub kv_cache: KeptAs,
     /// Which of the run's checkpoints.
     #[arg(long, value_enum, default_value_t = Which::Best)]
     pub checkpoint: Which,

@@ -34,7 +34,7 @@ pub fn run(args: &Generate, common: &Common) -> Outcome {
         return Err(Failure::usage("--prompt is empty, expected at least one character"));
     }
     let stop = signal::stop_flag();
-    let storage = args.cache.into();
+    let storage = args.kv_cache.into();
     let state = model.decoder(1, storage)?;
     let mut writer = Writer { model, context: data.context, storage, state, text: Vec::new() };
     let mut logits = Vec::new();

@@ -50,7 +50,7 @@ pub fn run(args: &Bench, common: &Common) -> Outcome {
         repeats: args.repeats,
         seconds: args.seconds,
         longest_quadratic: args.longest_quadratic,
-        storage: args.cache.into(),
+        storage: args.kv_cache.into(),
         seed: args.seed,
     };
     let against = args.compare.as_deref().map(Against::new).transpose()?;
