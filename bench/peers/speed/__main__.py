@@ -25,7 +25,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="shortest lengths and few runs: a look, not a record")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of each party (default: all)")
     parser.add_argument(
-        "--out", type=Path, help="directory of speed.md and speed.json (default: results; none with --quick)"
+        "--out", type=Path, help="directory of speed.md and speed.json (default: results/speed/PROCESSOR-VECTORS; none with --quick)"
     )
     parser.add_argument("--program", type=Path, help="the binary `regard` (default: the one that was installed)")
     return parser.parse_args()
@@ -71,7 +71,7 @@ def main() -> None:
     names = chosen(given.rows)
     command = " ".join(["bench/peers/run", *(shlex.quote(word) for word in sys.argv[1:])])
     facts = machine.facts(environment, given.threads, command)
-    out = given.out or (None if given.quick else machine.ROOT / "results")
+    out = given.out or (None if given.quick else machine.ROOT / "results" / "speed" / machine.folder())
     for name in names:
         start = time.perf_counter()
         print(f"== {name}", flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
@@ -21,14 +22,26 @@ PACKAGES = (
 )
 
 
-def processor() -> str:
-    """The name of the processor, as Linux tells it."""
+def _told(field: str) -> str:
+    """What Linux tells of the first processor; nothing elsewhere."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return "unknown processor"
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else "unknown processor"
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(field)), "")
+
+
+def processor() -> str:
+    """The name of the processor."""
+    return _told("model name") or "unknown processor"
+
+
+def folder() -> str:
+    """A name for records of this machine: the processor and the vectors in use."""
+    flags = _told("flags").split()
+    widest = next((name for name, flag in (("avx512", "avx512f"), ("avx2", "avx2")) if flag in flags), "")
+    words = re.sub(r"\(.*?\)|\bProcessor\b|\b\d+-Core\b|@.*", "", processor()).split()
+    return "-".join([*words, os.environ.get("REGARD_VECTORS") or widest]).strip("-").lower()
 
 
 def versions() -> dict[str, str]:

@@ -1,8 +1,8 @@
 //! Numbers of 16 bits as f32, which every kernel computes in.
 
-use half::{bf16, f16, slice::HalfFloatSliceExt};
+use half::{bf16, f16};
 
-use crate::{memory::arbitrary, parallel, simd};
+use crate::{Rows, memory::arbitrary, parallel, simd};
 
 /// Numbers that one thread converts at a time.
 const BLOCK: usize = 1 << 15;
@@ -10,32 +10,50 @@ const BLOCK: usize = 1 << 15;
 /// `from` in f32, on all threads.
 pub fn widen_all<T: Half>(from: &[T]) -> Vec<f32> {
     let mut to = arbitrary(from.len());
-    parallel::for_each_part(&mut to, BLOCK, |n, to| T::widen(&from[n * BLOCK..][..to.len()], to));
+    parallel::for_each_part(&mut to, BLOCK, |n, to| {
+        let rows = Rows { offset: n * BLOCK, stride: to.len(), count: 1, width: to.len() };
+        widen_rows(from, &rows, to);
+    });
     to
+}
+
+/// Rows of `from` in f32, side by side.
+///
+/// # Panics
+/// If a row does not lie within its slice, or `to` does not hold all of them.
+pub fn widen_rows<T: Half>(from: &[T], rows: &Rows, to: &mut [f32]) {
+    let to = &mut to[..rows.count * rows.width];
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for (i, to) in to.chunks_exact_mut(rows.width).enumerate() {
+                to.iter_mut().zip(rows.row(from, i)).for_each(|(to, from)| *to = from.wide());
+            }
+        },
+    );
 }
 
 /// A floating-point number of 16 bits.
 pub trait Half: Copy + Send + Sync {
-    /// `to = from`, exactly.
-    ///
-    /// # Panics
-    /// If both are not equally long.
-    fn widen(from: &[Self], to: &mut [f32]);
+    /// The same number.
+    fn wide(self) -> f32;
 }
 
 impl Half for bf16 {
-    fn widen(from: &[Self], to: &mut [f32]) {
-        assert_eq!(from.len(), to.len(), "as many numbers as places");
-        simd::vectorize(
-            #[inline(always)]
-            || to.iter_mut().zip(from).for_each(|(to, from)| *to = f32::from_bits(u32::from(from.to_bits()) << 16)),
-        );
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
     }
 }
 
 impl Half for f16 {
-    fn widen(from: &[Self], to: &mut [f32]) {
-        from.convert_to_f32_slice(to);
+    /// In operations that vectors have: the exponent is moved by a multiplication, which makes small numbers normal too.
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        let bits = u32::from(self.to_bits());
+        let size = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits((127 + 112) << 23);
+        let endless = if bits & 0x7c00 == 0x7c00 { 0xff << 23 } else { 0 };
+        f32::from_bits(size.to_bits() | endless | (bits & 0x8000) << 16)
     }
 }
 

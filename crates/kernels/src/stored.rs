@@ -6,7 +6,7 @@
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
-use crate::{Rows, gemm::Matrix, halves::Half, simd};
+use crate::{Rows, gemm::Matrix, halves::widen_rows, simd};
 
 /// What keys and values are kept as while a model decodes.
 ///
@@ -137,24 +137,25 @@ impl<'a> Stored<'a> {
         if let Self::F32(numbers) = self {
             return Matrix::rows(&numbers[rows.offset..], rows.stride);
         }
-        for (i, to) in room.chunks_exact_mut(width).take(rows.count).enumerate() {
-            match self {
-                Self::F32(_) => {}
-                Self::Bf16(numbers) => bf16::widen(rows.row(numbers, i), to),
-                Self::F16(numbers) => f16::widen(rows.row(numbers, i), to),
-                Self::Int8 { numbers, scales } => {
-                    widen_int8(rows.row(numbers, i), scales[rows.start(i) / width], to);
-                }
-            }
+        match self {
+            Self::F32(_) => {}
+            Self::Bf16(numbers) => widen_rows(numbers, rows, room),
+            Self::F16(numbers) => widen_rows(numbers, rows, room),
+            Self::Int8 { numbers, scales } => widen_int8(numbers, scales, rows, room),
         }
         Matrix::rows(room, width)
     }
 }
 
-fn widen_int8(from: &[i8], scale: f32, to: &mut [f32]) {
+fn widen_int8(from: &[i8], scales: &[f32], rows: &Rows, to: &mut [f32]) {
     simd::vectorize(
         #[inline(always)]
-        || to.iter_mut().zip(from).for_each(|(to, from)| *to = scale * f32::from(*from)),
+        || {
+            for (i, to) in to.chunks_exact_mut(rows.width).take(rows.count).enumerate() {
+                let scale = scales[rows.start(i) / rows.width];
+                to.iter_mut().zip(rows.row(from, i)).for_each(|(to, from)| *to = scale * f32::from(*from));
+            }
+        },
     );
 }
 

@@ -11,7 +11,7 @@ use std::ops::Range;
 use crate::{
     Rows,
     gemm::{Matrix, Write, product},
-    parallel::{Disjoint, for_each, with_scratch},
+    parallel::{Disjoint, for_each, for_each_part, with_scratch},
     simd::{dot, vectorize},
 };
 
@@ -170,13 +170,9 @@ impl Plan<'_> {
         let width = self.width();
         let tokens = self.shape.batch * self.shape.queries;
         let mut gradient = vec![0.0; width * width];
-        let shared = Disjoint::new(&mut gradient);
-        for_each(width.div_ceil(PROJECTION_ROWS), |task| {
-            let from = task * PROJECTION_ROWS;
-            let count = PROJECTION_ROWS.min(width - from);
-            // SAFETY: these rows of the gradient belong to this task alone.
-            let rows = unsafe { shared.range(from * width, count * width) };
-            let values = Matrix::rows(&values[from..], width).transposed();
+        for_each_part(&mut gradient, PROJECTION_ROWS * width, |task, rows| {
+            let count = rows.len() / width;
+            let values = Matrix::rows(&values[task * PROJECTION_ROWS..], width).transposed();
             product((count, width, tokens), 1.0, values, Matrix::rows(grad_out, width), Write::Over, rows, width);
         });
         gradient

@@ -9,7 +9,7 @@ use crate::{
     Saved,
     gemm::{Matrix, Write, product, transpose},
     memory::arbitrary,
-    parallel::{Disjoint, for_each, with_scratch},
+    parallel::{Disjoint, for_each, for_each_part, with_scratch},
     simd,
 };
 
@@ -99,10 +99,7 @@ fn fold(partial: Vec<f32>, blocks: usize, len: usize) -> Vec<f32> {
     }
     let sums = partial.len() / (blocks * len);
     let mut total = vec![0.0f32; sums * len];
-    let shared = Disjoint::new(&mut total);
-    for_each(sums, |sum| {
-        // SAFETY: each task has its own sum.
-        let total = unsafe { shared.range(sum * len, len) };
+    for_each_part(&mut total, len, |sum, total| {
         for block in partial[sum * blocks * len..(sum + 1) * blocks * len].chunks_exact(len) {
             total.iter_mut().zip(block).for_each(|(t, p)| *t += p);
         }

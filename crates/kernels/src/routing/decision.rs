@@ -3,10 +3,7 @@
 use std::{ops::Range, sync::Arc};
 
 use super::noise::gumbel;
-use crate::{
-    Error, Padding,
-    parallel::{self, Disjoint},
-};
+use crate::{Error, Padding, parallel};
 
 /// The choice of `k` experts a token, and its inverse: the assignments sorted by expert.
 ///
@@ -66,12 +63,9 @@ impl Routing {
             return Err(Error::option("tokens", tokens, format!("at most {}", u32::MAX as usize / active)));
         }
         let mut chosen = vec![0; tokens * active];
-        let written = Disjoint::new(&mut chosen);
-        parallel::for_each(tokens.div_ceil(BLOCK), |block| {
+        parallel::for_each_part(&mut chosen, BLOCK * active, |block, chosen| {
             let mut best = Vec::with_capacity(active);
-            for t in block * BLOCK..tokens.min((block + 1) * BLOCK) {
-                // SAFETY: this token's slots belong to this task alone.
-                let slots = unsafe { written.range(t * active, active) };
+            for (t, slots) in (block * BLOCK..).zip(chosen.chunks_exact_mut(active)) {
                 choose(&logits[t * experts..(t + 1) * experts], t, sampling, &mut best, slots);
             }
         });

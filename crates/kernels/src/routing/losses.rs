@@ -12,10 +12,7 @@
 use std::sync::Arc;
 
 use super::{Routing, softmax};
-use crate::{
-    Error, Operator, Reference, Saved, View,
-    parallel::{self, Disjoint},
-};
+use crate::{Error, Operator, Reference, Saved, View, parallel};
 
 /// Values of the losses of one router over one batch; 0 without a real query.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -97,10 +94,7 @@ impl Sums {
         let width = experts + 2;
         let blocks = routing.tokens().div_ceil(BLOCK);
         let mut partial = vec![0.0f64; blocks * width];
-        let written = Disjoint::new(&mut partial);
-        parallel::for_each(blocks, |block| {
-            // SAFETY: each block's sums belong to its task alone.
-            let sums = unsafe { written.range(block * width, width) };
+        parallel::for_each_part(&mut partial, width, |block, sums| {
             let mut p = vec![0.0; experts];
             for t in (block * BLOCK..routing.tokens().min((block + 1) * BLOCK)).filter(|t| routing.is_real(*t)) {
                 let (top, log_sum) = softmax(&logits[t * experts..(t + 1) * experts], &mut p);
@@ -195,12 +189,10 @@ impl RouterLoss {
         let scale = share * experts as f64;
         let slope: Vec<f32> = slope.into_iter().map(|s| (s * scale) as f32).collect();
         let z = (2.0 * self.coefficients.z * share) as f32;
-        let written = Disjoint::new(grad);
-        parallel::for_each(routing.tokens().div_ceil(BLOCK), |block| {
+        parallel::for_each_part(grad, BLOCK * experts, |block, grads| {
             let mut p = vec![0.0; experts];
-            for t in (block * BLOCK..routing.tokens().min((block + 1) * BLOCK)).filter(|t| routing.is_real(*t)) {
-                // SAFETY: this token belongs to this task alone.
-                let grad = unsafe { written.range(t * experts, experts) };
+            let tokens = (block * BLOCK..).zip(grads.chunks_exact_mut(experts));
+            for (t, grad) in tokens.filter(|(t, _)| routing.is_real(*t)) {
                 let (top, log_sum) = softmax(&logits[t * experts..(t + 1) * experts], &mut p);
                 let mean: f32 = p.iter().zip(&slope).map(|(p, s)| p * s).sum();
                 for ((grad, p), slope) in grad.iter_mut().zip(&p).zip(&slope) {

@@ -59,10 +59,7 @@ pub(super) fn token_rows(pairs: &[u32], active: usize, width: usize, rows: &mut 
 pub(super) fn turned(weights: &[f32], (rows, columns): (usize, usize)) -> Vec<f32> {
     let size = rows * columns;
     let mut all = vec![0.0; weights.len()];
-    let written = Disjoint::new(&mut all);
-    parallel::for_each(weights.len() / size.max(1), |expert| {
-        // SAFETY: each expert's matrix belongs to its task alone.
-        let dst = unsafe { written.range(expert * size, size) };
+    parallel::for_each_part(&mut all, size.max(1), |expert, dst| {
         let src = Matrix::rows(&weights[expert * size..(expert + 1) * size], columns);
         gemm::transpose(src, (rows, columns), dst);
     });

@@ -26,12 +26,7 @@ mod tile;
 
 use std::{f32::consts::LOG2_E, ops::Range};
 
-use crate::{
-    AttentionShape, Dropout, Mask, Rows,
-    memory::arbitrary,
-    parallel::{self, Disjoint},
-    simd,
-};
+use crate::{AttentionShape, Dropout, Mask, Rows, memory::arbitrary, parallel, simd};
 use strip::{STRIP, Strip};
 
 /// Everything that defines the scores of a call, and its keys.
@@ -112,12 +107,7 @@ impl<'a> Scores<'a> {
         let AttentionShape { batch, heads, keys, .. } = self.shape;
         let len = self.components() * keys;
         let mut terms = arbitrary(batch * heads * len);
-        let shared = Disjoint::new(&mut terms);
-        parallel::for_each(batch * heads, |task| {
-            // SAFETY: each task has the terms of its own head.
-            let terms = unsafe { shared.range(task * len, len) };
-            self.key_terms_of(task / heads, task % heads, terms);
-        });
+        parallel::for_each_part(&mut terms, len, |task, terms| self.key_terms_of(task / heads, task % heads, terms));
         terms
     }
 
