@@ -73,6 +73,26 @@ fn points(json: &Value) -> &Vec<Value> {
 }
 
 #[test]
+fn a_list_of_shapes_is_a_table_by_itself() {
+    let folder = TempDir::new().unwrap();
+    let out = folder.path().join("shapes");
+    let mut command = regard(["bench", "--shapes", "--quiet", "--seconds", "0", "--out"]);
+    let table = Ended::of(command.arg(&out)).success();
+    for words in ["9 on 3", "keys and values read (GB/s)", "A plain read of memory"] {
+        assert!(table.contains(words), "{words} in {table}");
+    }
+    let text = fs::read_to_string(out.join("results.json")).unwrap();
+    let json: Value = serde_json::from_str(&text).unwrap();
+    let shapes = json["shapes"].as_array().unwrap();
+    assert!(shapes.len() == 15 && shapes.iter().all(|shape| shape["runs"] == 3), "{json}");
+    let ended = run(["bench", "--shapes", "--lengths", "5"]);
+    assert!(
+        ended.code == Some(USAGE) && ended.stderr.contains("'--shapes' cannot be used with '--lengths"),
+        "{ended:?}"
+    );
+}
+
+#[test]
 fn every_level_has_times_of_its_own() {
     let small = ["--heads", "2", "--head-width", "4", "--mechanism", "mgk"];
     let layer = tiny(&[&["--level", "layer"], &small[..]].concat());
@@ -92,6 +112,11 @@ fn every_level_has_times_of_its_own() {
         assert!(point["causal"] == true && point["token"]["median"].as_f64().unwrap() > 0.0, "{point}");
         assert!(point["state_bytes"].as_u64().unwrap() > 0 && point.get("forward").is_none(), "{point}");
     }
+
+    let halves = tiny(&["--level", "decode", "--mechanism", "softmax", "--head-width", "4", "--kv-cache", "bf16"]);
+    let whole = tiny(&["--level", "decode", "--mechanism", "softmax", "--head-width", "4"]);
+    assert_eq!(points(&halves)[0]["state_bytes"].as_u64().map(|b| 2 * b), points(&whole)[0]["state_bytes"].as_u64());
+    assert!(halves["setting"].as_str().unwrap().ends_with("keys and values in bf16"), "{halves}");
 
     let model = ["--set", "model.width=8", "--set", "model.layers=1", "--set", "heads=2", "--batch", "2"];
     let step = tiny(&[&["--level", "step", "--mechanism", "linear", "--vocabulary", "50"], &model[..]].concat());
