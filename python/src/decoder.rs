@@ -7,7 +7,7 @@ use pyo3::{
     prelude::*,
     types::PyDict,
 };
-use regard_kernels::{Decode, Error, Layout, Storage};
+use regard_kernels::{Decode, Error, Role, Storage};
 
 use crate::{
     array::Array,
@@ -62,21 +62,13 @@ fn no_decoder() -> PyErr {
     )
 }
 
-/// Names of inputs with a row for each token; all others are parameters.
-const TOKENS: [&str; 5] = ["q", "k", "v", "x", "x_kv"];
-
 impl State {
     /// Holds a token's tensors against the sizes of one token and of those before it; gives the shape of the output.
     fn check(&self, plan: &Plan) -> PyResult<Vec<usize>> {
         let mut shapes: Vec<Vec<usize>> = plan.tensors.iter().map(|tensor| tensor.shape.clone()).collect();
-        for (name, shape) in plan.names.iter().zip(&mut shapes) {
-            if TOKENS.contains(name) {
-                let axis = if plan.layout == Layout::TokenFirst || name.starts_with('x') {
-                    Some(1)
-                } else {
-                    shape.len().checked_sub(2)
-                };
-                if axis.and_then(|axis| shape.get(axis)).is_some_and(|tokens| *tokens != 1) {
+        for ((name, role), shape) in plan.names.iter().zip(&plan.roles).zip(&mut shapes) {
+            if let Role::Data { axis } = role {
+                if shape.get(*axis).is_some_and(|tokens| *tokens != 1) {
                     return Err(error(Error::shape(*name, shape, "one token: a decoder takes one at a time")));
                 }
             } else if let ("log_prior", [_, _, positions]) = (*name, &mut shape[..]) {
@@ -90,9 +82,9 @@ impl State {
         }
         let seen: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
         let out_shape = plan.kernel.out_shape(&seen).map_err(error)?;
-        for ((name, seen), first) in plan.names.iter().zip(seen).zip(&self.shapes) {
+        for (((name, role), seen), first) in plan.names.iter().zip(&plan.roles).zip(seen).zip(&self.shapes) {
             let mut expected = first.clone();
-            if TOKENS.contains(name) {
+            if let Role::Data { .. } = role {
                 expected[0] = self.batch;
             }
             Error::check_shape(name, seen, &expected).map_err(error)?;

@@ -8,8 +8,8 @@ use pyo3::{
     types::{PyDict, PyList, PyString},
 };
 use regard_kernels::{
-    AttentionOptions, Call, Dropout, Error, GaussianMixture, Layout, Mask, Operator as Kernel, Padding, Storage, View,
-    mechanism::Inference, memory::arbitrary,
+    AttentionOptions, Call, Dropout, Error, GaussianMixture, InputSpec, Layout, Mask, Operator as Kernel, Padding,
+    Role, Storage, View, mechanism::Inference, memory::arbitrary,
 };
 
 use crate::{
@@ -45,6 +45,7 @@ pub struct Plan {
     pub mask: Mask,
     pub layout: Layout,
     pub names: Vec<&'static str>,
+    pub roles: Vec<Role>,
     pub tensors: Vec<Tensor>,
     pub out_shape: Vec<usize>,
     /// Shapes of the tensors that were given and are not drawn, hence have gradients, as they were given.
@@ -134,9 +135,10 @@ impl Operator {
         }
         let [valid, query_valid] = paddings;
         let mask = self.mask(valid, query_valid);
-        let options = fit::options(&self.options, &tensors, self.layout).map_err(error)?;
+        let (options, sizes) = fit::fit(&self.options, &tensors, self.layout).map_err(error)?;
         let kernel = self.kernel(&options, mask.clone(), |name| tensors.contains_key(name))?;
-        let names = kernel.inputs();
+        let specs = options.inputs(&*kernel, &sizes);
+        let names: Vec<&'static str> = specs.iter().map(|spec| spec.name).collect();
         if let Some(unknown) = tensors.keys().find(|name| !names.contains(&name.as_str())) {
             let known = names.join(", ");
             let hint = nearest(unknown, names.iter().copied().chain(PADDING).chain(OPTIONAL));
@@ -145,17 +147,19 @@ impl Operator {
                 options.mechanism
             )));
         }
-        let given: Vec<Option<Vec<usize>>> = names
-            .iter()
-            .map(|name| tensors.get(*name).filter(|_| !kernel.constants().contains(name)).map(|x| x.shape.clone()))
-            .collect();
-        fit::complete(&mut tensors, &names, &options, self.layout, self.seed).map_err(error)?;
+        let shape_given = |spec: &InputSpec| {
+            let given = tensors.get(spec.name).filter(|_| spec.role != Role::Constant);
+            given.map(|tensor| tensor.shape.clone())
+        };
+        let given: Vec<Option<Vec<usize>>> = specs.iter().map(shape_given).collect();
+        fit::complete(&mut tensors, &specs, options.mechanism, self.seed).map_err(error)?;
         let why = format!("{} takes {}", options.mechanism, names.join(", "));
         let tensors = names
             .iter()
             .map(|name| tensors.remove(*name).ok_or_else(|| error(Error::missing(*name, why.as_str()))))
             .collect::<PyResult<Vec<_>>>()?;
-        let plan = Plan { kernel, options, mask, layout: self.layout, names, tensors, out_shape: Vec::new(), given };
+        let (layout, roles) = (self.layout, specs.iter().map(|spec| spec.role).collect());
+        let plan = Plan { kernel, options, mask, layout, names, roles, tensors, out_shape: Vec::new(), given };
         plan.check_variances()?;
         Ok(plan)
     }
@@ -311,8 +315,8 @@ impl Saved {
     #[getter]
     fn draws<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let draws = PyDict::new(py);
-        for (name, tensor) in self.plan.names.iter().zip(&self.plan.tensors) {
-            if self.plan.kernel.constants().contains(name) {
+        for ((name, tensor), role) in self.plan.names.iter().zip(&self.plan.tensors).zip(&self.plan.roles) {
+            if *role == Role::Constant {
                 draws.set_item(name, Array::of(&tensor.shape, tensor.narrow(name)?.to_vec()))?;
             }
         }

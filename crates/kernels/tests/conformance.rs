@@ -2,7 +2,7 @@
 
 mod support;
 
-use regard_kernels::{Layout, Mask, Mechanism, Storage, mechanism::Combination, support::SupportKind};
+use regard_kernels::{Layout, Mask, Mechanism, Role, Storage, mechanism::Combination, support::SupportKind};
 use regard_testkit::{Random, Report, measure::largest};
 use support::{
     Array, Outcome, Sizes, Variant,
@@ -16,6 +16,37 @@ const JUNK: f64 = 1e3;
 
 /// What uninitialised or overflowed padding may hold. The product of 3e38 with any real number above 1 is infinite.
 const PADDING: [f64; 6] = [JUNK, 3e38, -3e38, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
+
+#[test]
+fn inputs_are_what_is_said_of_them() {
+    walk(|variant, report| {
+        for (sizes, layout) in usual_sizes().into_iter().flat_map(|sizes| LAYOUTS.map(|layout| (sizes, layout))) {
+            let sizes = variant.fit(sizes);
+            let specs = variant.specs(&sizes, layout);
+            let operator = variant.subject(&sizes, &Mask::none(), layout).operator;
+            let label = format!("{} at {sizes:?}, {layout:?}", variant.name);
+            let shapes: Vec<&[usize]> = specs.iter().map(|spec| &spec.shape[..]).collect();
+            let out = operator.out_shape(&shapes);
+            report.require(out.is_ok(), format_args!("{label}: {out:?}"));
+            for spec in &specs {
+                let label = format!("{label}: {}", spec.name);
+                let numbers = spec.numbers(1).unwrap();
+                let count = spec.shape.iter().product::<usize>();
+                let whole = numbers.as_ref().is_none_or(|numbers| numbers.len() == count);
+                report.require(whole, format_args!("{label}: not a number for each place"));
+                let drawn = numbers.filter(|numbers| Some(numbers) != spec.numbers(2).unwrap().as_ref());
+                let constant = operator.constants().contains(&spec.name);
+                report
+                    .require(drawn.is_some() == constant, format_args!("{label}: drawn and no constant, or the other"));
+                report.require((spec.role == Role::Constant) == constant, format_args!("{label}: {:?}", spec.role));
+                if let Role::Data { axis } = spec.role {
+                    let tokens = if matches!(spec.name, "q" | "x") { sizes.queries } else { sizes.keys };
+                    report.require(spec.shape[axis] == tokens, format_args!("{label}: no tokens along axis {axis}"));
+                }
+            }
+        }
+    });
+}
 
 #[test]
 fn padding_never_leaks() {

@@ -500,8 +500,8 @@ fn experts_are_those_of_the_file() {
         let ended = run(input, options).unwrap_err();
         assert!(ended.code == Some(code) && ended.stderr.contains(part), "{part}: {ended:?}");
     };
-    refused(&input, &["moa.experts=7"], 2, "moa.experts is 7, expected 6, as the file has them");
-    refused(&input, &["moa.head_width=4"], 2, "moa.head_width is 4, expected 8, as the file has them");
+    refused(&input, &["moa.experts=7"], 2, "moa.experts is 7, expected 6, as the tensors have them");
+    refused(&input, &["moa.head_width=4"], 2, "moa.head_width is 4, expected 8, as the tensors have them");
     refused(&input, &["moa.active=9"], 2, "moa.active is 9");
     let mut file = File::golden("moa_k2");
     file.remove("w_gate");

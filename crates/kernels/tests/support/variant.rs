@@ -2,8 +2,9 @@
 
 use super::{Array, Subject};
 use regard_kernels::{
-    AttentionOptions, Call, Dropout, Layout, Mask, Mechanism, Scatterbrain,
+    AttentionOptions, Call, Dropout, InputSizes, InputSpec, Layout, Mask, Mechanism, Scatterbrain,
     features::{FeatureKind, FeatureOptions},
+    inputs::Fill,
     mechanism::{AdditiveScores, Combination, Inference, KeyDesign, NamedVariances, Prior, Score, Sharing, Variances},
     routing::{GateKind, MoaOptions},
     support::{SupportKind, SupportOptions},
@@ -279,56 +280,31 @@ impl Variant {
         Mask { window: self.options.window, ..mask.clone() }
     }
 
+    /// What the operator takes.
+    pub fn specs(&self, sizes: &Sizes, layout: Layout) -> Vec<InputSpec> {
+        let Sizes { batch, heads, queries, keys, width, value_width, .. } = *sizes;
+        let sized = InputSizes { keys, value_width, ..InputSizes::new(layout, batch, queries, heads, width) };
+        let operator = self.subject(sizes, &Mask::none(), layout).operator;
+        self.options_for(sizes, &Mask::none()).inputs(&*operator, &sized)
+    }
+
     /// Inputs in the order of the operator, head first.
     pub fn inputs(&self, sizes: &Sizes, seed: u64) -> Vec<Array> {
         let random = &mut Random::new(seed);
-        let names = self.subject(sizes, &Mask::none(), Layout::HeadFirst).names();
-        names.iter().map(|name| self.input(name, sizes, random)).collect()
-    }
-
-    fn input(&self, name: &str, sizes: &Sizes, random: &mut Random) -> Array {
-        let Sizes { batch, heads, key_heads, queries, keys, width, value_width } = *sizes;
-        let components = self.options.components();
-        let carries_components =
-            !self.options.shifted() && (self.options.mechanism.is_mixture() || self.mechanism() == Mechanism::Gaussian);
-        let channels = heads * width;
-        let experts = self.options.moa.experts;
-        let share = 1.0 / (channels as f64).sqrt();
-        let scored = match self.options.fastformer.scores {
-            AdditiveScores::Paper => width,
-            AdditiveScores::Released => channels,
+        let specs = self.specs(sizes, Layout::HeadFirst);
+        let array = |InputSpec { name, shape, fill, .. }: InputSpec| match (name, fill) {
+            ("log_prior", _) => log_prior(&shape, random),
+            (_, Fill::Variances(choice, width)) => {
+                let variances = choice.resolve(shape[0], width).expect("a valid choice");
+                Array::new(&shape, variances.iter().map(|&s| f64::from(s as f32)).collect())
+            }
+            // Products with what tokens hold are of size 1; scores and hashes may be larger.
+            ("w_gate" | "w_query" | "w_key" | "w_value" | "w_out" | "w_t", _) => {
+                Array::normal(&shape, 1.0 / (shape[shape.len() - 2] as f64).sqrt(), random)
+            }
+            _ => Array::normal(&shape, 1.0, random),
         };
-        match name {
-            "q" => Array::normal(&[batch, heads, queries, width], 1.0, random),
-            "k" if carries_components => Array::normal(&[batch, key_heads, components, keys, width], 1.0, random),
-            "k" => Array::normal(&[batch, key_heads, keys, width], 1.0, random),
-            "v" => Array::normal(&[batch, key_heads, keys, value_width], 1.0, random),
-            "bias" => Array::normal(&[heads, queries, keys], 1.0, random),
-            "variance" => {
-                let variances = self.options.mixture.variances.resolve(components, width).expect("a valid choice");
-                Array::new(&[components], variances.iter().map(|&s| f64::from(s as f32)).collect())
-            }
-            "log_prior" if self.options.mixture.prior == Prior::PerPosition => {
-                log_prior(&[heads, components, keys], random)
-            }
-            "log_prior" => log_prior(&[heads, components], random),
-            "shift" => Array::normal(&[key_heads, components, width], 1.0, random),
-            "projection" => Array::normal(&[self.options.features.rows, width], 1.0, random),
-            "directions" => Array::normal(&[self.options.support.rounds, width + 2], 1.0, random),
-            "rotations" => {
-                let values = self.options.support.hash_values(queries);
-                Array::normal(&[self.options.support.rounds, width, values / 2], 1.0, random)
-            }
-            "x" => Array::normal(&[batch, queries, channels], 1.0, random),
-            "x_kv" => Array::normal(&[batch, keys, channels], 1.0, random),
-            "w_gate" => Array::normal(&[channels, experts], share, random),
-            "w_query" => Array::normal(&[experts, channels, width], share, random),
-            "w_key" | "w_value" => Array::normal(&[channels, width], share, random),
-            "w_out" => Array::normal(&[experts, width, channels], 1.0 / (width as f64).sqrt(), random),
-            "w_q" | "w_k" => Array::normal(&[heads, scored], 1.0, random),
-            "w_t" => Array::normal(&[channels, channels], 1.0 / (channels as f64).sqrt(), random),
-            other => panic!("{} has an input '{other}' that the suite does not know", self.name),
-        }
+        specs.into_iter().map(array).collect()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr, sync::Arc};
 
 use regard_kernels::{
-    AttentionOptions, Call, Error, Layout, Mask, Mechanism, Operator, Scatterbrain, View, draws,
+    AttentionOptions, Call, Error, InputSizes, InputSpec, Layout, Mask, Mechanism, Operator, Scatterbrain, View,
     features::FeatureKind,
     mechanism::Combination,
     reference::scatterbrain::{log_features, support},
@@ -217,8 +217,8 @@ impl<'a> Estimator<'a> {
         if self.method == Method::Softmax {
             return self.head.logits();
         }
-        let tensors = self.tensors();
-        let views: Vec<View<f64>> = tensors.iter().map(|(data, shape)| View::new(data, shape)).collect();
+        let inputs = self.inputs();
+        let views: Vec<View<f64>> = inputs.iter().map(|(_, data, shape)| View::new(data, shape)).collect();
         let operator = Scatterbrain {
             layout: Layout::HeadFirst,
             mask: self.mask(),
@@ -230,7 +230,8 @@ impl<'a> Estimator<'a> {
         let on_support = support(&operator, &views);
         let keys = if self.method == Method::Lsh { unit_rows(&self.head.keys) } else { self.head.keys.clone() };
         let exact = self.head.logits_with(&keys);
-        let features = operator.features.map(|kind| self.log_kernel(kind, &keys));
+        let projection = inputs.iter().find(|(name, ..)| *name == "projection").map_or(&[][..], |(_, data, _)| data);
+        let features = operator.features.map(|kind| self.log_kernel(kind, projection, &keys));
         Dense::from_fn(exact.rows, exact.columns, |i, j| {
             let at = i * exact.columns + j;
             let low_rank = features.as_ref().filter(|_| self.head.sees(i, j)).map(|logs| logs.data[at]);
@@ -243,11 +244,10 @@ impl<'a> Estimator<'a> {
     }
 
     /// `ln phi(q_i).phi(k_j)` of all pairs.
-    fn log_kernel(&self, kind: FeatureKind, keys: &Dense) -> Dense {
-        let projection = self.projection();
+    fn log_kernel(&self, kind: FeatureKind, projection: &[f64], keys: &Dense) -> Dense {
         let logs = |x: &Dense| {
             let features: Vec<Vec<f64>> =
-                (0..x.rows).map(|t| log_features(kind, &projection, self.head.scale, x.row(t))).collect();
+                (0..x.rows).map(|t| log_features(kind, projection, self.head.scale, x.row(t))).collect();
             let tops: Vec<f64> =
                 features.iter().map(|row| row.iter().copied().fold(f64::NEG_INFINITY, f64::max)).collect();
             let scaled = Dense::from_fn(x.rows, features[0].len(), |t, a| (features[t][a] - tops[t]).exp());
@@ -267,31 +267,6 @@ impl<'a> Estimator<'a> {
         })
     }
 
-    /// The projection; drawn as kernels have it.
-    fn projection(&self) -> Vec<f64> {
-        self.drawn("projection").map_or(Vec::new(), |(data, _)| data)
-    }
-
-    /// A drawn input with its shape, where the method has one of this name.
-    fn drawn(&self, name: &str) -> Option<(Vec<f64>, Vec<usize>)> {
-        let options = self.options.as_ref()?;
-        let (width, rounds) = (self.head.queries.columns, options.support.rounds);
-        let (data, shape) = match name {
-            "projection" => {
-                let features = &options.features;
-                let (drawn, norms) = (features.rows_drawn, features.row_norms);
-                (draws::projection(features.rows, width, drawn, norms, self.key), vec![features.rows, width])
-            }
-            "directions" => (draws::directions(rounds, width, self.key), vec![rounds, width + 2]),
-            "rotations" => {
-                let values = options.support.hash_values(self.head.keys.rows);
-                (draws::rotations(rounds, width, values, self.key), vec![rounds, width, values / 2])
-            }
-            _ => return None,
-        };
-        Some((data.into_iter().map(f64::from).collect(), shape))
-    }
-
     /// The kernel for tensors `[1,1,N,D]`; none for oracles.
     pub fn operator(&self) -> Option<Result<Arc<dyn Operator>, Error>> {
         let options = self.options.as_ref().filter(|_| !self.method.is_oracle())?;
@@ -299,19 +274,30 @@ impl<'a> Estimator<'a> {
         Some(options.operator(Call { layout: Layout::HeadFirst, mask: self.mask(), scale, ..Call::default() }))
     }
 
+    /// Inputs of the kernel and of the twin, by name in their order; none for oracles.
+    fn inputs(&self) -> Vec<(&'static str, Vec<f64>, Vec<usize>)> {
+        let (Some(options), Some(Ok(operator))) = (&self.options, self.operator()) else { return Vec::new() };
+        let (queries, keys) = (&self.head.queries, &self.head.keys);
+        let sizes = InputSizes {
+            keys: keys.rows,
+            value_width: self.head.values.columns,
+            ..InputSizes::new(Layout::HeadFirst, 1, queries.rows, 1, queries.columns)
+        };
+        let input = |spec: InputSpec| {
+            let data = match spec.name {
+                "q" => Some(queries.data.clone()),
+                "k" => Some(keys.data.clone()),
+                "v" => Some(self.head.values.data.clone()),
+                _ => spec.numbers_under(self.key).expect("sizes within a budget"),
+            };
+            (spec.name, data.expect("tokens and draws are all there is"), spec.shape)
+        };
+        options.inputs(&*operator, &sizes).into_iter().map(input).collect()
+    }
+
     /// Inputs of the kernel and of the twin, in their order.
     pub fn tensors(&self) -> Vec<(Vec<f64>, Vec<usize>)> {
-        let Some(Ok(operator)) = self.operator() else { return Vec::new() };
-        let tensor = |matrix: &Dense| (matrix.data.clone(), vec![1, 1, matrix.rows, matrix.columns]);
-        let names = operator.inputs().into_iter();
-        names
-            .filter_map(|name| match name {
-                "q" => Some(tensor(&self.head.queries)),
-                "k" => Some(tensor(&self.head.keys)),
-                "v" => Some(tensor(&self.head.values)),
-                name => self.drawn(name),
-            })
-            .collect()
+        self.inputs().into_iter().map(|(_, data, shape)| (data, shape)).collect()
     }
 
     fn mask(&self) -> Mask {

@@ -10,33 +10,6 @@ use crate::tensors::tensors;
 
 /// Names of padding.
 const PADDING: [&str; 2] = ["valid", "query_valid"];
-/// Names of real inputs of any mechanism; a file may hold others, which are passed over.
-const REAL: [&str; 22] = [
-    "q",
-    "k",
-    "v",
-    "bias",
-    "grad_out",
-    "log_prior",
-    "prior",
-    "variance",
-    "shift",
-    "projection",
-    "directions",
-    "rotations",
-    "w_q",
-    "w_k",
-    "w_t",
-    "x",
-    "x_kv",
-    "w_gate",
-    "w_query",
-    "w_key",
-    "w_value",
-    "w_out",
-];
-/// Names of tensors with a row a token, which may be padding.
-pub(super) const TOKENS: [&str; 5] = ["q", "k", "v", "x", "x_kv"];
 /// The blocks of a block-sparse support, 0 or 1 in numbers of any kind.
 const LAYOUT: &str = "layout";
 /// A tensor held as float64.
@@ -55,6 +28,8 @@ impl Tensor {
 /// The tensors of the file.
 pub(super) struct Inputs {
     pub real: BTreeMap<String, Tensor>,
+    /// Kinds of numbers that nothing computes with, by the names of tensors in `real`, which are without elements there.
+    foreign: BTreeMap<String, Dtype>,
     pub padding: BTreeMap<String, Padding>,
     pub dtype: Dtype,
 }
@@ -62,7 +37,7 @@ pub(super) struct Inputs {
 impl Inputs {
     pub fn read(file: &[u8]) -> Result<Self, AttendError> {
         let tensors = tensors(file).map_err(AttendError::Data)?;
-        let (mut real, mut padding, mut dtype) = (BTreeMap::new(), BTreeMap::new(), None);
+        let (mut real, mut foreign, mut padding, mut dtype) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new(), None);
         for (name, view) in tensors.iter() {
             // Results in the file, as golden data have them, are not inputs.
             if name.starts_with("grad") && name.contains('.') {
@@ -79,21 +54,21 @@ impl Inputs {
                     dtype = Some(view.dtype());
                 }
                 real.insert(name.to_owned(), Tensor { shape: view.shape().to_vec(), data: read_real(&view) });
-            } else if REAL.contains(&name) {
-                let seen = view.dtype();
-                return Err(AttendError::Data(format!("tensor '{name}' holds {seen:?} numbers, expected F32 or F64")));
+            } else {
+                real.insert(name.to_owned(), Tensor { shape: view.shape().to_vec(), data: Vec::new() });
+                foreign.insert(name.to_owned(), view.dtype());
             }
         }
-        Ok(Self { real, padding, dtype: dtype.unwrap_or(Dtype::F32) })
+        Ok(Self { real, foreign, padding, dtype: dtype.unwrap_or(Dtype::F32) })
     }
 
     pub fn need(&self, name: &str, why: &str) -> Result<&Tensor, AttendError> {
-        let tensor = self.real.get(name).ok_or_else(|| Error::missing(name, why))?;
-        // What padding holds is known once there is a mask.
-        if !TOKENS.contains(&name) {
-            check_finite(name, tensor)?;
+        match self.foreign.get(name) {
+            None => Ok(self.real.get(name).ok_or_else(|| Error::missing(name, why))?),
+            Some(seen) => {
+                Err(AttendError::Data(format!("tensor '{name}' holds {seen:?} numbers, expected F32 or F64")))
+            }
         }
-        Ok(tensor)
     }
 }
 

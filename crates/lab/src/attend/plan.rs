@@ -3,13 +3,13 @@
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use regard_kernels::{
-    AttentionOptions, Call, Error, GaussianMixture, Mask, Mechanism, MixtureOfHeads, Operator, View,
-    mechanism::Inference, reference::gaussian_mixture::responsibilities, routing::RouterLosses,
+    Call, Error, GaussianMixture, Mask, Mechanism, MixtureOfHeads, Operator, Role, View, mechanism::Inference,
+    reference::gaussian_mixture::responsibilities, routing::RouterLosses,
 };
 
 use super::{
     AttendError, Request,
-    fit::{complete, fit_options},
+    fit::{complete, fit},
     inputs::{Inputs, Tensor, check_finite, check_narrow},
 };
 
@@ -28,7 +28,7 @@ pub(super) struct Plan {
 
 impl Plan {
     pub fn new(inputs: &mut Inputs, request: &Request) -> Result<Self, AttendError> {
-        let options: AttentionOptions = fit_options(inputs, request)?;
+        let (options, sizes) = fit(inputs, request)?;
         let mechanism = options.mechanism;
         let padding = |name: &str| inputs.padding.get(name).cloned().map(Arc::new);
         let mask = Mask {
@@ -42,20 +42,13 @@ impl Plan {
         let call = Call { mask: mask.clone(), scale: request.scale, bias, cross, ..Call::default() };
         let operator = options.operator(call)?;
         let soft_em = mechanism == Mechanism::Mgk && options.mixture.inference == Inference::SoftEm;
-        let names = operator.inputs();
-        let mut given: BTreeMap<&'static str, Vec<usize>> = BTreeMap::new();
-        for &name in &names {
-            // The buffer of soft-EM stands in for a log of it in the file.
-            if operator.constants().contains(&name)
-                || soft_em && name == "log_prior" && inputs.real.contains_key("prior")
-            {
-                continue;
-            }
-            if let Some(tensor) = inputs.real.get(name) {
-                given.insert(name, tensor.shape.clone());
-            }
-        }
-        complete(inputs, &names, &options, request)?;
+        let specs = options.inputs(&*operator, &sizes);
+        // The buffer of soft-EM stands in for a log of it in the file.
+        let stands_in = |name: &str| soft_em && name == "log_prior" && inputs.real.contains_key("prior");
+        let learned = specs.iter().filter(|spec| spec.role != Role::Constant && !stands_in(spec.name));
+        let given = learned.filter_map(|spec| Some((spec.name, inputs.real.get(spec.name)?.shape.clone()))).collect();
+        complete(inputs, &specs, &options, request)?;
+        let names: Vec<&'static str> = specs.iter().map(|spec| spec.name).collect();
         let why = format!("{mechanism} needs it");
         let mut shapes = Vec::new();
         for &name in &names {
@@ -86,6 +79,7 @@ impl Plan {
             false => None,
         };
         if let Some(grad_out) = grad_out {
+            check_finite("grad_out", grad_out)?;
             Error::check_shape("grad_out", &grad_out.shape, &self.out_shape)?;
         }
         let tensors: Vec<&Tensor> = self.names.iter().map(|name| &inputs.real[*name]).collect();

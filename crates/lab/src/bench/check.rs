@@ -1,11 +1,13 @@
 //! Whether a kernel computes what it should: outputs and gradients beside those of its float64 twin, at a small size.
 
-use regard_kernels::{AttentionOptions, Error, Mechanism, Storage, View, mechanism::Combination, support::SupportKind};
+use regard_kernels::{
+    AttentionOptions, Error, InputSpec, Mechanism, Role, Storage, View, mechanism::Combination, support::SupportKind,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{
     Sizes,
-    decode::{OF_TOKENS, decoder},
+    decode::decoder,
     inputs::{Tensor, Tensors},
     operator::Problem,
 };
@@ -79,15 +81,13 @@ pub(super) fn check_decoding(
     seed: u64,
 ) -> Result<Check, Error> {
     let options = small(options, tokens, head_width)?;
-    let problem = Problem::new(&options, sizes(&options, tokens, head_width), &mut Tensors::new(seed))?;
+    let sizes = sizes(&options, tokens, head_width);
+    let problem = Problem::new(&options, sizes, &mut Tensors::new(seed))?;
     let mut state = decoder(problem.operator.as_ref(), &options, Storage::F32)?;
-    let names = problem.operator.inputs();
-    let tokens = problem.inputs.iter().zip(&names).find(|(_, name)| OF_TOKENS.contains(name));
-    let tokens = tokens.map_or(0, |(tensor, _)| tensor.shape[1]);
     let mut out = vec![f32::NAN; problem.grad_out.data.len()];
-    for (at, out) in out.chunks_exact_mut(problem.grad_out.data.len() / tokens.max(1)).enumerate() {
+    for (at, out) in out.chunks_exact_mut(problem.grad_out.data.len() / sizes.length).enumerate() {
         let token: Vec<Tensor> =
-            problem.inputs.iter().zip(&names).map(|(tensor, name)| token_of(tensor, name, at)).collect();
+            problem.inputs.iter().zip(&problem.specs).map(|(tensor, spec)| token_of(tensor, spec.role, at)).collect();
         state.step(&token.iter().map(Tensor::view).collect::<Vec<_>>(), out);
     }
     let want = problem.operator.reference(&doubles(&problem.inputs).iter().map(Double::view).collect::<Vec<_>>(), None);
@@ -95,13 +95,11 @@ pub(super) fn check_decoding(
 }
 
 /// Token `at` of an input of one batch row; a parameter is whole.
-fn token_of(tensor: &Tensor, name: &str, at: usize) -> Tensor {
-    if !OF_TOKENS.contains(&name) {
-        return tensor.clone();
-    }
+fn token_of(tensor: &Tensor, role: Role, at: usize) -> Tensor {
+    let Role::Data { axis } = role else { return tensor.clone() };
     let mut shape = tensor.shape.clone();
-    let width = tensor.data.len() / shape[1];
-    shape[1] = 1;
+    let width = tensor.data.len() / shape[axis];
+    shape[axis] = 1;
     Tensor { data: tensor.data[at * width..(at + 1) * width].into(), shape }
 }
 
@@ -136,7 +134,7 @@ fn sizes(options: &AttentionOptions, tokens: usize, head_width: usize) -> Sizes 
 
 /// Output and gradients beside those of the twin.
 fn beside_twin(problem: &Problem) -> Check {
-    let Problem { operator, inputs, grad_out } = problem;
+    let Problem { operator, specs, inputs, grad_out } = problem;
     let views = problem.views();
     let mut out = vec![f32::NAN; grad_out.data.len()];
     let saved = operator.forward(&views, &mut out);
@@ -144,13 +142,12 @@ fn beside_twin(problem: &Problem) -> Check {
     let (wide, wide_grad) = (doubles(inputs), double(grad_out));
     let views: Vec<View<f64>> = wide.iter().map(Double::view).collect();
     let twin = operator.reference(&views, Some(&wide_grad.data));
-    let of_gradient = |((name, grad), want): ((&&str, &Option<Vec<f32>>), &Vec<f64>)| {
+    let of_gradient = |((spec, grad), want): ((&InputSpec, &Option<Vec<f32>>), &Vec<f64>)| {
         let difference = grad.as_ref().map_or(f64::INFINITY, |grad| apart(grad, want));
-        (format!("gradient of {name}"), difference)
+        (format!("gradient of {}", spec.name), difference)
     };
-    let names = operator.inputs();
-    let all = names.iter().zip(&grads).zip(&twin.grads);
-    let learned = all.filter(|((name, _), _)| !operator.constants().contains(*name));
+    let all = specs.iter().zip(&grads).zip(&twin.grads);
+    let learned = all.filter(|((spec, _), _)| spec.role != Role::Constant);
     Check::of(std::iter::once(("output".into(), apart(&out, &twin.out))).chain(learned.map(of_gradient)))
 }
 

@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use regard_kernels::{AttentionOptions, Decode, Error, Operator, Storage, View};
+use regard_kernels::{AttentionOptions, Decode, Error, InputSpec, Operator, Role, Storage, View};
 
 use super::{
     Sizes,
-    inputs::{Tensor, Tensors},
+    inputs::{Tensor, Tensors, specs},
     operator::call,
     workload::{Run, Trouble, Workload, require_finite},
 };
@@ -30,9 +30,6 @@ pub(super) struct Decoding {
     /// Bytes of the state after the context.
     bytes: u64,
 }
-
-/// Names of inputs of which every token has its own.
-pub(super) const OF_TOKENS: [&str; 4] = ["q", "k", "v", "x"];
 
 /// A fresh state of the operator of `options`, with keys and values kept as `storage` says.
 ///
@@ -67,30 +64,22 @@ impl Decoding {
         let operator = options.operator(call(options))?;
         let state = decoder(operator.as_ref(), options, storage)?;
         // Priors of positions go on to the end of what may be decoded, the two tokens of the first look included.
-        let whole = Sizes { length: sizes.length + 2 + MOST * runs, ..sizes };
-        let one = Sizes { length: 1, ..sizes };
-        let names = operator.inputs();
+        let length = sizes.length + 2 + MOST * runs;
+        let of_length = |length: usize| specs(options, &*operator, Sizes { length, ..sizes });
+        let (whole, one) = (of_length(length), of_length(1));
         let mut parameters = Tensors::new(seed);
         let mut tokens = Vec::with_capacity(TOKENS);
         for n in 0..TOKENS {
             let mut own = Tensors::new(seed.wrapping_add(n as u64));
-            let input = |name: &&'static str| match OF_TOKENS.contains(name) {
-                true => own.input(name, options, one),
-                false => parameters.input(name, options, whole),
+            let input = |(whole, one): (&InputSpec, &InputSpec)| match one.role {
+                Role::Data { .. } => own.input(one),
+                _ => parameters.input(whole),
             };
-            tokens.push(names.iter().map(input).collect::<Result<Vec<Tensor>, _>>()?);
+            tokens.push(whole.iter().zip(&one).map(input).collect::<Result<Vec<Tensor>, _>>()?);
         }
         // The shapes of a whole sequence tell what a token of it gives.
-        let whole_shape = |(name, token): (&&str, &Tensor)| {
-            let mut shape = token.shape.clone();
-            if OF_TOKENS.contains(name) {
-                shape[1] = whole.length;
-            }
-            shape
-        };
-        let shapes: Vec<Vec<usize>> = names.iter().zip(&tokens[0]).map(whole_shape).collect();
-        let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
-        let out = operator.out_shape(&shapes)?.iter().product::<usize>() / whole.length;
+        let shapes: Vec<&[usize]> = whole.iter().map(|spec| spec.shape.as_slice()).collect();
+        let out = operator.out_shape(&shapes)?.iter().product::<usize>() / length;
         let mut decoding = Self { state, tokens, out: vec![f32::NAN; out], taken: 0, each: 1, bytes: 0 };
         for _ in 0..sizes.length {
             let token = views(&decoding.tokens[decoding.taken % TOKENS]);

@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
-use regard_kernels::{AttentionOptions, Call, Error, Layout, Mask, Operator, View};
+use regard_kernels::{AttentionOptions, Call, Error, InputSpec, Layout, Mask, Operator, Role, View};
 
 use super::{
     Sizes,
-    inputs::{Tensor, Tensors},
+    inputs::{Tensor, Tensors, specs},
     workload::{Meter, Run, Trouble, Workload, require_finite},
 };
 
 /// An operator with its tensors, token first.
 pub(super) struct Problem {
     pub operator: Arc<dyn Operator>,
+    pub specs: Vec<InputSpec>,
     pub inputs: Vec<Tensor>,
     pub grad_out: Tensor,
 }
@@ -24,11 +25,11 @@ impl Problem {
     /// Options that do not fit each other or the sizes.
     pub fn new(options: &AttentionOptions, sizes: Sizes, tensors: &mut Tensors) -> Result<Self, Error> {
         let operator = options.operator(call(options))?;
-        let names = operator.inputs();
-        let inputs = names.iter().map(|name| tensors.input(name, options, sizes)).collect::<Result<Vec<_>, _>>()?;
-        let shapes: Vec<&[usize]> = inputs.iter().map(|input| input.shape.as_slice()).collect();
+        let specs = specs(options, &*operator, sizes);
+        let inputs = specs.iter().map(|spec| tensors.input(spec)).collect::<Result<Vec<_>, _>>()?;
+        let shapes: Vec<&[usize]> = specs.iter().map(|spec| spec.shape.as_slice()).collect();
         let grad_out = tensors.gradient(operator.out_shape(&shapes)?);
-        Ok(Self { operator, inputs, grad_out })
+        Ok(Self { operator, specs, inputs, grad_out })
     }
 
     /// The inputs as operators take them.
@@ -38,7 +39,7 @@ impl Problem {
 
     /// Which inputs have a gradient.
     pub fn wanted(&self) -> Vec<bool> {
-        self.operator.inputs().iter().map(|name| !self.operator.constants().contains(name)).collect()
+        self.specs.iter().map(|spec| spec.role != Role::Constant).collect()
     }
 }
 
@@ -66,8 +67,8 @@ impl Workload for Problem {
         if first {
             // The output was poisoned before: a row that no kernel wrote shows here.
             require_finite(&out, "the output")?;
-            for (name, grad) in self.operator.inputs().iter().zip(&grads) {
-                require_finite(grad.iter().flatten(), &format!("the gradient of {name}"))?;
+            for (spec, grad) in self.specs.iter().zip(&grads) {
+                require_finite(grad.iter().flatten(), &format!("the gradient of {}", spec.name))?;
             }
         }
         Ok(run)

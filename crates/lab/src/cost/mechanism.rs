@@ -214,48 +214,21 @@ pub(super) fn visible_pairs(n: Count, causal: bool, window: Option<Count>) -> Co
 mod tests {
     use regard_kernels::Storage;
     use regard_kernels::mechanism::KeyDesign;
-    use regard_kernels::{AttentionOptions, Call, Layout, Mask, Operator, View};
+    use regard_kernels::{AttentionOptions, Call, InputSizes, InputSpec, Layout, Mask, Operator, Role, View};
 
     use super::*;
 
     const HEAD_WIDTH: usize = 8;
 
-    /// Names, shapes and contents of the inputs of `operator` for one sequence of `tokens`.
-    fn inputs(
-        operator: &dyn Operator,
-        options: &AttentionOptions,
-        tokens: usize,
-    ) -> Vec<(&'static str, Vec<usize>, Vec<f32>)> {
-        let (heads, keys, components) = (options.heads, options.key_heads(), options.components());
-        let names = operator.inputs();
-        let (width, experts) = (heads * HEAD_WIDTH, options.moa.experts);
-        let several = (names.contains(&"variance") || names.contains(&"log_prior")) && !names.contains(&"shift");
-        let shape = |name: &str| match name {
-            "q" => vec![1, tokens, heads, HEAD_WIDTH],
-            "k" if several => vec![1, tokens, components, keys, HEAD_WIDTH],
-            "k" | "v" => vec![1, tokens, keys, HEAD_WIDTH],
-            "variance" => vec![components],
-            "log_prior" => vec![heads, components],
-            "shift" => vec![keys, components, HEAD_WIDTH],
-            "w_q" | "w_k" => vec![heads, HEAD_WIDTH],
-            "x" => vec![1, tokens, width],
-            "w_gate" => vec![width, experts],
-            "w_query" => vec![experts, width, HEAD_WIDTH],
-            "w_key" | "w_value" => vec![width, HEAD_WIDTH],
-            "w_out" => vec![experts, HEAD_WIDTH, width],
-            "w_t" => vec![heads * HEAD_WIDTH, heads * HEAD_WIDTH],
-            "projection" => vec![options.features.rows, HEAD_WIDTH],
-            "directions" => vec![options.support.rounds, HEAD_WIDTH + 2],
-            "rotations" => vec![options.support.rounds, HEAD_WIDTH, options.support.hash_values(tokens) / 2],
-            other => panic!("an input that this test does not know: {other}"),
-        };
-        let filled = |name| {
-            let shape = shape(name);
+    /// The inputs of `operator` for one sequence of `tokens`, with contents.
+    fn inputs(operator: &dyn Operator, options: &AttentionOptions, tokens: usize) -> Vec<(InputSpec, Vec<f32>)> {
+        let sizes = InputSizes::new(Layout::TokenFirst, 1, tokens, options.heads, HEAD_WIDTH);
+        let filled = |spec: InputSpec| {
             // Different everywhere: what is hashed would all come into one group.
-            let data = (0..shape.iter().product::<usize>()).map(|i| ((i * 7919) % 101) as f32 / 101.0).collect();
-            (name, shape, data)
+            let data = (0..spec.shape.iter().product::<usize>()).map(|i| ((i * 7919) % 101) as f32 / 101.0).collect();
+            (spec, data)
         };
-        names.into_iter().map(filled).collect()
+        options.inputs(operator, &sizes).into_iter().map(filled).collect()
     }
 
     fn variants() -> Vec<AttentionOptions> {
@@ -302,11 +275,11 @@ mod tests {
             };
 
             let given = inputs(&*operator, &options, TOKENS);
-            let views: Vec<_> = given.iter().map(|(_, shape, data)| View::new(data, shape)).collect();
+            let views: Vec<_> = given.iter().map(|(spec, data)| View::new(data, &spec.shape)).collect();
             let mut out = vec![0.0; TOKENS * width];
             let saved = operator.forward(&views, &mut out);
-            let read =
-                given.iter().filter(|(name, ..)| ["q", "k", "v", "x"].contains(name)).map(|(.., data)| data.len());
+            let of_tokens = given.iter().filter(|(spec, _)| matches!(spec.role, Role::Data { .. }));
+            let read = of_tokens.map(|(_, data)| data.len());
             let kept = read.sum::<usize>() + out.len() + saved.iter().map(Vec::len).sum::<usize>();
             let share = kept as f64 / counted(0).kept_floats as f64;
             // Sizes of blocks inside a kernel are its own affair.
@@ -314,7 +287,7 @@ mod tests {
 
             let Some(mut decoder) = operator.decoder(Storage::F32).filter(|_| causal) else { continue };
             let given = inputs(&*operator, &options, 1);
-            let views: Vec<_> = given.iter().map(|(_, shape, data)| View::new(data, shape)).collect();
+            let views: Vec<_> = given.iter().map(|(spec, data)| View::new(data, &spec.shape)).collect();
             for decoded in 1..=12 {
                 decoder.step(&views, &mut out[..width]);
                 let bytes = counted(decoded).state_floats * size_of::<f32>() as Count;
