@@ -53,5 +53,5 @@ pub use weights::{Averaged, Weights};
 
 /// The example of the README is a test.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

@@ -12,3 +12,8 @@ pub mod report;
 pub mod reproduce;
 pub mod run_report;
 mod tensors;
+
+/// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
