@@ -2,6 +2,7 @@
 
 /// A call that no kernel accepts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A tensor has the wrong shape.
     #[error("tensor '{tensor}' has shape {seen:?}, expected {expected}")]

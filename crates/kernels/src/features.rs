@@ -48,6 +48,7 @@ pub enum FeatureKind {
 /// `features.rows_drawn`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum RowsDrawn {
     /// Blocks of as many orthogonal rows as the heads are wide.
     #[default]
@@ -59,6 +60,7 @@ pub enum RowsDrawn {
 /// `features.row_norms`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum RowNorms {
     /// Those of Gaussian rows: products of features are unbiased.
     #[default]

@@ -13,6 +13,7 @@ use crate::{Rows, gemm::Matrix, halves::Half, simd};
 /// The error is that of one stored number, relative to itself or to the largest of its row (one head of one token).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Storage {
     /// 32 bits, exact.
     #[default]

@@ -6,6 +6,7 @@ use crate::Error;
 
 /// Vectors of an instruction set, the narrowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Vectors {
     /// Single numbers.
     Scalar,

@@ -109,6 +109,7 @@ pub struct ModelCost {
 
 /// Sizes that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CostError {
     /// A size out of range.
     #[error("{name} is {seen}, expected a whole number from {least} to {most}")]

@@ -10,6 +10,7 @@ use crate::moments::Moments;
 /// Intermediates of a layer whose moments are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Quantity {
     /// Elements of queries.
     Query,

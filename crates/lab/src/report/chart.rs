@@ -2,6 +2,7 @@
 
 /// How values turn into distances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Scale {
     /// Equal steps.
     #[default]
@@ -129,6 +130,7 @@ pub struct Mark {
 
 /// What is drawn.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Data {
     /// Lines, with bands where points have deviations.
     Lines(Vec<Series>),

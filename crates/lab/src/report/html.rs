@@ -10,6 +10,7 @@ use super::{Chart, HeatMap, Table, svg};
 
 /// One piece of a section.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Block {
     /// A paragraph of plain text.
     Prose(String),

@@ -16,6 +16,7 @@ pub enum Align {
 /// How the numbers of a column are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Format {
     /// As they are: whole numbers in groups of three, others with four significant digits.
     #[default]
@@ -91,6 +92,7 @@ impl Column {
 
 /// One cell.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub enum Cell {
     /// Nothing to say: shown as a dash.
     #[default]

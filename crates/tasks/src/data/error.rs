@@ -6,6 +6,7 @@ use super::NotText;
 
 /// An error of a data set: options that cannot be ([`DataError::is_config`]) or data that are missing or corrupt.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DataError {
     /// An option of the task that cannot be satisfied.
     #[error("task.{key}: {problem}")]

@@ -108,6 +108,7 @@ pub struct ScheduleConfig {
 /// `train.schedule.kind`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum ScheduleKind {
     /// The peak after the warm-up.
     #[default]

@@ -10,6 +10,7 @@ use crate::data::DataError;
 
 /// An error of the training loop.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TrainError {
     /// A number of the configuration that cannot be.
     #[error("train.{key} is {seen}; expected {expected}")]
