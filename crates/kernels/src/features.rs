@@ -16,7 +16,7 @@ pub struct FeatureOptions {
     pub rows_drawn: RowsDrawn,
     /// Norms of orthogonal rows.
     pub row_norms: RowNorms,
-    /// In training, draw the projection anew every so many updates; never when 0.
+    /// In training, redraw the projection after this many updates; never when 0.
     pub redraw: usize,
 }
 

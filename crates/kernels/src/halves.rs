@@ -19,7 +19,7 @@ pub trait Half: Copy + Send + Sync {
     /// `to = from`, exactly.
     ///
     /// # Panics
-    /// If both are not equally long.
+    /// If their lengths differ.
     fn widen(from: &[Self], to: &mut [f32]);
 }
 

@@ -1,4 +1,4 @@
-//! What is measured about attention: cost, comparisons, reports.
+//! Measurements of attention: cost, time, approximation error, comparisons, probes, and the reports that show them.
 
 pub mod approx;
 pub mod attend;

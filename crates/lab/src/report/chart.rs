@@ -134,9 +134,9 @@ pub struct Mark {
 pub enum Data {
     /// Lines, with bands where points have deviations.
     Lines(Vec<Series>),
-    /// Horizontal bars, one a name, with error bars; `y` is the axis of the values.
+    /// Horizontal bars, one per name, with error bars; `y` is the axis of the values.
     Bars(Vec<Mark>),
-    /// Dots on a line a name, with error bars: for values whose zero means nothing.
+    /// Dots on one line per name, with error bars: for values whose zero means nothing.
     Dots(Vec<Mark>),
     /// Labelled points.
     Scatter(Vec<Mark>),
