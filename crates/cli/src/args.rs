@@ -1,4 +1,4 @@
-//! What can be typed.
+//! Arguments of the command line.
 
 use std::{ffi::OsString, path::PathBuf};
 
@@ -43,13 +43,13 @@ impl Arguments {
 /// Options of every command.
 #[derive(Clone, Debug, Args)]
 pub struct Common {
-    /// Threads that compute; all processors by default.
+    /// Number of threads; all processors by default.
     #[arg(long, value_parser = threads(), global = true, env = "REGARD_THREADS", value_name = "N")]
     pub threads: Option<usize>,
-    /// Results on standard output as JSON.
+    /// Print results as JSON.
     #[arg(long, global = true)]
     pub json: bool,
-    /// No progress on standard error.
+    /// Show no progress.
     #[arg(long, short, global = true)]
     pub quiet: bool,
 }
@@ -72,7 +72,7 @@ pub struct Source {
     /// Task ('regard list tasks'); short for --set task.name=NAME.
     #[arg(long, value_name = "NAME")]
     pub task: Option<String>,
-    /// Seed of everything drawn; short for --set seed=N.
+    /// Seed for all random draws; short for --set seed=N.
     #[arg(long, value_parser = seed(), value_name = "N")]
     pub seed: Option<u64>,
 }
@@ -89,7 +89,7 @@ pub struct Directory {
     /// Remove what is in the directory and start over.
     #[arg(long)]
     pub overwrite: bool,
-    /// Directory for generated data, or 'none' to generate them anew.
+    /// Directory for generated data, or 'none' to generate it each time.
     #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
     pub cache: Option<PathBuf>,
 }
@@ -114,7 +114,7 @@ pub enum Command {
     },
     /// Time and memory of mechanisms against the length of the sequence.
     Bench(Bench),
-    /// How well sparse, low-rank and joint methods stand in for attention matrices within one budget, against oracles.
+    /// How well sparse, low-rank and joint methods approximate attention matrices within one budget, beside oracles.
     Approx(Approx),
     /// Apply one mechanism to the tensors of a safetensors file.
     #[command(after_help = TENSORS)]
@@ -125,13 +125,13 @@ pub enum Command {
     Generate(Generate),
     /// Translate lines of standard input to standard output with a trained translator.
     Translate(Translate),
-    /// What goes on inside a trained model.
+    /// Look inside a trained model: entropy, rank, heads, experts.
     Inspect(Inspect),
-    /// Where a decoder without positional embeddings gets positions from: one that was never trained, or that of a run.
+    /// How a decoder without positional embeddings finds positions: untrained decoders, or the decoder of a run.
     Probe(Probe),
-    /// Figures and tables of the papers by name: run, judge by the numbers, record.
+    /// Reproduce figures and tables of the papers by name.
     Reproduce(Reproduce),
-    /// Mechanisms, tasks and presets.
+    /// List mechanisms, tasks and presets.
     List {
         /// What to list; everything by default.
         what: Option<Listed>,
@@ -143,7 +143,7 @@ pub enum Command {
         #[command(flatten)]
         source: Source,
     },
-    /// Completions for a shell, on standard output.
+    /// Print completions for a shell.
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
@@ -161,7 +161,7 @@ pub struct Reproduce {
     /// Reduced for two cores, or as in the paper.
     #[arg(long, value_enum, default_value_t = Scale::Reduced)]
     pub scale: Scale,
-    /// Directory of all outcomes, one directory an entry below it.
+    /// Directory of all outcomes, one directory per entry below it.
     #[arg(long, value_name = "DIR", default_value = "runs/reproduce")]
     pub out: PathBuf,
     /// Write the page of all recorded outcomes, as Markdown.
@@ -170,7 +170,7 @@ pub struct Reproduce {
     /// Run recorded entries again, training included.
     #[arg(long)]
     pub overwrite: bool,
-    /// Directory for generated data, or 'none' to generate them anew.
+    /// Directory for generated data, or 'none' to generate it each time.
     #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
     pub cache: Option<PathBuf>,
 }
@@ -179,25 +179,25 @@ pub struct Reproduce {
 pub struct Eval {
     /// Directory of a run.
     pub run: PathBuf,
-    /// Part of the data.
+    /// Split of the data.
     #[arg(long, value_enum, default_value_t = SplitName::Test)]
     pub split: SplitName,
-    /// Which of the run's checkpoints.
+    /// Checkpoint of the run.
     #[arg(long, value_enum, default_value_t = Which::Best)]
     pub checkpoint: Which,
-    /// Sequences at once; as in training by default.
+    /// Sequences per batch; as in training by default.
     #[arg(long, value_parser = size(1), value_name = "N")]
     pub batch: Option<usize>,
-    /// Directory for generated data, or 'none' to generate them anew.
+    /// Directory for generated data, or 'none' to generate it each time.
     #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
     pub cache: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SplitName {
-    /// To choose by.
+    /// To choose a model by.
     Valid,
-    /// To report.
+    /// To report results on.
     Test,
 }
 
@@ -239,7 +239,7 @@ pub struct Bench {
         "crossover", "compare",
     ])]
     pub shapes: bool,
-    /// How much around a mechanism is measured with it.
+    /// What is measured: the mechanism alone, or with the layer or model around it.
     #[arg(long, value_enum, default_value_t = BenchLevel::Operator)]
     pub level: BenchLevel,
     /// Mechanism, with options after a colon where wanted, as in sparse:support.kind=smyrf; may be repeated. By default those of
@@ -259,7 +259,7 @@ pub struct Bench {
     /// Channels of a head, each measured; 64 by default.
     #[arg(long, value_parser = size(1), value_name = "N,N,...", value_delimiter = ',')]
     pub head_width: Vec<usize>,
-    /// Sequences at once, each measured; 1 by default, with --level step train.batch.
+    /// Sequences per batch, each measured; 1 by default, with --level step train.batch.
     #[arg(long, value_parser = size(1), value_name = "N,N,...", value_delimiter = ',')]
     pub batch: Vec<usize>,
     /// Numbers of threads, each measured in turn, in place of --threads.
@@ -268,7 +268,7 @@ pub struct Bench {
     /// Each query sees only keys up to its own position.
     #[arg(long)]
     pub causal: bool,
-    /// Level decode: what keys and values are kept as.
+    /// Level decode: how keys and values are stored.
     #[arg(long, value_enum, default_value_t = KeptAs::F32)]
     pub kv_cache: KeptAs,
     /// Level step: named configuration; a decoder of 4 layers, 256 wide, where there is neither it nor --config.
@@ -289,7 +289,7 @@ pub struct Bench {
     /// Timed runs of each mechanism at each combination of sizes.
     #[arg(long, value_parser = within(1, MOST_RUNS), value_name = "N", default_value_t = 7)]
     pub repeats: usize,
-    /// No further run of a mechanism at its sizes after so many seconds of runs.
+    /// Stop repeating a measurement after this many seconds.
     #[arg(long, value_parser = Real, value_name = "NUMBER", default_value_t = 20.0)]
     pub seconds: f64,
     /// Also the length at which each mechanism overtakes exact attention, which is added where it is missing.
@@ -298,7 +298,7 @@ pub struct Bench {
     /// Also ratios to an earlier result, or to a git revision that is built and takes turns with this program.
     #[arg(long, value_name = "FILE.json|REVISION")]
     pub compare: Option<OsString>,
-    /// Draws tensors, projections and hashes.
+    /// Seed for tensors, projections and hashes.
     #[arg(long, value_parser = seed(), value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// Directory for the table, the charts as SVG and a report.
@@ -383,7 +383,7 @@ pub struct Approx {
     /// One option of the methods, as in support.rounds=1; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Names all draws.
+    /// Seed for all random draws.
     #[arg(long, value_parser = seed(), value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// Process: inverse temperatures beta of exp(beta q.k).
@@ -417,13 +417,13 @@ pub struct Approx {
     /// Run: layers from 0; all by default.
     #[arg(long, value_parser = size(0), value_name = "N,N,...", value_delimiter = ',', requires = "run")]
     pub layers: Vec<usize>,
-    /// Run: test sequences, each head of each a matrix.
+    /// Run: test sequences; each has one matrix per head.
     #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 4, conflicts_with_all = ["input", "process"])]
     pub sequences: usize,
-    /// Run: which of its checkpoints.
+    /// Run: checkpoint to read.
     #[arg(long, value_enum, default_value_t = Which::Best)]
     pub checkpoint: Which,
-    /// Run: directory for generated data, or 'none' to generate them anew.
+    /// Run: directory for generated data, or 'none' to generate it each time.
     #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
     pub cache: Option<PathBuf>,
     /// Directory for the tables, the charts as SVG and a report.
@@ -462,7 +462,7 @@ pub struct Attend {
     /// Run the float64 twin instead of the kernel.
     #[arg(long)]
     pub reference: bool,
-    /// Draws the shifts that the file does not give.
+    /// Seed for what the file does not give: shifts, projections, directions and rotations.
     #[arg(long, value_parser = seed(), value_name = "N", default_value_t = 0)]
     pub seed: u64,
 }
@@ -502,23 +502,23 @@ pub struct Generate {
     /// Characters to print.
     #[arg(long, value_parser = size(0), default_value_t = 500, value_name = "N")]
     pub tokens: usize,
-    /// Scales the randomness of each choice; 0 takes the most probable character.
+    /// Sampling temperature; 0 takes the most probable character.
     #[arg(long, value_parser = Real, default_value_t = 0.8, value_name = "NUMBER")]
     pub temperature: f64,
-    /// Seed of the choices.
+    /// Seed for all random draws.
     #[arg(long, value_parser = seed(), default_value_t = 0, value_name = "N")]
     pub seed: u64,
-    /// What keys and values are kept as.
+    /// How keys and values are stored.
     #[arg(long, value_enum, default_value_t = KeptAs::F32)]
     pub kv_cache: KeptAs,
-    /// Which of the run's checkpoints.
+    /// Checkpoint of the run.
     #[arg(long, value_enum, default_value_t = Which::Best)]
     pub checkpoint: Which,
 }
 
 #[derive(Debug, Args)]
 pub struct Translate {
-    /// Directory of a run of translation.
+    /// Directory of a translation run.
     pub run: PathBuf,
     /// Hypotheses that the search keeps, 1 for the most probable token each time; train.beam by default.
     #[arg(long, value_parser = size(1), value_name = "N")]
@@ -526,10 +526,10 @@ pub struct Translate {
     /// Exponent of the length penalty; train.length_penalty by default.
     #[arg(long, value_parser = Real, value_name = "NUMBER")]
     pub length_penalty: Option<f64>,
-    /// Lines at once; 64, or 1 where somebody types them.
+    /// Lines per batch; 64 by default, 1 on a terminal.
     #[arg(long, value_parser = size(1), value_name = "N")]
     pub batch: Option<usize>,
-    /// Which of the run's checkpoints.
+    /// Checkpoint of the run.
     #[arg(long, value_enum, default_value_t = Which::Best)]
     pub checkpoint: Which,
 }
@@ -551,13 +551,13 @@ pub struct Inspect {
     /// Sequences, spread over the split.
     #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 16)]
     pub sequences: usize,
-    /// Matrices whose rank is computed, at most: a layer, head and sequence each.
+    /// Most matrices whose rank is computed, one per layer, head and sequence.
     #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 1000)]
     pub matrices: usize,
     /// What the experts of a mixture of heads do instead: their load, and the tokens that each prefers.
     #[arg(long, conflicts_with_all = ["what", "layers", "heads", "sequences", "matrices"])]
     pub experts: bool,
-    /// Part of the data.
+    /// Split of the data.
     #[arg(long, value_enum, default_value_t = SplitName::Test)]
     pub split: SplitName,
     /// With --experts: batches of 32 sequences, spread over the split; 0 for all of it.
@@ -566,13 +566,13 @@ pub struct Inspect {
     /// With --experts: preferred tokens of each expert.
     #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 8)]
     pub tokens: usize,
-    /// With --experts: least occurrences of a token that is listed.
+    /// With --experts: list only tokens that occur at least this often.
     #[arg(long, value_parser = seed(), value_name = "N", default_value_t = 10)]
     pub least: u64,
-    /// Which of the run's checkpoints.
+    /// Checkpoint of the run.
     #[arg(long, value_enum, default_value_t = Which::Best)]
     pub checkpoint: Which,
-    /// Directory for generated data, or 'none' to generate them anew.
+    /// Directory for generated data, or 'none' to generate it each time.
     #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
     pub cache: Option<PathBuf>,
     /// Directory for the tables, the charts as SVG and a report.
@@ -587,7 +587,7 @@ const MOST: u64 = 1 << 30;
 pub struct Probe {
     /// Directory of a run of a decoder; without it, decoders that were never trained.
     pub run: Option<PathBuf>,
-    /// Sizes of what is not given: those of the paper (width 768, 12 heads, 512 positions, 12 layers, 5,000 updates) or
+    /// Default sizes: those of the paper (width 768, 12 heads, 512 positions, 12 layers, 5,000 updates) or
     /// smaller ones (256, 4, 256, 6; 1,000).
     #[arg(long, value_enum, default_value_t = Scale::Paper, conflicts_with = "run")]
     pub scale: Scale,
@@ -616,7 +616,7 @@ pub struct Probe {
         conflicts_with = "run"
     )]
     pub deviation: Vec<f64>,
-    /// What weights are drawn from: normal, uniform, sign, laplace.
+    /// Distributions of weights: normal, uniform, sign, laplace.
     #[arg(long, value_name = "NAME,NAME,...", value_delimiter = ',', default_value = "normal", conflicts_with = "run")]
     pub weights: Vec<String>,
     /// Mechanism, with options after a colon where wanted, as in sparse:support.radius=16; may be repeated. Softmax by default.
@@ -625,10 +625,10 @@ pub struct Probe {
     /// One option of all mechanisms; may be repeated.
     #[arg(long, value_name = "KEY=VALUE", conflicts_with = "run")]
     pub set: Vec<String>,
-    /// Also attention that looks both ways.
+    /// Also bidirectional attention.
     #[arg(long, conflicts_with = "run")]
     pub bidirectional: bool,
-    /// Also a decoder whose queries are 0, so that attention is exactly even.
+    /// Also a decoder whose queries are 0, so that attention is exactly uniform.
     #[arg(long, conflicts_with = "run")]
     pub uniform: bool,
     /// Decoders of each kind, over which intervals are taken; 8 by default.
@@ -667,13 +667,13 @@ pub struct Probe {
     /// Sequences that it is measured on.
     #[arg(long, value_parser = within(1, MOST), value_name = "N", default_value_t = 32)]
     pub held_sequences: usize,
-    /// Names all draws.
+    /// Seed for all random draws.
     #[arg(long, value_parser = seed(), value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// Which of the run's checkpoints.
+    /// Checkpoint of the run.
     #[arg(long, value_enum, default_value_t = Which::Best, requires = "run")]
     pub checkpoint: Which,
-    /// Directory for generated data, or 'none' to generate them anew.
+    /// Directory for generated data, or 'none' to generate it each time.
     #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
     pub cache: Option<PathBuf>,
     /// Directory for the tables, the charts as SVG and a report.

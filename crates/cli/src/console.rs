@@ -36,7 +36,7 @@ pub fn bar(total: u64, quiet: bool) -> ProgressBar {
     bar
 }
 
-/// A training run as a bar, or as a line an evaluation.
+/// A training run as a bar, or as one line per evaluation.
 pub struct TrainingBar {
     bar: ProgressBar,
     prefix: String,

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use regard_tasks::train::memory::{CountingAllocator, keep_freed_buffers};
 
-/// Peaks of memory are measured a mechanism at a time, in one process.
+/// Peaks of memory are measured one mechanism at a time, in one process.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 

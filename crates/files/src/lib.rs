@@ -16,6 +16,11 @@ use std::{
 
 use place::Place;
 
+/// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 /// Writes a whole file, and the folders above it where they are missing.
 ///
 /// - A new file, or one with one name: a reader, or the next start after a crash, sees the old content or the new, never half

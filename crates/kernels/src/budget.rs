@@ -12,7 +12,7 @@ impl AttentionOptions {
     ///
     /// Of `f N S` entries the support gets the share `s`, all of them in sparse attention, none in Performer, and
     /// `scatterbrain.sparse_share` in Scatterbrain (arXiv 2110.15343, section 5); the features get the rest, so that `m` of
-    /// them are `(1 - s) f S` numbers a row. With `e = s f S` entries of the support a row:
+    /// them are `(1 - s) f S` numbers per row. With `e = s f S` entries of the support per row:
     ///
     /// - `local`: `2 radius + 1 <= e`, causal `radius + 1 <= e`;
     /// - `longformer`, `bigbird`: the same for what global tokens and drawn blocks leave;

@@ -16,7 +16,7 @@ pub(crate) trait Scored: Operator {
     fn scores<'a>(&'a self, inputs: &[View<'a, f32>]) -> Scores<'a>;
 }
 
-/// Keys and values of the tokens so far, token first, one buffer a batch row.
+/// Keys and values of the tokens so far, token first, one buffer per batch row.
 #[derive(Debug)]
 pub(crate) struct Cache {
     /// The operator in token-first layout, causal.
@@ -93,7 +93,7 @@ impl Decode for Cache {
         let (q, k, v) = (&inputs[0], &inputs[1], &inputs[2]);
         let (batch, width) = (q.shape[0], q.shape[3]);
         let components = k.data.len() / (batch * self.heads(k) * width);
-        // A prior a position is cut to the positions in the cache.
+        // A prior per position is cut to the positions in the cache.
         let parameters: Vec<(Vec<usize>, Vec<f32>)> = inputs[3..]
             .iter()
             .zip(&names[3..])

@@ -7,7 +7,7 @@ use crate::random;
 pub struct Dropout {
     /// Probability that a weight becomes 0, in `[0, 1)`; the others grow by `1 / (1 - rate)`.
     pub rate: f32,
-    /// Names the draw: the same key gives the same weights.
+    /// Key of the draw: the same key gives the same weights.
     pub key: u64,
 }
 

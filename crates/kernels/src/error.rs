@@ -1,7 +1,8 @@
-//! What can be wrong with a call: always what, what was seen, what was expected.
+//! Errors of a call: what is wrong, the value seen, the value expected.
 
-/// A call that no kernel accepts.
+/// An invalid call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A tensor has the wrong shape.
     #[error("tensor '{tensor}' has shape {seen:?}, expected {expected}")]

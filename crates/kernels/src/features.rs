@@ -16,7 +16,7 @@ pub struct FeatureOptions {
     pub rows_drawn: RowsDrawn,
     /// Norms of orthogonal rows.
     pub row_norms: RowNorms,
-    /// In training, draw the projection anew every so many updates; never when 0.
+    /// In training, redraw the projection after this many updates; never when 0.
     pub redraw: usize,
 }
 
@@ -48,6 +48,7 @@ pub enum FeatureKind {
 /// `features.rows_drawn`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum RowsDrawn {
     /// Blocks of as many orthogonal rows as the heads are wide.
     #[default]
@@ -59,6 +60,7 @@ pub enum RowsDrawn {
 /// `features.row_norms`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum RowNorms {
     /// Those of Gaussian rows: products of features are unbiased.
     #[default]

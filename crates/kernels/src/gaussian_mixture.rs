@@ -19,7 +19,7 @@ use crate::{
 pub struct GaussianMixture {
     /// Axis order.
     pub layout: Layout,
-    /// Who sees whom.
+    /// Attention mask.
     pub mask: Mask,
     /// The nearest component only, without a prior.
     pub hard: bool,

@@ -7,13 +7,13 @@ use crate::{
     simd,
 };
 
-/// Largest right-hand side, in floats, that the first cache holds while it is used again and again: 48 KiB.
+/// Largest right-hand side, in floats, that the L1 cache holds while it is used again and again: 48 KiB.
 const NEAR: usize = 12_288;
 
-/// From this many rows on it pays to turn a right-hand side whose columns lie side by side.
+/// From this many rows on it pays to transpose a right-hand side whose columns lie side by side.
 const TURN: usize = 8;
 
-/// So few rows use a right-hand side too little to pay for a copy, while a few of its columns fit into the first cache.
+/// So few rows use a right-hand side too little to pay for a copy, while a few of its columns fit into the L1 cache.
 const FEW: usize = 16;
 const FEW_DEEP: usize = 128;
 

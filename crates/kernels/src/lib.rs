@@ -1,7 +1,7 @@
 //! Efficient attention kernels on plain slices: forward, backward, cost, and a float64 twin of each.
 //!
-//! Sizes and slices in, slices out: no framework, no input or output. Every mechanism is an [`Operator`]; the formulas
-//! live one file each, the float64 twins under [`mod@reference`].
+//! Sizes and slices in, slices out: no framework, no input or output. Every mechanism is an [`Operator`]; each formula
+//! has a file of its own, and its float64 twin is under [`mod@reference`].
 
 mod additive;
 mod budget;
@@ -55,5 +55,5 @@ pub use weights::{Averaged, Weights};
 
 /// The example of the README is a test.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

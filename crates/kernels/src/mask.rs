@@ -46,7 +46,7 @@ impl Padding {
         self.length
     }
 
-    /// Row `b`, one byte a token, non-zero = real.
+    /// Row `b`, one byte per token, non-zero = real.
     pub fn row(&self, b: usize) -> &[u8] {
         &self.real[b * self.length..(b + 1) * self.length]
     }
@@ -75,12 +75,12 @@ pub struct Mask {
 }
 
 impl Mask {
-    /// Everything sees everything.
+    /// No mask: every query sees every key.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// Causal and nothing else.
+    /// A causal mask.
     pub fn causal() -> Self {
         Self { causal: true, ..Self::default() }
     }
@@ -92,7 +92,7 @@ impl Mask {
         self
     }
 
-    /// Holds the padding against the sizes of a call.
+    /// Checks the padding against the sizes of a call.
     ///
     /// # Errors
     /// Padding of another batch or length.

@@ -1,4 +1,4 @@
-//! Large blocks of memory: kept for the next that asks, and on huge pages.
+//! Large blocks of memory: kept for the next request, and on huge pages.
 //!
 //! A buffer of megabytes that comes fresh from the system costs a fault for each page when it is first touched, and every
 //! fault clears its page: for the mechanisms of linear cost that takes longer than the arithmetic. The outputs and gradients
@@ -12,7 +12,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 mod blocks;
 
 /// The system's allocator for all but large blocks, from 1 MiB on. Those are mapped by themselves, on huge pages where the
-/// system gives them to those who ask, and kept when they are freed: at most as many bytes as were in use at once, and at
+/// system gives them on request, and kept when they are freed: at most as many bytes as were in use at once, and at
 /// most as many as [`keep_at_most`] says. On other systems than Linux it is the system's allocator.
 ///
 /// ```
@@ -119,7 +119,7 @@ pub fn release() {
     blocks::release();
 }
 
-/// `len` numbers of arbitrary value, for those who fill every element: zeros first would cost as much memory traffic as the
+/// `len` numbers of arbitrary value, for callers that fill every element: zeros first would cost as much memory traffic as the
 /// result itself, in one thread. With debug assertions they are NaN, which no test takes for a result.
 pub fn arbitrary(len: usize) -> Vec<f32> {
     if cfg!(debug_assertions) {

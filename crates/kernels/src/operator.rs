@@ -25,7 +25,7 @@ impl<'a, T> View<'a, T> {
     }
 }
 
-/// What a forward pass leaves for the backward pass beside its output, in an order only the operator knows.
+/// What a forward pass leaves for the backward pass besides its output, in an order only the operator knows.
 ///
 /// For every operator that has one, buffer 0 is the log of the softmax denominator, `[B,H,N]`.
 pub type Saved = Vec<Vec<f32>>;
@@ -37,12 +37,40 @@ pub struct Reference {
     pub out: Vec<f64>,
     /// Log of the softmax denominator `[B,H,N]`, where the mechanism has one.
     pub lse: Option<Vec<f64>>,
-    /// One gradient an input, in the order of [`Operator::inputs`], without elements for a constant; empty without an output
+    /// One gradient per input, in the order of [`Operator::inputs`], without elements for a constant; empty without an output
     /// gradient.
     pub grads: Vec<Vec<f64>>,
 }
 
 /// A differentiable mechanism with its options and mask filled in.
+///
+/// [`AttentionOptions::operator`](crate::AttentionOptions::operator) makes that of any mechanism; each also has a type of its own,
+/// such as [`Softmax`](crate::Softmax).
+///
+/// ```
+/// use regard_kernels::{AttentionOptions, Call, Mask, View};
+///
+/// let call = Call { mask: Mask::causal(), ..Call::default() };
+/// let attention = AttentionOptions::default().operator(call)?;
+/// assert_eq!(attention.inputs(), ["q", "k", "v"]);
+///
+/// // One sequence, one head, three tokens, two channels.
+/// let (shape, x) = ([1, 1, 3, 2], [0.1f32, 0.2, 0.3, 0.4, 0.5, 0.6]);
+/// let inputs = [View::new(&x, &shape); 3];
+/// let mut out = vec![0.0; attention.out_shape(&[&shape[..]; 3])?.iter().product()];
+/// let saved = attention.forward(&inputs, &mut out);
+/// assert_eq!(out[..2], x[..2]); // The first token sees itself alone.
+///
+/// let grads = attention.backward(&inputs, &out, &saved, &[1.0; 6], &[true, true, false]);
+/// assert!(grads[0].is_some() && grads[2].is_none());
+///
+/// // The same in float64.
+/// let x = x.map(f64::from);
+/// let twin = attention.reference(&[View::new(&x, &shape); 3], Some(&[1.0; 6]));
+/// assert!(out.iter().zip(&twin.out).all(|(a, b)| (f64::from(*a) - b).abs() < 1e-6));
+/// assert_eq!(twin.grads.len(), 3);
+/// # Ok::<(), regard_kernels::Error>(())
+/// ```
 pub trait Operator: Debug + Send + Sync {
     /// Names of the inputs, in the order in which every other method takes them.
     fn inputs(&self) -> Vec<&'static str>;
@@ -61,7 +89,7 @@ pub trait Operator: Debug + Send + Sync {
     /// Fills `out`, every element of it. Inputs have passed [`Operator::out_shape`].
     fn forward(&self, inputs: &[View<f32>], out: &mut [f32]) -> Saved;
 
-    /// Gradients of `sum(out * grad_out)`, one an input where `wanted` and no constant, else `None`.
+    /// Gradients of `sum(out * grad_out)`, one per input: `None` for constants and where it is not `wanted`.
     fn backward(
         &self,
         inputs: &[View<f32>],
@@ -74,8 +102,8 @@ pub trait Operator: Debug + Send + Sync {
     /// The float64 twin: the same formula, written to be read.
     fn reference(&self, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference;
 
-    /// The weights by which query head `head` of batch row `batch` averages tokens, from the float64 twin, a row on demand;
-    /// none for operators that are no attention.
+    /// The weights by which query head `head` of batch row `batch` averages tokens, from the float64 twin, row by row on demand;
+    /// none for operators that are not attention.
     ///
     /// Mechanisms that average values give one matrix with `out_i = sum_j W_ij v_j`; a mixture of heads gives that of slot
     /// `head`, Fastformer those of its two averages.
@@ -95,20 +123,33 @@ pub trait Operator: Debug + Send + Sync {
     }
 
     /// A fresh state for decoding token by token, where the mechanism has one under these options. A cache of keys and values
-    /// keeps them as `storage` says; a state that is a sum, or a window of few keys, is of f32 all the same.
+    /// keeps them as `storage` says; a state that is a sum, or a window of few keys, is f32 regardless.
     fn decoder(&self, _storage: Storage) -> Option<Box<dyn Decode>> {
         None
     }
 }
 
 /// The incremental form of a causal mechanism: one token at a time, with a state instead of a prefix.
+///
+/// ```
+/// use regard_kernels::{Linear, Mask, Operator, Storage, View};
+///
+/// let attention = Linear { mask: Mask::causal(), ..Linear::default() };
+/// let mut decoder = attention.decoder(Storage::F32).expect("causal attention decodes");
+/// let (shape, mut out) = ([1, 1, 1, 2], [0.0; 2]);
+/// for token in [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]] {
+///     decoder.step(&[View::new(&token, &shape); 3], &mut out);
+/// }
+/// assert!(out[0] > 0.1 && out[0] < 0.5); // A mean of the values so far.
+/// assert!(decoder.bytes() > 0);
+/// ```
 pub trait Decode: Debug + Send {
     /// Takes the next token of every batch row. `inputs` are those of the operator with `N = S = 1`, its parameters
     /// (priors, variances, score vectors) whole; fills `out` with the row that the whole causal form would give there.
     fn step(&mut self, inputs: &[View<f32>], out: &mut [f32]);
 
-    /// Takes the next token as [`Decode::step`] does where nobody asks for its output, as of all but the last token of a prompt.
-    /// What is in `out` afterwards says nothing.
+    /// Takes the next token as [`Decode::step`] does, where its output is not needed: for all but the last token of a prompt.
+    /// What `out` holds afterwards is unspecified.
     fn absorb(&mut self, inputs: &[View<f32>], out: &mut [f32]) {
         self.step(inputs, out);
     }

@@ -56,7 +56,7 @@ impl Number for f64 {
 pub(crate) struct Inputs<'a, T: Clone>(Vec<(Cow<'a, [T]>, &'a [usize])>);
 
 impl<'a, T: Number> Inputs<'a, T> {
-    /// The tensors `inputs` of these `names`, of which `q` and `x` hold a row a query, `k`, `v` and `x_kv` one a key, and the
+    /// The tensors `inputs` of these `names`, of which `q` and `x` hold one row per query, `k`, `v` and `x_kv` one per key, and the
     /// others no tokens. Where there is no other tensor of keys or of values, queries are these too.
     pub fn new(names: &[&str], layout: Layout, mask: &Mask, inputs: &[View<'a, T>]) -> Self {
         let masked = mask.valid.is_some() || mask.query_valid.is_some();

@@ -15,7 +15,7 @@ use crate::{
 pub struct Softmax {
     /// Axis order.
     pub layout: Layout,
-    /// Who sees whom.
+    /// Attention mask.
     pub mask: Mask,
     /// Score scale `tau` in place of `1/sqrt(D)`.
     pub scale: Option<f64>,

@@ -1,18 +1,19 @@
-//! Numbers as a cache keeps them, in four, two or one byte each.
+//! Numbers as a cache stores them: four bytes, two or one each.
 //!
-//! A decoded token reads every key and value once, so that its time is theirs to come from memory: half the bytes, half the
-//! time. Sums are of f32 whatever is stored.
+//! Decoding a token reads every key and value once, so it takes as long as they take to come from memory: half the bytes, half
+//! the time. Sums are f32 whatever is stored.
 
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
 use crate::{Rows, gemm::Matrix, halves::widen_rows, simd};
 
-/// What keys and values are kept as while a model decodes.
+/// How keys and values are stored while a model decodes.
 ///
 /// The error is that of one stored number, relative to itself or to the largest of its row (one head of one token).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Storage {
     /// 32 bits, exact.
     #[default]
@@ -21,12 +22,12 @@ pub enum Storage {
     Bf16,
     /// 16 bits: 2^-11 of a number from 6.1e-5 to 65,504 in size; larger ones become infinite.
     F16,
-    /// 8 bits and a factor a row: 1/254 of the largest number of the row.
+    /// 8 bits and one factor per row: 1/254 of the largest number of the row.
     Int8,
 }
 
 impl Storage {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 4] = [Self::F32, Self::Bf16, Self::F16, Self::Int8];
 
     /// Its name in options.

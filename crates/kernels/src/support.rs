@@ -18,7 +18,7 @@ pub struct SupportOptions {
     pub random: usize,
     /// `bigbird`, `block`: tokens of a block.
     pub block: usize,
-    /// `block`: one string a block of queries, one character a block of keys, `1` where the queries see the keys.
+    /// `block`: one string per block of queries, one character per block of keys, `1` where the queries see the keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layout: Option<Vec<String>>,
     /// `smyrf`, `lsh`: rounds of hashing; the support is their union.
@@ -68,9 +68,9 @@ pub enum SupportKind {
     Bigbird,
     /// Blocks of a given layout.
     Block,
-    /// Clusters of queries and keys of like projection (SMYRF, Daras et al. 2020).
+    /// Clusters of queries and keys with similar projections (SMYRF, Daras et al. 2020).
     Smyrf,
-    /// Chunks of tokens of like hash (Reformer, Kitaev et al. 2020); queries are the keys.
+    /// Chunks of tokens with similar hashes (Reformer, Kitaev et al. 2020); queries are the keys.
     Lsh,
     /// Every key.
     Full,

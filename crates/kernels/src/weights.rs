@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What an average is taken of.
+/// What is averaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Averaged {
     /// Values: `out_i = sum_j W_ij v_j`, the attention matrix.
@@ -13,8 +13,8 @@ pub enum Averaged {
     Keys,
 }
 
-/// One matrix of weights `[N,S]` of one head, from its float64 twin, a row at a time: nothing of it is held but what every
-/// row needs.
+/// One matrix of weights `[N,S]` of one head, from its float64 twin, computed row by row: only what every row needs is
+/// kept.
 ///
 /// A row sums to 1, or is 0 where the query sees no key. Dropout is left out.
 pub struct Weights<'a> {

@@ -498,6 +498,7 @@ fn caches_of_fewer_bits_decode_within_their_error() {
                 Storage::Bf16 => 2e-2,
                 Storage::F16 => 2e-3,
                 Storage::Int8 => 3e-2,
+                other => panic!("{other:?} has no bound here"),
             };
             report.compare(&label, &row.data, &exact.0.data, bound);
             // Sums stay as they are; what grows with the tokens shrinks.

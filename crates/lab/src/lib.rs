@@ -1,4 +1,4 @@
-//! What is measured about attention: cost, comparisons, reports.
+//! Measurements of attention: cost, time, approximation error, comparisons, probes, and the reports that show them.
 
 pub mod approx;
 pub mod attend;
@@ -12,3 +12,8 @@ pub mod report;
 pub mod reproduce;
 pub mod run_report;
 mod tensors;
+
+/// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

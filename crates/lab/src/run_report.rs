@@ -18,7 +18,7 @@ pub struct RunReport<'a> {
     pub command: &'a str,
     /// The configuration as TOML.
     pub config: &'a str,
-    /// Where and when.
+    /// Where and when it ran.
     pub environment: &'a Environment,
     /// Learned numbers of the model.
     pub parameters: usize,

@@ -4,3 +4,8 @@ pub mod attention;
 pub mod blocks;
 pub mod models;
 pub mod ops;
+
+/// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

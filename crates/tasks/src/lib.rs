@@ -3,3 +3,8 @@
 pub mod data;
 pub mod metrics;
 pub mod train;
+
+/// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -12,3 +12,8 @@ pub use difference::derivative;
 pub use golden::{Case, Tensor, Tensors, cases};
 pub use measure::{Report, error, float32_bound};
 pub use random::Random;
+
+/// The example of the repository's README is a test, here because no published package may reach out of its own folder.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -64,7 +64,7 @@ static TRYING: (AtomicU64, AtomicU64) = (AtomicU64::new(0), AtomicU64::new(0));
 /// Where the last panic was, and what it said.
 static PANIC: Mutex<String> = Mutex::new(String::new());
 
-/// Tries inputs until there are enough, or time is up. Prints a line a finding and one at the end.
+/// Tries inputs until there are enough, or time is up. Prints one line per finding and one at the end.
 pub fn work(worker: &Worker, seed: u64) {
     let begin = Instant::now();
     let millis = move || begin.elapsed().as_millis() as u64;

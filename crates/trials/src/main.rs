@@ -26,7 +26,7 @@ static ALLOCATOR: bounded::Bounded = bounded::Bounded;
 struct Arguments {
     #[command(subcommand)]
     command: Command,
-    /// Names all draws.
+    /// Seed for all random draws.
     #[arg(long, value_name = "N", default_value_t = 1, global = true)]
     seed: u64,
 }

@@ -13,10 +13,10 @@ use crate::{
     error::{Code, Failure, Outcome},
 };
 
-/// Measures how well methods stand in for attention matrices.
+/// Measures how well methods approximate attention matrices.
 ///
 /// # Errors
-/// Options that cannot be, files or runs that cannot be read, a budget too small, more memory than there is.
+/// Invalid options, files or runs that cannot be read, a budget too small, more memory than there is.
 pub fn run(args: &Approx, common: &Common) -> Outcome {
     let options = options(args)?;
     let (heads, source) = heads(args, common)?;

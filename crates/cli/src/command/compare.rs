@@ -182,7 +182,7 @@ pub(super) fn remove_comparison(out: &Path) -> Outcome {
     Ok(())
 }
 
-/// Removes the runs of one candidate, one a seed, and their directory if nothing else is in it.
+/// Removes the runs of one candidate, one per seed, and their directory if nothing else is in it.
 fn remove_runs(candidate: &Path) -> Outcome {
     let mut left = false;
     for path in children(candidate)? {
@@ -242,7 +242,7 @@ fn setting(data: &TaskData) -> String {
     }
 }
 
-/// A bar a run.
+/// One bar per run.
 struct Console {
     quiet: bool,
     bars: Vec<OnceCell<TrainingBar>>,

@@ -29,7 +29,7 @@ const WIDTHS: [usize; 6] = [64, 128, 256, 512, 1024, 2048];
 /// Prints what a model costs.
 ///
 /// # Errors
-/// Sizes that cannot be.
+/// Invalid sizes.
 pub fn run(args: &Cost, common: &Common) -> Outcome {
     let config = resolve(&args.source)?;
     config.check_model()?;

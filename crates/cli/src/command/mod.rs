@@ -1,4 +1,4 @@
-//! One file a command, and what several of them share.
+//! One file per command, and what several of them share.
 
 pub mod approx;
 pub mod attend;

@@ -36,7 +36,7 @@ struct Sizes {
 /// Measures where a decoder without positional embeddings gets positions from.
 ///
 /// # Errors
-/// Options that cannot be, a directory without a run of a decoder, more memory than there is, an interrupt.
+/// Invalid options, a directory without a run of a decoder, more memory than there is, an interrupt.
 pub fn run(args: &Arguments, common: &Common) -> Outcome {
     match &args.run {
         Some(path) => probe_model(path, args, common),

@@ -18,10 +18,10 @@ use crate::{
     output, signal,
 };
 
-/// Translates the lines of standard input, one a line, with the model and the vocabulary of a run; its data are not read.
+/// Translates the lines of standard input, one per line, with the model and the vocabulary of a run; its data are not read.
 ///
 /// # Errors
-/// A run of another task, a line that is no text.
+/// A run of another task, a line that is not text.
 pub fn run(args: &Translate, common: &Common) -> Outcome {
     let Kept { config, tensors, .. } = kept(&args.run, args.checkpoint)?;
     if config.task.name != TaskName::Translation {

@@ -145,7 +145,7 @@ impl Layers {
         self.set(key.trim(), value.trim(), origin)
     }
 
-    /// Sets one key. The text is read as TOML; what is no TOML is a text.
+    /// Sets one key. The text is read as TOML; anything else is taken as a string.
     ///
     /// # Errors
     /// A key that does not exist.

@@ -70,7 +70,7 @@ impl Default for CompareConfig {
     }
 }
 
-/// Most keys a position: far more than any mixture has, few enough that their priors and variances fit anywhere.
+/// Most keys per position: far more than any mixture has, few enough that their priors and variances fit anywhere.
 const MOST_COMPONENTS: usize = 1024;
 
 /// Most rows of a projection, rounds of hashing and values of a hash: what they draw is held by every layer.
@@ -220,7 +220,7 @@ impl RunConfig {
     /// Checks that the attention fits its places and the model.
     ///
     /// # Errors
-    /// The first size or option that cannot be.
+    /// The first invalid size or option.
     pub fn check_model(&self) -> Outcome {
         if self.task.name == TaskName::Translation {
             return Ok(self.model.check_places(&self.attentions())?);
@@ -231,7 +231,7 @@ impl RunConfig {
     /// Checks what can be known before data are read.
     ///
     /// # Errors
-    /// The first number that cannot be.
+    /// The first invalid number.
     pub fn check(&self) -> Outcome {
         self.check_model()?;
         self.train.check()?;

@@ -5,36 +5,36 @@ pub const PRESETS: &[(&str, &str, &str)] = &[
     (
         "quick",
         "seven mechanisms on short ListOps expressions, about five minutes on 2 cores",
-        include_str!("../../../../configs/quick.toml"),
+        include_str!("../../configs/quick.toml"),
     ),
-    ("smoke", "the same in seconds, to see that everything works", include_str!("../../../../configs/smoke.toml")),
+    ("smoke", "the same in seconds, to see that everything works", include_str!("../../configs/smoke.toml")),
     (
         "lra-listops",
         "Long Range Arena ListOps: expressions of 500 to 2000 tokens",
-        include_str!("../../../../configs/lra-listops.toml"),
+        include_str!("../../configs/lra-listops.toml"),
     ),
     (
         "lra-text",
         "Long Range Arena text: reviews read byte by byte, 4000 long",
-        include_str!("../../../../configs/lra-text.toml"),
+        include_str!("../../configs/lra-text.toml"),
     ),
     (
         "copy",
         "0 w 0 w with exact attention and four mechanisms at a budget of 1/8",
-        include_str!("../../../../configs/copy.toml"),
+        include_str!("../../configs/copy.toml"),
     ),
     (
         "copy-budget",
         "a copier trained by 'copy' goes on with other attention at a budget of 1/8",
-        include_str!("../../../../configs/copy-budget.toml"),
+        include_str!("../../configs/copy-budget.toml"),
     ),
     (
         "translation",
         "English to German on the pairs of Multi30k, about 20 minutes on 2 cores",
-        include_str!("../../../../configs/translation.toml"),
+        include_str!("../../configs/translation.toml"),
     ),
-    ("mlm", "masked language model on byte pairs of Shakespeare", include_str!("../../../../configs/mlm.toml")),
-    ("char-lm", "character language model on Shakespeare", include_str!("../../../../configs/char-lm.toml")),
+    ("mlm", "masked language model on byte pairs of Shakespeare", include_str!("../../configs/mlm.toml")),
+    ("char-lm", "character language model on Shakespeare", include_str!("../../configs/char-lm.toml")),
 ];
 
 /// Text of the preset of this name.

@@ -240,7 +240,7 @@ impl Plan<'_> {
         }
     }
 
-    /// `u_i = g_k * v_i`, then `out = u W_t + q`, a block of rows a task.
+    /// `u_i = g_k * v_i`, then `out = u W_t + q`, one block of rows per task.
     fn project(&self, queries: Average, keys: Average, out: &mut [f32]) {
         let (heads, head_width, width) = (self.shape.heads, self.shape.head_width, self.width());
         let out = Disjoint::new(out);

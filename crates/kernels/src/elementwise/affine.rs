@@ -68,7 +68,7 @@ impl Operator for Affine {
         let grad_out = Matrix::rows(grad_out, to);
         let x_grad = || {
             let mut grad = arbitrary(rows * from);
-            // Packing columns is slow, and every task packs the weight anew: turned once where there are many.
+            // Packing columns is slow, and every task packs the weight anew: transposed once where there are many.
             let turned = if rows > 2 * ROWS { transpose(weight.data, to) } else { Vec::new() };
             let weight = if turned.is_empty() { weight.transposed() } else { Matrix::rows(&turned, from) };
             multiply((rows, from, to), tile(rows, from), grad_out, weight, None, &mut grad);
@@ -126,7 +126,7 @@ fn sizes<T>(inputs: &[View<T>]) -> Sizes {
     Sizes { rows: inputs[0].shape.iter().rev().skip(1).product(), from, to }
 }
 
-/// `out = a b + bias` with `a [m,k]`, `b [k,n]`, one task a tile of `out`; every task sums over the whole of `k`.
+/// `out = a b + bias` with `a [m,k]`, `b [k,n]`, one task per tile of `out`; every task sums over the whole of `k`.
 fn multiply(
     (m, n, k): (usize, usize, usize),
     (tall, wide): (usize, usize),

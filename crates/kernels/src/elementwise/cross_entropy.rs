@@ -23,7 +23,7 @@ pub struct CrossEntropy {
 }
 
 impl CrossEntropy {
-    /// `targets`: one class a row, or [`IGNORE`]; `smoothing` in `[0, 1)`.
+    /// `targets`: one class per row, or [`IGNORE`]; `smoothing` in `[0, 1)`.
     pub fn new(targets: Arc<[i32]>, smoothing: f32) -> Self {
         Self { targets, smoothing }
     }

@@ -11,7 +11,7 @@ use crate::{Error, Operator, Reference, Saved, View, memory::arbitrary, random, 
 pub struct Dropout {
     /// Probability that an element becomes 0, in `[0, 1)`.
     pub rate: f32,
-    /// Names the draw.
+    /// Key of the draw.
     pub key: u64,
 }
 

@@ -12,7 +12,7 @@ use crate::{
 /// Inputs `x [.., width]`, `weight [width]`, `bias [width]`. Saves mean and reciprocal deviation of each row.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerNorm {
-    /// Added to the variance, so that constant rows divide by no zero.
+    /// Added to the variance, so that constant rows never divide by zero.
     pub epsilon: f32,
 }
 

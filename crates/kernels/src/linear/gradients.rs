@@ -31,7 +31,7 @@ pub(super) struct Shared<'a> {
     blocks: usize,
 }
 
-/// What a chunk of keys has computed, one dense row a key.
+/// What a chunk of keys has computed, one dense row per key.
 pub(super) struct KeyChunk<'a> {
     /// `phi(k_jr)` `[M, keys, D]`, empty with one component.
     pub components: &'a [f32],

@@ -27,7 +27,7 @@ use operands::Operands;
 pub struct Linear {
     /// Axis order.
     pub layout: Layout,
-    /// Who sees whom; a window is refused.
+    /// Attention mask; a window is refused.
     pub mask: Mask,
     /// Keys are a mixture with a prior.
     pub mixture: bool,

@@ -65,8 +65,8 @@ pub(super) fn normalised(log_prior: &[f32], components: usize) -> Vec<f32> {
 
 /// Inputs of one call.
 ///
-/// Sums are kept one a key head, shared by the query heads that read it; where a mixture mixes a key head's components
-/// differently for each query head, one a query head. So sum `s` of a batch row belongs to key head `s / splits` and
+/// Sums are kept one per key head, shared by the query heads that read it; where a mixture mixes a key head's components
+/// differently for each query head, one per query head. So sum `s` of a batch row belongs to key head `s / splits` and
 /// serves the `shares` query heads from `s * shares` on, and `splits` or `shares` is 1.
 pub(super) struct Operands<'a> {
     pub shape: AttentionShape,
@@ -150,7 +150,7 @@ impl<'a> Operands<'a> {
         self.shift.map(|shift| &shift[(s / self.splits * self.components + r) * width..][..width])
     }
 
-    /// `phi(q_i)` of query head `h`, one dense row a query.
+    /// `phi(q_i)` of query head `h`, one dense row per query.
     pub fn query_features(&self, b: usize, h: usize, queries: Range<usize>, features: &mut [f32]) {
         let (rows, width) = (self.shape.query_rows(b, h), self.shape.head_width);
         simd::vectorize(
@@ -166,7 +166,7 @@ impl<'a> Operands<'a> {
         );
     }
 
-    /// `f_j` of sum `s`, one dense row a key, 0 for a padded key. Of a mixture `components` takes `phi(k_jr)` as
+    /// `f_j` of sum `s`, one dense row per key, 0 for a padded key. Of a mixture `components` takes `phi(k_jr)` as
     /// `[M, keys, D]`, or nothing if empty.
     pub fn key_features(&self, b: usize, s: usize, keys: Range<usize>, components: &mut [f32], mixed: &mut [f32]) {
         let (width, count, real) = (self.shape.head_width, keys.len(), self.mask.valid_row(b));

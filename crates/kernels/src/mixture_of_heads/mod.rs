@@ -21,7 +21,7 @@ use decode::HeadCache;
 /// `y = sum_i w_i softmax(x W_q^i K^T / sqrt(D)) V W_o^i`. Padded queries choose nobody and output 0.
 #[derive(Clone, Debug)]
 pub struct MixtureOfHeads {
-    /// Who sees whom.
+    /// Attention mask.
     pub mask: Mask,
     /// Experts that a token uses, `k`.
     pub active: usize,

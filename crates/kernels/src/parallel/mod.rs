@@ -77,7 +77,7 @@ pub(crate) enum Memory {
     Scratch,
     /// For what the tasks of one call share.
     Shared,
-    /// For the operand of a product, turned.
+    /// For the transposed operand of a product.
     Turned,
     /// For packed rows of a product.
     Panel,

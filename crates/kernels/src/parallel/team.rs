@@ -20,7 +20,7 @@ use std::{
 
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 
-/// Threads of its own, in place of those of the pool that the process shares.
+/// A team of threads, in place of the pool that the process shares.
 ///
 /// Unlike [`ThreadPool::install`] it leaves the calling thread at work, so that a short call wakes nobody.
 #[derive(Clone, Debug)]

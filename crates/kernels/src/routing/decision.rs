@@ -5,7 +5,7 @@ use std::{ops::Range, sync::Arc};
 use super::noise::gumbel;
 use crate::{Error, Padding, parallel};
 
-/// The choice of `k` experts a token, and its inverse: the assignments sorted by expert.
+/// The choice of `k` experts per token, and its inverse: the assignments sorted by expert.
 ///
 /// An assignment is a pair of token and slot, numbered `token k + slot`. Padded tokens choose, but are in no group.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub struct Routing {
 pub struct Sampling {
     /// How many of a token's experts are drawn, after the likeliest ones took the other slots.
     pub slots: usize,
-    /// Names the draw.
+    /// Key of the draw.
     pub key: u64,
 }
 
@@ -37,7 +37,7 @@ pub struct Sampling {
 const BLOCK: usize = 256;
 
 impl Routing {
-    /// The `active` largest of `logits`, one row of `experts` a token, largest first, ties to the lowest index.
+    /// The `active` largest of `logits`, one row of `experts` per token, largest first, ties to the lowest index.
     ///
     /// The draws of `sampling` are without replacement, by the probabilities that the logits stand for: the largest after
     /// adding Gumbel noise (Kool et al. 2019, section 3). `padding` says which tokens are real.
@@ -103,7 +103,7 @@ impl Routing {
         self.batch
     }
 
-    /// Queries a batch row `N`.
+    /// Queries per batch row `N`.
     pub fn queries(&self) -> usize {
         self.queries
     }
@@ -118,7 +118,7 @@ impl Routing {
         self.experts
     }
 
-    /// Experts a token uses, `k`.
+    /// Experts per token, `k`.
     pub fn active(&self) -> usize {
         self.active
     }

@@ -1,6 +1,6 @@
 //! Routing of tokens to experts, and what experts do: the parts of the mixture of attention heads (arXiv 2210.05144).
 //!
-//! A [`Routing`] is the decision, made once a batch from the logits of the router. The operators share it:
+//! A [`Routing`] is the decision, made once per batch from the logits of the router. The operators share it:
 //!
 //! | operator | from | to |
 //! |---|---|---|

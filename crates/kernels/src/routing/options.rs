@@ -11,14 +11,14 @@ use crate::Error;
 pub struct MoaOptions {
     /// Experts `E`: pairs of a query and an output projection to choose from.
     pub experts: usize,
-    /// Experts that a token uses, `k`.
+    /// Experts per token, `k`.
     pub active: usize,
     /// Width of a head; that of the model divided by `active` when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub head_width: Option<usize>,
     /// What the output of a chosen expert is multiplied by.
     pub gates: GateKind,
-    /// Where the router starts.
+    /// Initial weights of the router.
     pub router: RouterStart,
     /// Standard deviation of the normal noise on the logits of the router, in training only (Shazeer et al. 2017,
     /// section 2.1, with a deviation that is fixed).
@@ -81,7 +81,7 @@ pub enum RouterStart {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LossScale {
-    /// To the mean loss a token.
+    /// To the mean loss per token.
     #[default]
     Mean,
     /// To the sum of the losses of all tokens, as in the released training: a part of the mean that shrinks with the batch.

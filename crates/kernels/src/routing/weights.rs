@@ -1,4 +1,4 @@
-//! What the two products of an expert share: tasks, places of rows, turned weights and the sums over its tokens.
+//! What the two products of an expert share: tasks, places of rows, transposed weights and the sums over its tokens.
 
 use std::ops::Range;
 

@@ -39,7 +39,7 @@ impl<'a> FeatureMap<'a> {
         self.kind.count(self.rows(), self.width)
     }
 
-    /// The projection with a column a row, for [`FeatureMap::log_rows`]: `[D,R]`.
+    /// The projection with one column per row, for [`FeatureMap::log_rows`]: `[D,R]`.
     pub fn turned(&self) -> Vec<f32> {
         let rows = self.rows();
         let mut turned = vec![0.0; self.projection.len()];

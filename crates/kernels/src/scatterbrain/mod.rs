@@ -26,7 +26,7 @@ pub(crate) use feature_map::{FeatureMap, log_product};
 pub struct Scatterbrain {
     /// Axis order.
     pub layout: Layout,
-    /// Who sees whom; a window is refused.
+    /// Attention mask; a window is refused.
     pub mask: Mask,
     /// Score scale `tau` in place of `1/sqrt(D)`.
     pub scale: Option<f64>,

@@ -6,8 +6,9 @@ use crate::Error;
 
 /// Vectors of an instruction set, the narrowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Vectors {
-    /// Single numbers.
+    /// Scalar code.
     Scalar,
     /// 4 floats, 32 registers.
     Neon,
@@ -18,7 +19,7 @@ pub enum Vectors {
 }
 
 impl Vectors {
-    /// All, the narrowest first.
+    /// All variants, the narrowest first.
     pub const ALL: [Self; 4] = [Self::Scalar, Self::Neon, Self::Avx2, Self::Avx512];
 
     /// Its name.
@@ -31,7 +32,7 @@ impl Vectors {
         }
     }
 
-    /// Those of this name.
+    /// The vectors of this name.
     ///
     /// # Errors
     /// No vectors that this processor has.
@@ -66,7 +67,7 @@ impl Vectors {
 /// The widest that may be used, as an index into [`Vectors::ALL`].
 static WIDEST: AtomicU8 = AtomicU8::new(u8::MAX);
 
-/// Uses at most these vectors from now on, everywhere in the process, to hold instruction sets against each other. Large dense
+/// Uses at most these vectors from now on, everywhere in the process, to compare instruction sets. Large dense
 /// products go to a library that chooses for itself.
 pub fn limit(widest: Vectors) {
     WIDEST.store(widest as u8, Relaxed);

@@ -2,7 +2,7 @@
 
 use crate::Rows;
 
-/// Rows ahead: as far as memory is slow, and so few that they stay in the first cache until their turn.
+/// Rows ahead: as far as memory is slow, and so few that they stay in the L1 cache until their turn.
 const AHEAD: usize = 8;
 
 /// Asks the processor for the row that comes eight after row `i`, where it has such an instruction.

@@ -52,7 +52,7 @@ pub fn tile_product_fetching(
     }
 }
 
-/// `dst = alpha a b + addends`, one addend a row; everything else as in [`tile_product`].
+/// `dst = alpha a b + addends`, one addend per row; everything else as in [`tile_product`].
 ///
 /// # Panics
 /// As there, or if there are fewer addends than rows.

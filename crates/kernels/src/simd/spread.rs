@@ -56,7 +56,7 @@ const DEEP: usize = 128;
 /// Floats of a packed row, at most.
 const WIDE: usize = 64;
 
-/// `dst_i (=|+=) factor_i sum_l a_il b_l` for `m` rows of `n` elements, `k` terms a sum; `b`'s elements lie side by side.
+/// `dst_i (=|+=) factor_i sum_l a_il b_l` for `m` rows of `n` elements, `k` terms per sum; `b`'s elements lie side by side.
 ///
 /// # Safety
 /// Nobody else, no other row of this call included, may hold the rows of `dst` while it runs.

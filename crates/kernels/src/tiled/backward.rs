@@ -9,7 +9,7 @@
 //!
 //! The terms in `q_i` and `k_jr` alone need only the sums of `w` over a row or a column. A row's sum over all keys and
 //! components is 0, so it is not even formed where all gains are equal. Weights stay relative to their reference: what would
-//! normalise them goes into `dO_i` and `dO_i.O_i`, once a query.
+//! normalise them goes into `dO_i` and `dO_i.O_i`, once per query.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Forward pass: a running reference and denominator a query over tiles of keys.
+//! Forward pass: a running reference and denominator per query over tiles of keys.
 
 use std::{f32::consts::LN_2, ops::Range};
 

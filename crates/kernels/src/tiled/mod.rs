@@ -12,7 +12,7 @@
 //! | dot-product mixture | `1 / s_r` | 0 (`q_i.b_r / s_r`) | `log_prior_r` |
 //!
 //! Scores of hidden pairs are set to negative infinity once everything is in them. The weight of a pair is the sum over its
-//! components: no logarithm is ever taken of it, so a mixture costs one matrix product and one exponential more a component
+//! components: no logarithm is ever taken of it, so a mixture costs one matrix product and one exponential more per component
 //! (shifted keys: the exponential alone).
 
 mod backward;
@@ -54,9 +54,9 @@ pub(crate) struct Scores<'a> {
     pub dropout: Option<Dropout>,
 }
 
-/// Queries of a task: several strips, which find the same keys in the second cache.
+/// Queries of a task: several strips, which find the same keys in the L2 cache.
 const QUERY_BLOCK: usize = 512;
-/// Scores of a strip, in floats, that stay in the first cache beside the operands; those of mixtures may take half as many
+/// Scores of a strip, in floats, that stay in the L1 cache beside the operands; those of mixtures may take half as many
 /// more, so that products have enough keys to add up at a time.
 const TILE: usize = 96 * STRIP;
 /// Fewest keys of a tile: every tile reads and writes the strip's sums once.

@@ -19,7 +19,7 @@ use crate::{
     stored::Stored,
 };
 
-/// Keys of a task: scores of all rows stay in the first cache, and what is joined is small beside what was read.
+/// Keys of a task: scores of all rows stay in the L1 cache, and what is joined is small beside what was read.
 const SEGMENT: usize = 512;
 /// Keys that are made f32, or whose gradients are formed, at a time.
 const BLOCK: usize = 64;
@@ -276,7 +276,7 @@ impl<'a> Scores<'a> {
         });
     }
 
-    /// Brings the parts of all segments to one reference a row and divides.
+    /// Brings the parts of all segments to one reference per row and divides.
     fn join(&self, head: usize, parts: &[f32], out: &Disjoint<f32>, [lse, references, inverses]: [&mut [f32]; 3]) {
         let shape = &self.shape;
         let (b, hk) = (head / shape.key_heads, head % shape.key_heads);

@@ -2,7 +2,7 @@
 //!
 //! A tile of scores lies key by key, `[keys][lanes]`. Maximum, denominator, mask and gradient of a query then stay in its lane,
 //! no vector is ever added up to one number, and the products read keys and values where they lie: only queries are
-//! turned, once a task.
+//! transposed, once per task.
 
 use std::ops::Range;
 
@@ -52,7 +52,7 @@ impl Strip {
 
 /// Rows side by side: where they lie, or copied to `buffer` when rows of other heads lie between them.
 ///
-/// In the token-first layout rows of a head lie so far apart that they fall on a few places of the first cache.
+/// In the token-first layout rows of a head lie so far apart that they fall on a few places of the L1 cache.
 pub(super) fn side_by_side<'a>(data: &'a [f32], rows: &Rows, buffer: &'a mut [f32]) -> Matrix<'a> {
     let width = rows.width;
     if rows.stride == width {

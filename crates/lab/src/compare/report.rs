@@ -27,7 +27,7 @@ pub struct Comparison {
     pub command: String,
     /// Configuration common to all candidates, as TOML.
     pub config: String,
-    /// Where and when.
+    /// Where and when it ran.
     pub environment: Environment,
 }
 
@@ -52,7 +52,7 @@ impl Comparison {
         self.labels.iter().map(|label| self.of(label).count()).max().unwrap_or(0)
     }
 
-    /// One row a candidate.
+    /// One row per candidate.
     pub fn table(&self) -> Table {
         // A copy has both.
         let accuracy = self.results.iter().any(|result| result.test_accuracy.is_some());

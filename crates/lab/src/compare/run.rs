@@ -37,15 +37,15 @@ pub struct Plan<'a> {
     pub train: &'a TrainConfig,
     /// Directory of the comparison; runs lie below it.
     pub directory: &'a Path,
-    /// Where and when.
+    /// Where and when it ran.
     pub environment: &'a Environment,
     /// A device with autodiff.
     pub device: &'a Device,
 }
 
-/// Who watches a comparison.
+/// Observer of a comparison.
 pub trait Watch {
-    /// A run begins: its number from 0, and how many there are. Returns who watches it.
+    /// A run begins: its number from 0, and how many there are. Returns its observer.
     fn begin(&self, label: &str, seed: u64, number: usize, total: usize, steps: usize) -> &dyn Progress;
     /// A run has ended; `fresh` unless its result was there before.
     fn end(&self, result: &RunResult, fresh: bool);

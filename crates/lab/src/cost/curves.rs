@@ -9,7 +9,7 @@ use crate::report::{Axis, Cell, Chart, Column, Data, Format, Scale, Series, Tabl
 pub struct Curve {
     /// Name for files.
     pub name: String,
-    /// The numbers: one row a value of the horizontal axis, one column a line.
+    /// The numbers: one row per value of the horizontal axis, one column per line.
     pub table: Table,
     /// The picture.
     pub chart: Chart,
@@ -140,7 +140,7 @@ pub fn paper(base: PaperSizes) -> Vec<Curve> {
 /// also the context, so that models are compared beyond the one that they were made for.
 ///
 /// # Errors
-/// Sizes that cannot be.
+/// Invalid sizes.
 pub fn over_length(models: &[(String, ModelSizes)], batch: usize, lengths: &[usize]) -> Result<Vec<Curve>, CostError> {
     let totals = |length: usize| {
         let run = Run { batch, length, decoded: length };
@@ -209,7 +209,7 @@ pub fn over_length(models: &[(String, ModelSizes)], batch: usize, lengths: &[usi
 /// the feed-forward part as many times wider, and heads grow with the model.
 ///
 /// # Errors
-/// Sizes that cannot be: a width that the number of heads does not divide among them.
+/// Invalid sizes: a width that the number of heads does not divide among them.
 pub fn over_width(models: &[(String, ModelSizes)], run: Run, widths: &[usize]) -> Result<Vec<Curve>, CostError> {
     let totals = |width: usize| {
         let at = |model: &(String, ModelSizes)| Ok(ModelCost::of(&model.1.scaled(width)?, run)?.total());

@@ -23,7 +23,7 @@ impl PaperSizes {
     }
 }
 
-/// Operations of a layer of `heads` heads with `components` dot products a pair and an output of `out` channels, summed
+/// Operations of a layer of `heads` heads with `components` dot products per pair and an output of `out` channels, summed
 /// by part: projections, scores, values, output.
 fn operations_by_part(sizes: PaperSizes, heads: Count, components: Count, out: Count) -> Count {
     let (n, _, d, dx) = sizes.counts();
@@ -76,7 +76,7 @@ pub fn mgk_parameters(sizes: PaperSizes) -> Option<Count> {
 pub struct MoaSizes {
     /// `E`, experts.
     pub experts: usize,
-    /// `k`, experts a token goes to.
+    /// `k`, experts per token.
     pub active: usize,
     /// `dh`, width of an expert's head.
     pub head_width: usize,
@@ -104,7 +104,7 @@ pub fn moa_attention_macs(sizes: MoaSizes) -> Count {
     2 * sizes.active as Count * (sizes.tokens as Count).pow(2) * sizes.head_width as Count
 }
 
-/// `3 h d^2 + 2 h d`: the Fastformer paper's count, one `d x d` matrix a head.
+/// `3 h d^2 + 2 h d`: the Fastformer paper's count, one `d x d` matrix per head.
 pub fn fastformer_parameters(heads: usize, head_width: usize) -> Count {
     let (h, d) = (heads as Count, head_width as Count);
     3 * h * d * d + 2 * h * d

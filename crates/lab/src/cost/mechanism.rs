@@ -20,9 +20,9 @@ pub struct AttentionCost {
     pub projection_operations: Count,
     /// Multiply-adds of the mechanism over one sequence; pairs that the mask hides are not counted.
     pub core_operations: Count,
-    /// Numbers kept for the backward pass, one sequence: what the operator reads and writes, and its saved buffers.
+    /// Numbers kept for the backward pass, per sequence: what the operator reads and writes, and its saved buffers.
     pub kept_floats: Count,
-    /// Numbers of decode state, one sequence; under a window, the most that it grows to.
+    /// Numbers of decode state, per sequence; under a window, the most that it grows to.
     pub state_floats: Count,
     /// Whether all layers use one set of parameters.
     pub shared_between_layers: bool,
@@ -88,7 +88,7 @@ pub fn attention_cost(
             let prior = if learned { heads * components * positions } else { 0 };
             let variances = if options.mixture.learn_variances { components } else { 0 };
             cost.core_parameters = prior + variances;
-            // One dot product a component and one value a pair; the squared norms once a query and a key.
+            // One dot product per component and one value per pair; the squared norms once per query and once per key.
             let norms = n * (inner + components * key_inner);
             cost.core_operations = pairs * (components + 1) * inner + norms;
             cost.kept_floats = read_and_written + rows;

@@ -23,7 +23,7 @@ pub struct AttentionSizes {
 /// What stands on top of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
-    /// One vector a sequence, then one projection to this many classes.
+    /// One vector per sequence, then one projection to this many classes.
     Classes {
         /// Classes.
         classes: usize,
@@ -99,6 +99,19 @@ pub struct Part {
 }
 
 /// The cost of a model, by part.
+///
+/// ```
+/// use regard_kernels::AttentionOptions;
+/// use regard_lab::cost::{ModelCost, ModelSizes, Run};
+/// use regard_nn::models::ModelConfig;
+///
+/// let sizes = ModelSizes::classifier(&ModelConfig::default(), &AttentionOptions::default(), 256, 10, 1024);
+/// let cost = ModelCost::of(&sizes, Run { batch: 32, length: 1024, decoded: 0 })?;
+/// assert!(cost.total().parameters > 100_000);
+/// let text = cost.table("Cost").to_text(); // one row per part
+/// # assert!(text.contains("total"));
+/// # Ok::<(), regard_lab::cost::model::CostError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ModelCost {
     /// What was asked.
@@ -107,8 +120,9 @@ pub struct ModelCost {
     pub parts: Vec<Part>,
 }
 
-/// Sizes that cannot be.
+/// Invalid sizes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CostError {
     /// A size out of range.
     #[error("{name} is {seen}, expected a whole number from {least} to {most}")]
@@ -196,7 +210,7 @@ impl AttentionSizes {
 }
 
 impl Run {
-    /// Checks that a step of this size can be.
+    /// Checks the sizes of a step.
     ///
     /// # Errors
     /// The first size out of range.
@@ -222,7 +236,7 @@ impl ModelCost {
     /// Counts a model.
     ///
     /// # Errors
-    /// Sizes that cannot be.
+    /// Invalid sizes.
     pub fn of(sizes: &ModelSizes, run: Run) -> Result<Self, CostError> {
         sizes.check()?;
         run.check()?;
@@ -250,7 +264,7 @@ impl ModelCost {
         })
     }
 
-    /// One row a part and one for the total.
+    /// One row per part and one for the total.
     pub fn table(&self, title: impl Into<String>) -> Table {
         let columns = vec![
             Column::text("part"),
@@ -414,7 +428,7 @@ pub(super) mod tests {
         assert_eq!(total(&sizes(Mechanism::Fastformer)), rest + 2 * fastformer);
     }
 
-    /// The model of the reference data: `token_embedding`, `position_embedding`, one layer norm pair a layer, `head`
+    /// The model of the reference data: `token_embedding`, `position_embedding`, one layer norm pair per layer, `head`
     /// without bias.
     #[test]
     fn language_models_count_as_the_reference_ones() {

@@ -63,7 +63,7 @@ impl<'a> Attended<'a> {
         self.mask.visible(i, n, s)
     }
 
-    /// What is averaged here, one or more matrices a head.
+    /// What is averaged here, one or more matrices per head.
     pub fn averages(&self) -> Vec<Averaged> {
         let views = views(&self.inputs[0]);
         self.record.calls[0].operator.weights(&views, 0, 0).iter().map(|weights| weights.averaged).collect()
@@ -133,7 +133,7 @@ impl<'a> Attended<'a> {
     }
 
     /// The keys of head `h` as the Gaussians around which its scores are log-likelihoods: those of the mixture with its prior
-    /// and variances, else one a key of variance `sqrt(D)`, which is what `exp(q.k / sqrt D)` is up to norms
+    /// and variances, else one per key of variance `sqrt(D)`, which is what `exp(q.k / sqrt D)` is up to norms
     /// (arXiv 2110.08678, section 2.1). None where queries do not meet keys.
     pub(super) fn keys(&self, h: usize) -> Option<Keys> {
         let [_, s] = self.lengths();

@@ -7,12 +7,12 @@ use serde::Serialize;
 use super::attended::{Attended, Keys, log_sum_exp};
 use crate::moments::Moments;
 
-/// Negative log-likelihood of the queries of one head, in nats a channel, under three densities.
+/// Negative log-likelihood of the queries of one head, in nats per channel, under three densities.
 ///
 /// With `S_i` the keys that query `i` sees:
 /// - mixture: `p(q_i) = 1/|S_i| sum_j sum_r pi_jr N(q_i; k_jr, s_r I)`, the density whose posterior over keys is the row of
 ///   attention (arXiv 2110.08678, equations 7 to 9);
-/// - one Gaussian a key: each key's components made one Gaussian of the same mean and mean variance;
+/// - one Gaussian per key: each key's components made one Gaussian of the same mean and mean variance;
 /// - one Gaussian: all of them made one.
 ///
 /// The first two are the same thing where a key has one component.
@@ -20,7 +20,7 @@ use crate::moments::Moments;
 pub struct Likelihood {
     /// Under the model's own mixture.
     pub mixture: Moments,
-    /// Under one Gaussian a key.
+    /// Under one Gaussian per key.
     pub per_key: Moments,
     /// Under one Gaussian.
     pub single: Moments,
@@ -54,7 +54,7 @@ impl Densities {
         Self { keys, means, variances }
     }
 
-    /// Negative log-likelihood a channel of a query that sees these keys: under the mixture, one Gaussian a key, and one.
+    /// Negative log-likelihood per channel of a query that sees these keys: under the mixture, one Gaussian per key, and one.
     pub fn negative_logs(&self, query: &[f64], seen: std::ops::Range<usize>) -> [f64; 3] {
         if seen.is_empty() {
             return [f64::NAN; 3];
@@ -74,7 +74,7 @@ impl Densities {
     }
 }
 
-/// Mean and mean variance a channel of the mixture over these keys: `m = mean_j sum_r pi_jr k_jr`,
+/// Mean and mean variance per channel of the mixture over these keys: `m = mean_j sum_r pi_jr k_jr`,
 /// `s = mean_j sum_r pi_jr (s_r + |k_jr - m|^2 / D)`.
 fn joined(keys: &Keys, seen: std::ops::Range<usize>) -> (Vec<f64>, f64) {
     let width = keys.components[0][0].len();

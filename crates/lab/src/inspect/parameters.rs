@@ -1,4 +1,4 @@
-//! What a head has learned that is no matrix of attention: priors, variances, shifts, gates, and how long its vectors are.
+//! What a head has learned besides its attention matrix: priors, variances, shifts, gates, and how long its vectors are.
 
 use regard_nn::models::is_buffer;
 use regard_tasks::train::Model;

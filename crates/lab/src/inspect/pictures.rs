@@ -83,7 +83,7 @@ pub(super) fn pooled_weights(attended: &Attended, averaged: Averaged, heads: &[u
     Picture { name: format!("attention {name}"), map }
 }
 
-/// The keys of some heads, a panel a head and component; nothing where queries do not meet keys.
+/// The keys of some heads, one panel per head and component; nothing where queries do not meet keys.
 pub(super) fn pooled_keys(attended: &Attended, heads: &[usize], name: &str) -> Option<Picture> {
     let mut panels = Vec::new();
     for &h in heads {
@@ -111,7 +111,7 @@ pub(super) fn pooled_keys(attended: &Attended, heads: &[usize], name: &str) -> O
     Some(Picture { name: format!("keys {name}"), map })
 }
 
-/// Projections of keys, a picture a parameter.
+/// Projections of keys, one picture per parameter.
 pub(super) fn projections(all: &[KeyProjection]) -> Vec<Picture> {
     let one = |of_name: &[KeyProjection]| {
         let panel = |projection: &KeyProjection| {

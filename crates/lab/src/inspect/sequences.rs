@@ -17,7 +17,7 @@ use regard_tasks::{
 pub struct Recording {
     /// Tokens of the sequence; of the source in translation.
     pub tokens: usize,
-    /// One record an attention, in the order in which they ran.
+    /// One record per attention, in the order in which they ran.
     pub records: Vec<AttentionRecord>,
 }
 
@@ -54,7 +54,7 @@ fn unpadded(batch: Batch) -> Batch {
         let length = tokens.real_tokens();
         TokenBatch { ids: tokens.ids[..length].into(), batch: 1, length, padding: None }
     };
-    // One target a token, or one a sequence.
+    // One target per token, or one per sequence.
     let of_tokens = batch.targets.len() == batch.tokens.length;
     let tokens = cut(batch.tokens);
     let targets = if of_tokens { batch.targets[..tokens.length].into() } else { batch.targets };

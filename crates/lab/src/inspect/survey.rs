@@ -114,15 +114,15 @@ pub struct Attention {
     pub averaged: Averaged,
     /// Heads looked at, from 1.
     pub heads: Vec<usize>,
-    /// One a head, where asked for.
+    /// One per head, where asked for.
     pub entropy: Vec<Entropy>,
-    /// One a matrix.
+    /// One per matrix.
     pub ranks: Vec<MatrixRank>,
-    /// One a pair of heads.
+    /// One per pair of heads.
     pub redundancy: Vec<Redundancy>,
-    /// One a head, where queries meet keys.
+    /// One per head, where queries meet keys.
     pub likelihood: Vec<Likelihood>,
-    /// One a head.
+    /// One per head.
     pub learned: Vec<HeadParameters>,
     /// Pictures on one sequence.
     #[serde(skip)]

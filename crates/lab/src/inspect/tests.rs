@@ -177,7 +177,7 @@ fn figures_are_those_of_full_matrices() {
                 let distance = rows.sum::<f64>() / TOKENS as f64;
                 assert!((pair.outputs.distance.mean - distance).abs() < 1e-12);
             }
-            // One key a position: the mixture is one Gaussian a key.
+            // One key per position: the mixture is one Gaussian per key.
             for likelihood in &attention.likelihood {
                 assert!((likelihood.mixture.mean - likelihood.per_key.mean).abs() < 1e-12);
             }

@@ -23,7 +23,7 @@ pub(super) fn shown_layers(layers: usize) -> Vec<usize> {
     shown
 }
 
-/// A line a layer.
+/// One line per layer.
 fn by_layer(replicates: &Replicates, layers: usize, quantity: Quantity, statistic: Statistic) -> Vec<Series> {
     let line = |(style, layer): (usize, usize)| {
         let curve = replicates.curve(layer, quantity, statistic)?;
@@ -32,7 +32,7 @@ fn by_layer(replicates: &Replicates, layers: usize, quantity: Quantity, statisti
     shown_layers(layers).into_iter().enumerate().filter_map(line).collect()
 }
 
-/// Variances over positions, both on axes of factors: a line a layer, and what theory says of the first where it does.
+/// Variances over positions, both on axes of factors: one line per layer, and what theory says of the first where it does.
 pub(super) fn variances(
     replicates: &Replicates,
     layers: usize,
@@ -52,7 +52,7 @@ pub(super) fn variances(
     )
 }
 
-/// Attention of the last query to the keys before a share of the sequence, a line a layer.
+/// Attention of the last query to the keys before a share of the sequence, one line per layer.
 pub(super) fn cumulative(replicates: &Replicates, layers: usize, subtitle: String) -> Option<Chart> {
     let layers = shown_layers(layers).into_iter().map(|layer| (format!("layer {layer}"), replicates, layer));
     let mut series = cumulative_lines(layers);
@@ -63,7 +63,7 @@ pub(super) fn cumulative(replicates: &Replicates, layers: usize, subtitle: Strin
     Some(cumulative_chart(series, subtitle))
 }
 
-/// A line a name, of this layer of these measurements, where they have one.
+/// One line per name, of this layer of these measurements, where they have one.
 pub(crate) fn cumulative_lines<'a>(of: impl Iterator<Item = (String, &'a Replicates, usize)>) -> Vec<Series> {
     let line = |(style, (name, replicates, layer)): (usize, (String, &Replicates, usize))| {
         let curve = replicates.curve(layer, Quantity::Cumulative, Statistic::Mean)?;
@@ -85,7 +85,7 @@ pub(crate) fn cumulative_chart(series: Vec<Series>, subtitle: impl Into<String>)
     )
 }
 
-/// Cosine similarity of neighbouring tokens over positions, a line a layer.
+/// Cosine similarity of neighbouring tokens over positions, one line per layer.
 pub(super) fn neighbours(replicates: &Replicates, layers: usize, subtitle: String) -> Option<Chart> {
     let series = by_layer(replicates, layers, Quantity::Neighbours, Statistic::Mean);
     let chart = Chart::new("Cosine similarity of neighbouring tokens", subtitle, Data::Lines(series.clone()));
@@ -93,7 +93,7 @@ pub(super) fn neighbours(replicates: &Replicates, layers: usize, subtitle: Strin
         .then(|| chart.axes(Axis::new("position", "").scale(Scale::Log), Axis::new("cosine of m and m + 1", "")))
 }
 
-/// Error of the classifier over the number of layers, a line a setting.
+/// Error of the classifier over the number of layers, one line per setting.
 pub(super) fn errors(settings: &[ByDepth], subtitle: String) -> Option<Chart> {
     let line = |(style, one): (usize, &ByDepth)| {
         Series::new(
@@ -111,7 +111,7 @@ pub(super) fn errors(settings: &[ByDepth], subtitle: String) -> Option<Chart> {
     )
 }
 
-/// Its error at each position, a line a number of layers (figure 2 of the paper).
+/// Its error at each position, one line per number of layers (figure 2 of the paper).
 pub(super) fn errors_by_position(accuracies: &[(usize, Accuracy)], subtitle: String) -> Chart {
     // Averages over neighbours: one position has few sequences.
     const NEIGHBOURS: usize = 8;

@@ -17,7 +17,7 @@ use super::{ProbeError, decoder::host, measure::check, weights::Distribution};
 const BLOCK: usize = 4096;
 
 /// Two layers with a ReLU between, trained on frozen vectors (arXiv 2305.13571, section 3): `x w_1 + b_1`, then
-/// `max(., 0) w_2 + b_2`, one class a position, by Adam.
+/// `max(., 0) w_2 + b_2`, one class per position, by Adam.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Classifier {
     /// Updates.
@@ -34,7 +34,7 @@ pub struct Classifier {
     pub sequences: usize,
     /// Sequences to measure on.
     pub held: usize,
-    /// Names the draws.
+    /// Seed of the random draws.
     pub seed: u64,
 }
 
@@ -225,7 +225,7 @@ struct Guess {
 }
 
 impl Guess {
-    /// Of logits, one a position.
+    /// Of logits, one per position.
     fn of(logits: &[f32]) -> Self {
         let ahead = |a: usize, b: usize| if logits[b] > logits[a] { b } else { a };
         let most_probable = (0..logits.len()).reduce(ahead).unwrap_or(0);

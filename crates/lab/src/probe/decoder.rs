@@ -43,7 +43,7 @@ pub struct Decoder {
     pub weights: Distribution,
     /// Queries are 0: attention is the mean over what a query sees, which the lemmas assume.
     pub uniform: bool,
-    /// Names the draws. Decoders of other deviations have the same numbers, scaled.
+    /// Seed of the random draws. Decoders of other deviations have the same numbers, scaled.
     pub seed: u64,
 }
 
@@ -171,7 +171,7 @@ impl Layer {
     }
 
     /// Attention of the last query to the keys before each of `D` thresholds, over heads and sequences; `None` of a mechanism
-    /// that is no weighted mean of values.
+    /// that is not a weighted mean of values.
     ///
     /// Values that are 1 before a threshold and 0 after it come out as the weight before it, whatever the mechanism.
     fn cumulative(&self, normal: Tensor<3>) -> Option<Vec<Moments>> {

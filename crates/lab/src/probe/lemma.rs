@@ -81,7 +81,7 @@ impl Lemmas {
     ///
     /// The first term is the sum of squared weights of log-normal scores. The second does not fall: values and keys come
     /// from the same tokens, so that the weighted mean of values is drawn towards `W_v W_k^T q / sqrt(D)`, of variance
-    /// `s^2 v` an element. For `v` well below 1.
+    /// `s^2 v` per element. For `v` well below 1.
     pub fn output_of_spread_logits(&self, m: usize) -> f64 {
         let (n, v) = (self.seen(m), self.logit().corrected);
         let others = 1.0 - 1.0 / n;

@@ -54,7 +54,7 @@ pub struct Plan<'a> {
 pub struct Measured {
     /// The kind.
     pub setting: Setting,
-    /// One tally a decoder.
+    /// One tally per decoder.
     pub replicates: Replicates,
     /// Lemma 4.
     pub channels: Vec<ChannelCheck>,

@@ -29,7 +29,7 @@ pub struct ModelProbe {
     pub classifier: Option<Classifier>,
     /// The command that was typed.
     pub command: String,
-    /// Where and when.
+    /// Where and when it ran.
     pub environment: Environment,
 }
 
@@ -44,7 +44,7 @@ impl ModelProbe {
         vec![ByDepth { label: self.source.clone(), accuracies: &self.measured.accuracies }]
     }
 
-    /// One row a layer.
+    /// One row per layer.
     fn by_layer(&self) -> Table {
         let slope = |name: &str| Column::number(name, Format::Fixed(3));
         let variance = |name: &str| Column::number(name, Format::Significant(3));

@@ -22,7 +22,7 @@ const MOST_LINES: usize = 8;
 /// What was measured, with what a reader needs to judge it.
 #[derive(Clone, Debug)]
 pub struct Probe {
-    /// A kind of decoder each.
+    /// One entry per kind of decoder.
     pub measured: Vec<Measured>,
     /// What all of them share, in a few words.
     pub setting: String,
@@ -30,7 +30,7 @@ pub struct Probe {
     pub classifier: Option<Classifier>,
     /// The command that was typed.
     pub command: String,
-    /// Where and when.
+    /// Where and when it ran.
     pub environment: Environment,
 }
 
@@ -86,7 +86,7 @@ impl Probe {
         })
     }
 
-    /// Variance of `o_m` in the first layer times what lemma 3 says it falls by, a line a setting.
+    /// Variance of `o_m` in the first layer times what lemma 3 says it falls by, one line per setting.
     fn ratios(&self) -> Option<Chart> {
         let lines = self.measured.iter().filter(|one| one.setting.has_lemmas()).take(MOST_LINES).enumerate();
         let line = |(style, one): (usize, &Measured)| {
@@ -111,7 +111,7 @@ impl Probe {
         })
     }
 
-    /// Variance of `o_m` in the first layer as a multiple of that at the first position, a line a setting.
+    /// Variance of `o_m` in the first layer as a multiple of that at the first position, one line per setting.
     fn side_by_side(&self) -> Chart {
         let lines = self.measured.iter().take(MOST_LINES).enumerate();
         let line = |(style, one): (usize, &Measured)| {

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::report::{Cell, Column, Format, Table};
 
-/// Variances of the first layer against the lemmas, a row a quantity of each setting.
+/// Variances of the first layer against the lemmas, one row per quantity of each setting.
 pub fn lemma_table(measured: &[Measured]) -> Table {
     let number = |name: &str| Column::number(name, Format::Significant(4));
     let columns = vec![
@@ -105,7 +105,7 @@ fn lemma_rows(one: &Measured) -> Vec<Row> {
     rows
 }
 
-/// How fast the variance of `o_m` falls, and how alike neighbours are, a row a layer of each setting.
+/// How fast the variance of `o_m` falls, and how alike neighbours are, one row per layer of each setting.
 pub(super) fn slopes(measured: &[Measured]) -> Table {
     let number = |name: &str, digits| Column::number(name, Format::Fixed(digits));
     let columns = vec![
@@ -147,7 +147,7 @@ pub(super) fn slopes(measured: &[Measured]) -> Table {
     )
 }
 
-/// Lemma 4 channel by channel, a row a position of each setting; `None` where it was not checked.
+/// Lemma 4 channel by channel, one row per position of each setting; `None` where it was not checked.
 pub fn channel_table(measured: &[Measured]) -> Option<Table> {
     let columns = vec![
         Column::text("decoder"),
@@ -177,7 +177,7 @@ pub fn channel_table(measured: &[Measured]) -> Option<Table> {
     })
 }
 
-/// The classifier, a row a number of layers of each setting; `None` where there was none.
+/// The classifier, one row per number of layers of each setting; `None` where there was none.
 pub(super) fn accuracies(settings: &[ByDepth]) -> Option<Table> {
     let columns = vec![
         Column::text("decoder"),

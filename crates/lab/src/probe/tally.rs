@@ -10,6 +10,7 @@ use crate::moments::Moments;
 /// Intermediates of a layer whose moments are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Quantity {
     /// Elements of queries.
     Query,
@@ -73,7 +74,7 @@ pub struct Axes {
 }
 
 impl Tally {
-    /// Moments of `quantity` in `layer`, from 1, one a position.
+    /// Moments of `quantity` in `layer`, from 1, one per position.
     pub fn curve(&self, layer: usize, quantity: Quantity) -> Option<&[Moments]> {
         self.curves.get(&(layer, quantity)).map(Vec::as_slice)
     }
@@ -83,7 +84,7 @@ impl Tally {
         self.curves.keys().copied()
     }
 
-    /// Adds moments, one a position.
+    /// Adds moments, one per position.
     pub fn add_moments(&mut self, layer: usize, quantity: Quantity, moments: Vec<Moments>) {
         match self.curves.get_mut(&(layer, quantity)) {
             Some(own) => own.iter_mut().zip(moments).for_each(|(own, more)| *own = own.and(more)),
@@ -103,7 +104,7 @@ impl Tally {
         self.add_moments(layer, quantity, moments);
     }
 
-    /// Adds the cosines of neighbours in `values [B,N,d]`, one a position but the last.
+    /// Adds the cosines of neighbours in `values [B,N,d]`, one per position but the last.
     pub fn add_neighbours<T: Copy + Into<f64> + Sync>(&mut self, layer: usize, values: &[T], axes: Axes) {
         if axes.tokens < 2 {
             return;

@@ -43,7 +43,7 @@ pub struct MeasuredModel {
     pub layers: usize,
     /// Tokens of a sequence.
     pub length: usize,
-    /// One tally a group.
+    /// One tally per group.
     pub replicates: Replicates,
     /// How well positions can be told from the block's outputs; 0 for what enters the first block.
     pub accuracies: Vec<(usize, Accuracy)>,

@@ -14,6 +14,7 @@ const CHUNK: usize = 1 << 14;
 /// A distribution of mean 0 and deviation 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Distribution {
     /// Normal, as the lemmas have it.
     #[default]

@@ -2,6 +2,7 @@
 
 /// How values turn into distances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Scale {
     /// Equal steps.
     #[default]
@@ -129,12 +130,13 @@ pub struct Mark {
 
 /// What is drawn.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Data {
     /// Lines, with bands where points have deviations.
     Lines(Vec<Series>),
-    /// Horizontal bars, one a name, with error bars; `y` is the axis of the values.
+    /// Horizontal bars, one per name, with error bars; `y` is the axis of the values.
     Bars(Vec<Mark>),
-    /// Dots on a line a name, with error bars: for values whose zero means nothing.
+    /// Dots on one line per name, with error bars: for values whose zero means nothing.
     Dots(Vec<Mark>),
     /// Labelled points.
     Scatter(Vec<Mark>),

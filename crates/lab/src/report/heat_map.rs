@@ -4,6 +4,7 @@ use super::{draw, png};
 
 /// How values turn into colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Shade {
     /// From 0, white, to the largest value, dark blue, by the square root: small weights show beside large ones.
     Weights,

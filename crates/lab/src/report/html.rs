@@ -10,6 +10,7 @@ use super::{Chart, HeatMap, Table, svg};
 
 /// One piece of a section.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Block {
     /// A paragraph of plain text.
     Prose(String),
@@ -52,6 +53,21 @@ pub struct Written {
 }
 
 /// The whole report.
+///
+/// ```
+/// use regard_lab::report::{Axis, Block, Chart, Data, Report, Section, Series};
+///
+/// let line = Series::new("softmax", 0, [(0.0, 2.3), (100.0, 1.1)]);
+/// let chart = Chart::new("Training loss", "1 run", Data::Lines(vec![line]))
+///     .axes(Axis::new("step", ""), Axis::new("loss", "nats"));
+/// let report = Report {
+///     title: "A run".into(),
+///     summary: "The loss falls.".into(),
+///     sections: vec![Section { title: "Loss".into(), blocks: vec![Block::Chart { name: "loss".into(), chart }] }],
+///     ..Report::default()
+/// };
+/// assert!(report.to_html().contains("<svg")); // `Report::write` also writes the charts as files.
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     /// Title.

@@ -25,7 +25,7 @@ pub struct Files {
 pub struct Record<'a> {
     /// The command that was typed.
     pub command: &'a str,
-    /// Where and when.
+    /// Where and when it ran.
     pub environment: &'a Environment,
 }
 

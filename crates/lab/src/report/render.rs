@@ -202,7 +202,7 @@ fn exact(cell: &Cell) -> String {
     }
 }
 
-/// Characters across in a terminal. Names and numbers here are of scripts with one column a character.
+/// Characters across in a terminal. Names and numbers here are of scripts with one column per character.
 fn width(text: &str) -> usize {
     text.chars().count()
 }

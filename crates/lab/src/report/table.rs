@@ -16,6 +16,7 @@ pub enum Align {
 /// How the numbers of a column are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Format {
     /// As they are: whole numbers in groups of three, others with four significant digits.
     #[default]
@@ -91,6 +92,7 @@ impl Column {
 
 /// One cell.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub enum Cell {
     /// Nothing to say: shown as a dash.
     #[default]
@@ -167,6 +169,17 @@ impl<T: Into<Cell>> From<Option<T>> for Cell {
 
 /// A table. Renderings: [`Table::to_text`], [`Table::to_markdown`], [`Table::to_csv`], [`Table::to_html`],
 /// [`Table::to_json`].
+///
+/// ```
+/// use regard_lab::report::{Best, Column, Format, Table};
+///
+/// let time = Column::number("time", Format::Significant(3)).unit("ms").best(Best::Lowest);
+/// let mut table = Table::new("A forward pass", vec![Column::text("mechanism"), time]);
+/// table.push(vec!["softmax".into(), 12.5.into()]);
+/// table.push(vec!["linear".into(), 3.25.into()]);
+/// let table = table.note("medians of 15 runs");
+/// assert!(table.to_text().contains("3.25 *")); // the best value
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
     /// Title above it; may be empty.

@@ -32,7 +32,7 @@ pub struct Outcome {
     pub seconds: f64,
     /// The command that ran this entry alone.
     pub command: String,
-    /// Where and when.
+    /// Where and when it ran.
     pub environment: Environment,
     /// All numbers.
     pub tables: Vec<Value>,
@@ -67,7 +67,7 @@ impl Outcome {
     /// The recorded outcome, where there is one.
     ///
     /// # Errors
-    /// A file that is no outcome.
+    /// A file that is not an outcome.
     pub fn read(all: &Path, entry: &Entry, scale: Scale) -> Result<Option<Self>, OutcomeError> {
         let path = Self::directory(all, entry, scale).join(FILE);
         let failed = |problem: String| OutcomeError { path: path.clone(), problem };

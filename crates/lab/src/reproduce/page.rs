@@ -7,7 +7,7 @@ use crate::report::{Cell, Column, Table, number::fixed};
 
 const SCALES: [Scale; 2] = [Scale::Reduced, Scale::Paper];
 
-/// One row an entry: paper, figures, data, time and last verdict at each scale recorded below `all`.
+/// One row per entry: paper, figures, data, time and last verdict at each scale recorded below `all`.
 ///
 /// # Errors
 /// A recorded outcome that cannot be read.

@@ -25,12 +25,12 @@ pub struct Compared {
 }
 
 impl Compared {
-    /// Runs of each candidate, one a seed, in the order of the recipe.
+    /// Runs of each candidate, one per seed, in the order of the recipe.
     pub fn candidates(&self) -> Vec<&[RunResult]> {
         self.results.chunk_by(|one, other| one.label == other.label).collect()
     }
 
-    /// Test accuracies of each candidate, one a seed, in the order of the recipe.
+    /// Test accuracies of each candidate, one per seed, in the order of the recipe.
     pub fn accuracies(&self) -> Vec<Vec<f64>> {
         let of = |runs: &[RunResult]| runs.iter().filter_map(|run| run.test_accuracy).collect();
         self.candidates().into_iter().map(of).collect()
@@ -50,7 +50,7 @@ pub struct Workbench<'a> {
     pub open: Open<'a>,
     /// Says in a few words what is going on.
     pub note: &'a dyn Fn(&str),
-    /// Raised when the program shall end.
+    /// Raised when the program is to stop.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -59,7 +59,7 @@ impl Workbench<'_> {
     /// trained is not trained again.
     ///
     /// # Errors
-    /// A configuration that cannot be, training that fails, an interrupt.
+    /// An invalid configuration, training that fails, an interrupt.
     pub fn train(&self, name: &str, recipe: Recipe) -> Result<Compared, Box<dyn Error>> {
         (self.train)(name, recipe)
     }

@@ -8,14 +8,14 @@ use burn::tensor::{Int, Tensor, TensorData};
 /// [`Attention::project_keys`](super::Attention::project_keys).
 #[derive(Clone, Debug)]
 pub enum KeyState {
-    /// One key a position.
+    /// One key per position.
     Single {
         /// `[B,S,Hk,D]`; absent where queries are the keys.
         k: Option<Tensor<4>>,
         /// `[B,S,Hk,D]`.
         v: Tensor<4>,
     },
-    /// Several keys a position.
+    /// Several keys per position.
     Components {
         /// `[B,S,M,Hk,D]`, one component where a shift makes the others.
         k: Tensor<5>,

@@ -14,7 +14,7 @@ use crate::{
     ops::{self, LinearKeys},
 };
 
-/// Attention with features `elu + 1` (Katharopoulos et al. 2020), of one key a position or of a mixture of keys (MLK and
+/// Attention with features `elu + 1` (Katharopoulos et al. 2020), of one key per position or of a mixture of keys (MLK and
 /// sMLK, arXiv 2110.08678, section 2.4).
 #[derive(Module, Debug)]
 pub struct LinearAttention {

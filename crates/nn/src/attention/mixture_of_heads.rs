@@ -93,7 +93,7 @@ impl MixtureOfHeads {
         ops::expert_outputs(out, weights, self.w_out.val(), &routing)
     }
 
-    /// The call of softmax that [`Self::attend`] makes in evaluation: one head a slot, with the query of the expert in it.
+    /// The call of softmax that [`Self::attend`] makes in evaluation: one head per slot, with the query of the expert in it.
     pub(crate) fn calls(
         &self,
         queries: Tensor<3>,

@@ -47,6 +47,27 @@ use crate::{
 use projection::Heads;
 
 /// One attention layer of any mechanism.
+///
+/// ```
+/// use burn::tensor::{Device, Distribution, Tensor};
+/// use regard_kernels::Mechanism;
+/// use regard_nn::{
+///     attention::{Attention, AttentionConfig},
+///     blocks::{Context, Init, Place},
+///     models::ModelConfig,
+/// };
+///
+/// let device = Device::flex().autodiff();
+/// let model = ModelConfig { width: 32, ..ModelConfig::default() };
+/// let options = AttentionConfig { mechanism: Mechanism::Linear, heads: 2, causal: true, ..AttentionConfig::default() };
+/// let layer = Attention::new(&model, &options, 16, &Init::new(1, &device))?;
+///
+/// let x = Tensor::<3>::random([1, 16, 32], Distribution::Default, &device).require_grad();
+/// let out = layer.forward(x.clone(), x.clone(), &layer.mask(None), &Context::training(1, 0), Place::Weights);
+/// assert_eq!(out.dims(), [1, 16, 32]);
+/// assert!(x.grad(&out.sum().backward()).is_some());
+/// # Ok::<(), regard_kernels::Error>(())
+/// ```
 #[derive(Module, Debug)]
 #[allow(clippy::large_enum_variant)] // One value a block: the difference is a few hundred bytes a model.
 pub enum Attention {
@@ -100,7 +121,7 @@ impl Attention {
         })
     }
 
-    /// Attention of `queries [B,N,d]` to `keys [B,S,d]`. `place` names the draw of dropout on the weights.
+    /// Attention of `queries [B,N,d]` to `keys [B,S,d]`. `place` identifies the draw of dropout on the weights.
     pub fn forward(
         &self,
         queries: Tensor<3>,

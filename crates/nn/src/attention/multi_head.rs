@@ -65,7 +65,7 @@ impl MultiHead {
         self.projections.join(state.step(&[q.into(), k.into(), v.into()], shape, &device))
     }
 
-    /// Queries, keys and values `[B,N,heads,D]`, turned where positions are rotary.
+    /// Queries, keys and values `[B,N,heads,D]`, rotated where positions are rotary.
     pub fn project(&self, queries: Tensor<3>, keys: Tensor<3>, from: usize) -> [Tensor<4>; 3] {
         let k = self.projections.keys(keys.clone(), from).expect("softmax has keys");
         [self.projections.queries(queries, from), k, self.projections.values(keys)]

@@ -91,5 +91,6 @@ pub(crate) fn at(place: &str, error: Error) -> Error {
         Error::Shape { tensor, seen, expected } => Error::Shape { tensor: named(tensor), seen, expected },
         Error::Missing { tensor, why } => Error::Missing { tensor: named(tensor), why },
         Error::Budget { seen, expected } => Error::Option { option: named("budget".into()), seen, expected },
+        other => other,
     }
 }

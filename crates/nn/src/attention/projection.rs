@@ -41,7 +41,7 @@ impl Heads {
     pub fn new(model: &ModelConfig, options: &AttentionConfig, context: usize, gain: f64) -> Self {
         let mut kernel = options.clone();
         if options.position == Position::Rotary {
-            // Shifted keys are turned whole, shift included, so that products depend on distances only.
+            // Shifted keys are rotated whole, shift included, so that products depend on distances only.
             kernel.keys.design = KeyDesign::Projected;
         }
         Self {
@@ -93,7 +93,7 @@ impl Heads {
         &self.kernel
     }
 
-    /// Turns `x [B,N,..,D]` of positions `from ..` where positions are rotary.
+    /// Rotates `x [B,N,..,D]` of positions `from ..` where positions are rotary.
     pub fn turn<const R: usize>(&self, x: Tensor<R>, from: usize) -> Tensor<R> {
         if self.options.position != Position::Rotary {
             return x;
@@ -137,7 +137,7 @@ impl<const K: usize, const B: usize> Projections<K, B> {
         }
     }
 
-    /// Queries `[B,N,H,D]` of `x [B,N,d]` at positions `from ..`, turned where positions are rotary.
+    /// Queries `[B,N,H,D]` of `x [B,N,d]` at positions `from ..`, rotated where positions are rotary.
     pub fn queries(&self, x: Tensor<3>, from: usize) -> Tensor<4> {
         self.heads.turn(project(x, &self.w_q, &self.b_q, self.heads.head_width), from)
     }
@@ -161,13 +161,13 @@ impl<const K: usize, const B: usize> Projections<K, B> {
 }
 
 impl Projections<2, 1> {
-    /// One key a position; none where queries are the keys.
+    /// One key per position; none where queries are the keys.
     pub fn new(heads: Heads, own_keys: bool, init: &Init) -> Self {
         let (width, keys) = (heads.width, heads.key_width());
         Self::build(heads, own_keys.then_some(([width, keys], [keys])), init)
     }
 
-    /// Keys `[B,S,Hk,D]` of `x [B,S,d]` at positions `from ..`, turned where positions are rotary.
+    /// Keys `[B,S,Hk,D]` of `x [B,S,d]` at positions `from ..`, rotated where positions are rotary.
     pub fn keys(&self, x: Tensor<3>, from: usize) -> Option<Tensor<4>> {
         let weight = self.w_k.as_ref()?;
         Some(self.heads.turn(project(x, weight, &self.b_k, self.heads.head_width), from))
@@ -175,15 +175,15 @@ impl Projections<2, 1> {
 }
 
 impl Projections<3, 2> {
-    /// As many keys a position as there are components, or one where the components are shifted copies of it.
+    /// As many keys per position as there are components, or one where the components are shifted copies of it.
     pub fn components(heads: Heads, init: &Init) -> Self {
         let (width, keys) = (heads.width, heads.key_width());
         let count = if heads.options.shifted() { 1 } else { heads.options.components() };
         Self::build(heads, Some(([count, width, keys], [count, keys])), init)
     }
 
-    /// Keys of a mixture: `x W_r + b_r` for every `r`, `[B,S,M,Hk,D]`, at positions `from ..`, turned where positions are
-    /// rotary, and then with their shift: turned keys hold it ([`Projections::shift_left`]).
+    /// Keys of a mixture: `x W_r + b_r` for every `r`, `[B,S,M,Hk,D]`, at positions `from ..`, rotated where positions are
+    /// rotary, and then with their shift: rotated keys hold it ([`Projections::shift_left`]).
     ///
     /// One product over all components: their matrices lie side by side.
     pub fn keys(&self, x: Tensor<3>, shift: Option<&Param<Tensor<3>>>, from: usize) -> Tensor<5> {

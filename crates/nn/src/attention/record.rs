@@ -1,4 +1,4 @@
-//! What the attention of a model computed in one pass, for those who look inside.
+//! What the attention of a model computed in one pass, for inspection.
 
 use std::sync::Arc;
 

@@ -325,7 +325,7 @@ fn parameter_counts_are_the_closed_forms() {
     assert_eq!(fastformer(Sharing::None, AdditiveScores::Paper), 4 * d * d + 2 * d);
     let own = d / h;
     assert_eq!(fastformer(Sharing::HeadWise, AdditiveScores::Paper), d * d + 2 * own * own + 2 * own);
-    // Biases: one a channel of each projection. The prior of soft-EM is no parameter.
+    // Biases: one per channel of each projection. The prior of soft-EM is no parameter.
     let biased = ModelConfig { bias: true, ..model.clone() };
     assert_eq!(count(&biased, &options(Mechanism::Softmax)), 4 * d * d + 4 * d);
     let em = MixtureOptions { inference: Inference::SoftEm, ..Default::default() };
@@ -386,7 +386,7 @@ fn what_is_drawn_is_a_buffer_of_each_layer_alone() {
             }
         }
     }
-    // Queries are the keys of LSH: one projection less. A gate is one number a head.
+    // Queries are the keys of LSH: one projection less. A gate is one number per head.
     let count = |options: &AttentionConfig| {
         let model = ModelConfig { bias: false, ..model() };
         parameter_count(&Attention::new(&model, options, CONTEXT, &Init::new(1, &Device::flex())).unwrap())

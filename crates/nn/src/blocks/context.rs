@@ -1,4 +1,4 @@
-//! What a forward pass knows beside its inputs.
+//! What a forward pass knows besides its inputs.
 
 use std::sync::Arc;
 
@@ -25,11 +25,11 @@ pub struct Context {
     /// What the mean loss of this batch is multiplied by before its gradient is taken: losses that layers add, as those of
     /// routers, are multiplied by it too.
     pub loss_scale: f64,
-    /// Where the routers of mixtures of heads write what they did, if anybody asks.
+    /// Log of what the routers of mixtures of heads do, if one is wanted.
     pub router: Option<Arc<RouterLog>>,
-    /// Where attention writes what it computed, if anybody asks.
+    /// Log of what attention computes, if one is wanted.
     pub attention: Option<Arc<AttentionLog>>,
-    /// Where blocks write what they computed, if anybody asks.
+    /// Log of what blocks compute, if one is wanted.
     pub activations: Option<Arc<ActivationLog>>,
     stack: Stack,
     layer: u64,
@@ -129,7 +129,7 @@ impl Context {
         }
     }
 
-    /// The same, with nobody to write to.
+    /// The same, without logs.
     #[must_use]
     pub(crate) fn without_logs(self) -> Self {
         Self { router: None, attention: None, activations: None, ..self }

@@ -1,4 +1,4 @@
-//! Records of what the parts of a model did in one pass, for those who look inside.
+//! Records of what the parts of a model did in one pass, for inspection.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,4 @@
-//! What transformers are built from beside attention.
+//! Building blocks of transformers besides attention.
 
 mod activations;
 mod block;

@@ -1,4 +1,4 @@
-//! Where tokens get their order from.
+//! Position schemes: how a model knows the order of its tokens.
 
 use burn::tensor::{Device, Tensor, TensorData};
 
@@ -19,12 +19,12 @@ pub fn sinusoidal(from: usize, count: usize, width: usize, device: &Device) -> T
     Tensor::from_data(TensorData::new(values, [count, width]), device)
 }
 
-/// Angle a position, of pair `pair` of `width` channels.
+/// Angle per position, of pair `pair` of `width` channels.
 fn frequency(pair: usize, width: usize) -> f64 {
     BASE.powf(-((2 * pair) as f64) / width as f64)
 }
 
-/// Cosines and sines `[count, width / 2]` that turn queries and keys at positions `from .. from + count`.
+/// Cosines and sines `[count, width / 2]` that rotate queries and keys at positions `from .. from + count`.
 #[derive(Clone, Debug)]
 pub struct Rotation {
     cosine: Tensor<2>,
@@ -45,7 +45,7 @@ impl Rotation {
         Self { cosine: table(f64::cos), sine: table(f64::sin) }
     }
 
-    /// Turns `x [B,N,..,D]`, token first: channel `c` of the first half with channel `c` of the second (Su et al. 2021,
+    /// Rotates `x [B,N,..,D]`, token first: channel `c` of the first half with channel `c` of the second (Su et al. 2021,
     /// equation 34, in the order of channels of GPT-NeoX).
     pub fn turn<const R: usize>(&self, x: Tensor<R>) -> Tensor<R> {
         let dims = x.dims();

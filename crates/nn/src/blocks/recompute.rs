@@ -14,7 +14,7 @@ use crate::{
 
 /// [`Block::forward`], of which only the input is kept for the backward pass.
 ///
-/// What stays in memory falls from all activations of a block (about `N (12 d + 4 feed_forward)` numbers a sequence) to
+/// What stays in memory falls from all activations of a block (about `N (12 d + 4 feed_forward)` numbers per sequence) to
 /// its input (`N d`), at the price of one more forward pass; beside that, all blocks together hold one more copy of their
 /// parameters. Values and gradients are the same to the bit: dropout draws by key, and the prior of soft-EM is that of the
 /// first pass. Devices without kernels keep everything; there, Burn's own `Device::gradient_checkpointing` recomputes

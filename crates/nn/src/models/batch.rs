@@ -7,7 +7,7 @@ use regard_kernels::{Error, Padding};
 /// Token numbers `[batch, length]` and which of them are real.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenBatch {
-    /// Token numbers row by row; padding holds any number below the vocabulary, by custom 0.
+    /// Token numbers row by row; padding holds any number below the vocabulary, by convention 0.
     pub ids: Arc<[i32]>,
     /// Rows.
     pub batch: usize,
@@ -39,7 +39,7 @@ impl TokenBatch {
     /// Rows of the same length without padding.
     ///
     /// # Errors
-    /// A number of ids that is no multiple of `batch`.
+    /// A number of ids that is not a multiple of `batch`.
     pub fn full(ids: impl Into<Arc<[i32]>>, batch: usize) -> Result<Self, Error> {
         let ids = ids.into();
         let length = ids.len() / batch.max(1);
@@ -75,7 +75,7 @@ impl TokenBatch {
 
 /// Token numbers with a meaning of their own, the same in every vocabulary of translators and masked models.
 pub mod special {
-    /// Fills a row up.
+    /// Fills up a row.
     pub const PADDING: i32 = 0;
     /// Before the first token of a target.
     pub const BEGIN: i32 = 1;
@@ -83,6 +83,6 @@ pub mod special {
     pub const END: i32 = 2;
     /// Text that the vocabulary cannot spell.
     pub const UNKNOWN: i32 = 3;
-    /// Stands where a masked model is to guess.
+    /// Stands where a masked model is to predict a token.
     pub const MASK: i32 = 4;
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{TokenBatch, Translator, special};
 use crate::blocks::Context;
 
-/// How a translation is searched for.
+/// Options of a beam search.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BeamOptions {

@@ -79,7 +79,7 @@ impl Body {
         self.stack.decode(self.token_embedding(), tokens, states)
     }
 
-    /// Fresh states for [`Body::decode`], one a block.
+    /// Fresh states for [`Body::decode`], one per block.
     pub(super) fn decoder(&self, storage: Storage) -> Result<Vec<DecodeState>, Error> {
         self.stack.decoder(storage)
     }

@@ -11,7 +11,31 @@ use crate::{
     ops,
 };
 
-/// Embeddings, blocks, one vector a sequence, and a linear head over classes.
+/// Embeddings, blocks, one vector per sequence, and a linear head over classes.
+///
+/// A training step:
+///
+/// ```
+/// use burn::{optim::{AdamWConfig, GradientsParams}, tensor::Device};
+/// use regard_nn::{
+///     attention::AttentionConfig,
+///     blocks::Context,
+///     models::{Classifier, ModelConfig, TokenBatch},
+///     ops::cross_entropy,
+/// };
+///
+/// let (config, attention) = (ModelConfig::default(), AttentionConfig::default());
+/// let (vocabulary, classes, length, seed) = (10, 2, 4, 1);
+/// let model = Classifier::new(&config, &attention, vocabulary, classes, length, seed, &Device::flex().autodiff())?;
+///
+/// let tokens = TokenBatch::full([1, 2, 3, 4, 5, 6, 7, 8], 2)?;
+/// let logits = model.forward(&tokens, &Context::training(seed, 0));
+/// let loss = cross_entropy(logits, [0, 1], 0.0);
+/// let gradients = GradientsParams::from_grads(loss.backward(), &model);
+/// let model = AdamWConfig::new().init().step(1e-3, model, gradients);
+/// assert_eq!(model.sizes().outputs, classes);
+/// # Ok::<(), regard_kernels::Error>(())
+/// ```
 #[derive(Module, Debug)]
 pub struct Classifier {
     body: Body,
@@ -78,7 +102,7 @@ impl Classifier {
         self.body.options()
     }
 
-    /// One vector a sequence, `[B,1,d]`; 0 for a sequence without a real token.
+    /// One vector per sequence, `[B,1,d]`; 0 for a sequence without a real token.
     fn pool(&self, x: Tensor<3>, tokens: &TokenBatch) -> Tensor<3> {
         let (batch, length) = (tokens.batch, tokens.length);
         let device = x.device();

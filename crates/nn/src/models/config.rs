@@ -59,6 +59,7 @@ impl Default for ModelConfig {
 /// `model.norm`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum NormPlace {
     /// Before each part of a block, and once after the last block.
     #[default]
@@ -70,6 +71,7 @@ pub enum NormPlace {
 /// `model.activation`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Activation {
     /// `x Phi(x)` with the exact normal distribution function.
     #[default]
@@ -81,6 +83,7 @@ pub enum Activation {
 /// `model.pooling`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Pooling {
     /// Mean over real tokens.
     #[default]

@@ -80,7 +80,7 @@ impl Decoder {
         self.last_norm(x)
     }
 
-    /// Fresh states for [`Decoder::decode`] over memory states `[B,S,d]`, one a block.
+    /// Fresh states for [`Decoder::decode`] over memory states `[B,S,d]`, one per block.
     pub fn start(&self, memory: &Tensor<3>) -> Result<Vec<BlockState>, Error> {
         self.layers.iter().map(|block| block.decoder(memory.clone(), self.attention.as_ref())).collect()
     }

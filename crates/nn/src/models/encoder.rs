@@ -83,7 +83,7 @@ impl Encoder {
         self.last_norm(x)
     }
 
-    /// Fresh states for [`Encoder::decode`], one a block.
+    /// Fresh states for [`Encoder::decode`], one per block.
     pub fn decoder(&self, storage: Storage) -> Result<Vec<DecodeState>, Error> {
         self.layers.iter().map(|block| block.decoder(self.attention.as_ref(), storage)).collect()
     }

@@ -17,6 +17,25 @@ use crate::{
 };
 
 /// Embeddings, causal blocks, and a head over the vocabulary without bias.
+///
+/// Generation, one token at a time:
+///
+/// ```
+/// use burn::tensor::Device;
+/// use regard_kernels::Storage;
+/// use regard_nn::{attention::AttentionConfig, models::{LanguageModel, ModelConfig}};
+///
+/// let (config, attention) = (ModelConfig::default(), AttentionConfig::default());
+/// let (vocabulary, context, seed) = (10, 8, 1);
+/// let model = LanguageModel::new(&config, &attention, vocabulary, context, seed, &Device::flex())?;
+/// let mut state = model.decoder(1, Storage::F32)?;
+/// for token in [3, 1, 4] {
+///     let logits = model.step(&[token], &mut state)?;
+///     assert_eq!(logits.dims(), [1, vocabulary]);
+/// }
+/// assert_eq!(state.position(), 3);
+/// # Ok::<(), regard_kernels::Error>(())
+/// ```
 #[derive(Module, Debug)]
 pub struct LanguageModel {
     body: Body,
@@ -72,7 +91,7 @@ impl LanguageModel {
         self.head(self.body.forward(tokens, context))
     }
 
-    /// Mean cross entropy, `[1]`, in nats a token, of `targets [B,N]` over those that are not negative. `smoothing` is
+    /// Mean cross entropy, `[1]`, in nats per token, of `targets [B,N]` over those that are not negative. `smoothing` is
     /// the share of the target's probability spread over all tokens.
     ///
     /// # Panics

@@ -1,4 +1,4 @@
-//! A model that guesses what was masked.
+//! A model that predicts masked tokens.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{
     ops,
 };
 
-/// Embeddings, blocks that look both ways, and a head over the vocabulary without bias (Devlin et al. 2019, section 3.1).
+/// Embeddings, bidirectional blocks, and a head over the vocabulary without bias (Devlin et al. 2019, section 3.1).
 #[derive(Module, Debug)]
 pub struct MaskedModel {
     body: Body,
@@ -64,7 +64,7 @@ impl MaskedModel {
         (self.logits(states), targets)
     }
 
-    /// Mean cross entropy, `[1]`, in nats a token, of `targets [B,N]` over those that are not negative: the masked ones.
+    /// Mean cross entropy, `[1]`, in nats per token, of `targets [B,N]` over those that are not negative: the masked ones.
     /// `smoothing` is the share of the target's probability spread over all tokens.
     ///
     /// # Panics

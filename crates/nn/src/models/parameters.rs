@@ -25,6 +25,7 @@ pub type ParameterMap = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
 
 /// What can be wrong with a set of parameters.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ParameterError {
     /// The model has parameters that the set lacks.
     #[error("parameters are missing: {}", names(.0))]

@@ -40,7 +40,7 @@ pub struct Translator {
 #[derive(Debug)]
 pub struct TranslationState {
     layers: Vec<BlockState>,
-    /// Padding of the memory, one row a row of the state.
+    /// Padding of the memory, one row per row of the state.
     padding: Option<Arc<Padding>>,
     /// Row of the memory that each row reads.
     sources: Vec<usize>,
@@ -92,7 +92,7 @@ impl Translator {
     /// is set whatever `attentions` say.
     ///
     /// # Errors
-    /// Sizes or options that do not fit each other, attention that cannot be where it is asked to be, or a decoder's
+    /// Sizes or options that do not fit each other, attention that its place does not allow, or a decoder's
     /// attention that cannot decode token by token; the error names the place.
     pub fn new(
         config: &ModelConfig,
@@ -151,7 +151,7 @@ impl Translator {
         (self.logits(states), targets)
     }
 
-    /// Mean cross entropy, `[1]`, in nats a token, of `targets [B,N]` over those that are not negative. `smoothing` is
+    /// Mean cross entropy, `[1]`, in nats per token, of `targets [B,N]` over those that are not negative. `smoothing` is
     /// the share of the target's probability spread over all tokens.
     ///
     /// # Panics
@@ -169,7 +169,7 @@ impl Translator {
     }
 
     /// A state for [`Translator::step`] over the `memory [B,S,d]` that [`Translator::encode`] made of a source with this
-    /// `padding`: one row a row of the source. The memory's keys and values are projected here, once.
+    /// `padding`: one row per row of the source. The memory's keys and values are projected here, once.
     ///
     /// # Errors
     /// Padding of another batch or length.

@@ -9,14 +9,14 @@ use super::{
     gaussian_mixture::shifted_keys,
 };
 
-/// Keys of linear attention: one a position, or several.
+/// Keys of linear attention: one per position, or several.
 #[derive(Clone, Debug)]
 pub struct LinearKeys {
-    /// `[B,S,M,Hk,D]`; `[B,S,1,Hk,D]` for one key a position and where `shift` makes the components.
+    /// `[B,S,M,Hk,D]`; `[B,S,1,Hk,D]` for one key per position and where `shift` makes the components.
     pub k: Tensor<5>,
     /// `[Hk,M,D]`: key `r` is `k + shift_r`.
     pub shift: Option<Tensor<3>>,
-    /// `[H,M]`; absent for one key a position.
+    /// `[H,M]`; absent for one key per position.
     pub log_prior: Option<Tensor<2>>,
 }
 

@@ -15,7 +15,7 @@ use super::{
     composed::uses_kernel,
 };
 
-/// Logits `[B,N,E]` with normal noise of standard deviation `deviation`, of which `key` names the draw.
+/// Logits `[B,N,E]` with normal noise of standard deviation `deviation`, drawn from stream `key`.
 pub fn noisy_logits(logits: Tensor<3>, deviation: f64, key: u64) -> Tensor<3> {
     let shape @ [batch, queries, experts] = logits.dims();
     let noise = logit_noise(batch * queries, experts, deviation, key);

@@ -103,7 +103,7 @@ impl<'a> TrainBatches<'a> {
         self.order.steps_per_epoch()
     }
 
-    /// Batch of step `step`, counted from 0 over all epochs. Sorts the set once an epoch.
+    /// Batch of step `step`, counted from 0 over all epochs. Sorts the set once per epoch.
     pub fn batch(&mut self, step: u64) -> ClassificationBatch {
         let items = self.order.batch(step, |i| self.data.length(i));
         ClassificationBatch::gather(self.data, items, &self.options)

@@ -1,4 +1,4 @@
-//! Generated sets on disk: one file a set, checked before use, replaced as a whole.
+//! Generated sets on disk: one file per set, checked before use, replaced as a whole.
 
 use std::{
     fs, io,

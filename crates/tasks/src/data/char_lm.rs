@@ -135,7 +135,7 @@ impl LanguageData {
         LanguageBatch::gather(&self.train, &starts, self.context)
     }
 
-    /// The validation text in consecutive windows, `rows` a batch: every token after the first is predicted exactly
+    /// The validation text in consecutive windows, `rows` per batch: every token after the first is predicted exactly
     /// once. The last window may be shorter and is then a batch of its own.
     pub fn evaluation_batches(&self, rows: usize) -> impl ExactSizeIterator<Item = LanguageBatch> + '_ {
         let predictions = self.valid.len().saturating_sub(1);

@@ -22,9 +22,9 @@ pub struct CopyData {
 /// A part to evaluate on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopySplit {
-    /// To choose by.
+    /// To choose a model by.
     Valid,
-    /// To report.
+    /// To report results on.
     Test,
 }
 
@@ -70,7 +70,7 @@ impl CopyData {
         self.gather(&self.train, items)
     }
 
-    /// The sequences of a split in order, `rows` a batch, the last one smaller where they do not divide.
+    /// The sequences of a split in order, `rows` per batch, the last one smaller where they do not divide.
     pub fn evaluation_batches(
         &self,
         split: CopySplit,

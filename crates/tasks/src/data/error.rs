@@ -1,11 +1,12 @@
-//! What can be wrong with a task's options or its data.
+//! Errors of a task's options or its data.
 
 use std::{io, path::PathBuf};
 
 use super::NotText;
 
-/// An error of a data set: options that cannot be ([`DataError::is_config`]) or data that are missing or corrupt.
+/// An error of a data set: invalid options ([`DataError::is_config`]), or missing or corrupt data.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DataError {
     /// An option of the task that cannot be satisfied.
     #[error("task.{key}: {problem}")]

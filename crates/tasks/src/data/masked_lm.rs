@@ -1,7 +1,7 @@
-//! Masked language model: some tokens of a window are hidden, to be guessed from the others (Devlin et al. 2019).
+//! Masked language model: some tokens of a window are hidden, to be predicted from the others (Devlin et al. 2019).
 //!
 //! As in RoBERTa (Liu et al. 2019, section 4): windows of full sentences, which may come from several documents, and masks
-//! drawn anew whenever a window is used. Of the tokens to be guessed 80 % become the mask, 10 % a random token, 10 % stay.
+//! drawn anew whenever a window is used. Of the tokens to be predicted 80 % become the mask, 10 % a random token, 10 % stay.
 
 use std::{
     path::{Path, PathBuf},
@@ -21,7 +21,7 @@ use super::{
     tokenizer::{BEGIN, END, FIRST_TOKEN, MASK, PADDING},
 };
 
-/// Of the tokens to be guessed, those that are replaced by the mask ...
+/// Of the tokens to be predicted, those that are replaced by the mask ...
 const MASKED: f64 = 0.8;
 /// ... and those that are replaced at all: by the mask or by a random token.
 const REPLACED: f64 = 0.9;
@@ -40,7 +40,7 @@ pub struct MaskedData {
     pub tokenizer: Arc<TextTokenizer>,
     /// No window has more tokens.
     pub context: usize,
-    /// Part of the tokens to be guessed.
+    /// Share of the tokens to be predicted.
     pub mask_fraction: f64,
     /// Seed of the masks in evaluation.
     seed: u64,
@@ -61,7 +61,7 @@ pub struct Windows {
 pub struct MaskedBatch {
     /// Token ids `[rows, length]`, some of them hidden.
     pub inputs: Vec<i32>,
-    /// What is hidden, `[rows, length]`; negative where nothing is to be guessed.
+    /// What is hidden, `[rows, length]`; negative where nothing is to be predicted.
     pub targets: Vec<i32>,
     /// Real tokens of each row.
     pub lengths: Vec<usize>,

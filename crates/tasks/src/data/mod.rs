@@ -50,11 +50,11 @@ pub enum TaskData {
     Classification(ClassificationData),
     /// One text, to predict the next token.
     Language(LanguageData),
-    /// Random words, to write them again.
+    /// Random words to copy.
     Copy(CopyData),
     /// Sentences and their translations.
     Translation(TranslationData),
-    /// Texts, to guess the tokens that are masked.
+    /// Texts with masked tokens to predict.
     Masked(MaskedData),
 }
 
@@ -63,9 +63,9 @@ pub enum TaskData {
 pub struct ClassificationData {
     /// To train on.
     pub train: Sequences,
-    /// To choose by.
+    /// To choose a model by.
     pub valid: Sequences,
-    /// To report.
+    /// To report results on.
     pub test: Sequences,
     /// Labels are `0 .. classes`.
     pub classes: usize,
@@ -98,6 +98,17 @@ impl TaskConfig {
     /// `seed` is the run's, overruled by [`TaskConfig::seed`]. Generated sets are kept in `cache_dir`, if there is one;
     /// a damaged file there is replaced and a cache that cannot be written is done without, with a note in the result.
     /// `progress` is called from the calling thread.
+    ///
+    /// ```
+    /// use regard_tasks::data::{CharLmConfig, TaskConfig, TaskData, TaskName};
+    ///
+    /// let char_lm = CharLmConfig { context: 64, ..CharLmConfig::default() };
+    /// let task = TaskConfig { name: TaskName::CharLm, char_lm, ..TaskConfig::default() };
+    /// let TaskData::Language(text) = task.load(1, None, &|_done, _total| {})? else { unreachable!() };
+    /// assert_eq!(text.context, 64);
+    /// assert_eq!(text.train.len() + text.valid.len(), 1_115_394); // of the embedded text
+    /// # Ok::<(), regard_tasks::data::DataError>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`TaskConfig::check`]; data that are missing or corrupt.
@@ -151,7 +162,7 @@ impl TaskData {
         }
     }
 
-    /// What turns text into token ids, where tokens are pieces of words.
+    /// The tokenizer, where tokens are pieces of words.
     pub fn tokenizer(&self) -> Option<&TextTokenizer> {
         match self {
             Self::Translation(data) => Some(&data.tokenizer),

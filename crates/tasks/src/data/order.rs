@@ -29,7 +29,7 @@ impl EpochOrder {
         (self.count / self.rows).max(1) as u64
     }
 
-    /// Items of the batch of step `step`, counted from 0 over all epochs. Sorts by `length` once an epoch.
+    /// Items of the batch of step `step`, counted from 0 over all epochs. Sorts by `length` once per epoch.
     pub fn batch<K: Ord>(&mut self, step: u64, length: impl Fn(usize) -> K) -> &[usize] {
         let (epoch, place) = (step / self.steps_per_epoch(), (step % self.steps_per_epoch()) as usize);
         if self.order.as_ref().is_none_or(|(known, _)| *known != epoch) {

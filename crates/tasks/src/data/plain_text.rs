@@ -31,7 +31,7 @@ const OTHER_MARKS: [(&[u8], &str); 4] = [
 pub struct NotText {
     /// Line, counted from 1.
     pub line: u64,
-    /// The byte that is no text, counted from 0.
+    /// The byte that is not text, counted from 0.
     at: u64,
     /// The byte, or the name of the encoding that the first bytes tell of.
     seen: Result<u8, &'static str>,

@@ -2,7 +2,7 @@
 
 use super::DataError;
 
-/// Labelled sequences of symbols, one byte a symbol.
+/// Labelled sequences of symbols, one byte per symbol.
 ///
 /// Symbol `s` is token id `s + 1`, because id 0 is padding.
 #[derive(Clone, Debug, PartialEq, Eq)]

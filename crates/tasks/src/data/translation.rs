@@ -18,9 +18,9 @@ const POOL: usize = 32;
 pub struct TranslationData {
     /// To train on.
     pub train: SentencePairs,
-    /// To choose by.
+    /// To choose a model by.
     pub valid: SentencePairs,
-    /// To report.
+    /// To report results on.
     pub test: SentencePairs,
     /// The vocabulary of both languages.
     pub tokenizer: Arc<TextTokenizer>,
@@ -73,7 +73,7 @@ impl SentencePairs {
         self.source.is_empty()
     }
 
-    /// Translations to measure against, one a pair; empty for training pairs.
+    /// Translations to measure against, one per pair; empty for training pairs.
     pub fn references(&self) -> &[String] {
         &self.references
     }
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
     use crate::data::file::tests::gzip;
 
-    /// Two files a split, `pairs` pairs each: numbers in words, and the same the other way round.
+    /// Two files per split, `pairs` pairs each: numbers in words, and the same the other way round.
     fn write(directory: &std::path::Path, split: &str, pairs: usize) {
         const DIGITS: [&str; 10] = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
         let sentence = |i: usize| -> Vec<&str> { (0..1 + i % 7).map(|j| DIGITS[(i * 7 + j * j) % 10]).collect() };

@@ -14,7 +14,7 @@ pub const BLEU_SIGNATURE: &str = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp";
 /// Longest n-grams.
 const ORDERS: usize = 4;
 
-/// BLEU of a corpus against one reference a sentence; see [`BLEU_SIGNATURE`]. Displayed as sacrebleu prints it.
+/// BLEU of a corpus against one reference per sentence; see [`BLEU_SIGNATURE`]. Displayed as sacrebleu prints it.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Bleu {
     /// The score, 0 to 100.

@@ -17,7 +17,7 @@ use crate::data::{
 pub struct Batch {
     /// The sequences; in translation those of the target language, each after a begin.
     pub tokens: TokenBatch,
-    /// One a sequence (classification) or one a token (the others), row by row; negative ones do not count.
+    /// One per sequence (classification) or one per token (the others), row by row; negative ones do not count.
     pub targets: Arc<[i32]>,
     /// The sequences translated from.
     pub source: Option<TokenBatch>,

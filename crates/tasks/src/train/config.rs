@@ -108,6 +108,7 @@ pub struct ScheduleConfig {
 /// `train.schedule.kind`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum ScheduleKind {
     /// The peak after the warm-up.
     #[default]
@@ -126,7 +127,7 @@ impl TrainConfig {
     /// Checks what can be known before any data is seen.
     ///
     /// # Errors
-    /// The first number that cannot be, with its key below `train`.
+    /// The first invalid number, with its key below `train`.
     pub fn check(&self) -> Result<(), TrainError> {
         let at_least_one = [
             ("steps", self.steps),

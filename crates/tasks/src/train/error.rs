@@ -10,15 +10,16 @@ use crate::data::DataError;
 
 /// An error of the training loop.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TrainError {
-    /// A number of the configuration that cannot be.
+    /// An invalid number in the configuration.
     #[error("train.{key} is {seen}; expected {expected}")]
     Config {
         /// The option below `train`.
         key: String,
         /// Its value.
         seen: String,
-        /// Values that can be.
+        /// Valid values.
         expected: String,
     },
     /// A model that cannot be built, or that does not fit the task.

@@ -1,4 +1,4 @@
-//! One process a directory.
+//! One process per directory.
 
 use std::{
     fs::{self, File, TryLockError},

@@ -23,7 +23,7 @@ use crate::data::TaskData;
 #[derive(Module, Debug)]
 #[allow(clippy::large_enum_variant)] // One value a run.
 pub enum Model {
-    /// One label a sequence.
+    /// One label per sequence.
     Classifier(Classifier),
     /// The next token of every token.
     Language(LanguageModel),

@@ -1,4 +1,4 @@
-//! What a training run tells: lines of `metrics.jsonl` and calls of [`Progress`].
+//! What a training run reports: lines of `metrics.jsonl` and calls of [`Progress`].
 
 use std::path::Path;
 
@@ -32,9 +32,9 @@ pub struct StepReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Split {
-    /// To choose by.
+    /// To choose a model by.
     Valid,
-    /// To report. A language model's text has two parts only: there it is the validation part.
+    /// To report results on. A language model's text has two parts only: there it is the validation part.
     Test,
 }
 
@@ -114,7 +114,7 @@ impl Record {
     /// The lines of a `metrics.jsonl`, in order. A last line that a killed run left unfinished is passed over.
     ///
     /// # Errors
-    /// A file that cannot be read, or a line that is no record.
+    /// A file that cannot be read, or a line that is not a record.
     pub fn read(path: &Path) -> Result<Vec<Self>, TrainError> {
         let text = std::fs::read_to_string(path).map_err(TrainError::reading(path))?;
         let lines = text.split_inclusive('\n').enumerate().filter(|(_, line)| line.ends_with('\n'));
@@ -127,7 +127,7 @@ impl Record {
     }
 }
 
-/// Who watches a run. Calls come from the training thread.
+/// Observer of a run. Calls come from the training thread.
 pub trait Progress: Sync {
     /// After each update.
     fn step(&self, report: &StepReport);
@@ -137,7 +137,7 @@ pub trait Progress: Sync {
     fn message(&self, text: &str);
 }
 
-/// Nobody watches.
+/// An observer that does nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 

@@ -3,7 +3,7 @@
 //! ```text
 //! config.toml        the resolved configuration
 //! env.json           processor, threads, version, date
-//! metrics.jsonl      one line an update and an evaluation
+//! metrics.jsonl      one line per update and evaluation
 //! events.out.*       the same for TensorBoard
 //! checkpoints/       see `checkpoint`
 //! tokenizer.json     what turns text into ids, where tokens are pieces of words

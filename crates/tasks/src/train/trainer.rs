@@ -44,6 +44,29 @@ pub enum Outcome {
 }
 
 /// A model in training.
+///
+/// ```
+/// use burn::tensor::Device;
+/// use regard_kernels::AttentionOptions;
+/// use regard_nn::models::ModelConfig;
+/// use regard_tasks::{
+///     data::{CopyConfig, TaskConfig, TaskName},
+///     train::{Model, Split, TrainConfig, Trainer},
+/// };
+///
+/// let copy = CopyConfig { length: 16, symbols: 4, train: 32, valid: 4, test: 4 };
+/// let data = TaskConfig { name: TaskName::Copy, copy, ..TaskConfig::default() }.load(1, None, &|_, _| {})?;
+/// let (model, attention) = (ModelConfig::default(), AttentionOptions::default());
+/// let model = Model::build(&model, &attention, &data, 1, &Device::flex().autodiff())?;
+///
+/// let config = TrainConfig { steps: 3, batch: 4, ..TrainConfig::default() };
+/// let mut trainer = Trainer::new(model, &data, &config, 1)?;
+/// let report = trainer.update()?; // one step
+/// assert!(report.loss.is_finite());
+/// trainer.run()?; // the others
+/// assert_eq!(trainer.evaluate_best(Split::Test)?.sequences, 4);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Trainer<'a> {
     config: &'a TrainConfig,
     data: &'a TaskData,
@@ -67,7 +90,7 @@ impl<'a> Trainer<'a> {
     /// `model` must be on a device with autodiff; `seed` draws batches and dropout.
     ///
     /// # Errors
-    /// A configuration that cannot be; a training set without sequences; a run to start from that cannot be read.
+    /// An invalid configuration; a training set without sequences; a run to start from that cannot be read.
     pub fn new(model: Model, data: &'a TaskData, config: &'a TrainConfig, seed: u64) -> Result<Self, TrainError> {
         config.check()?;
         let model = match &config.start {
@@ -90,7 +113,7 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// With somebody who watches; before [`Trainer::with_directory`], to be told of a resumed run.
+    /// With an observer; before [`Trainer::with_directory`], to be told of a resumed run.
     #[must_use]
     pub fn with_progress(self, progress: &'a dyn Progress) -> Self {
         Self { progress, ..self }

@@ -66,7 +66,7 @@ pub struct Translation {
 /// Translates `texts`, all in one batch; one without a word becomes the empty text. The model should be without autodiff.
 ///
 /// # Errors
-/// Options that cannot be, a mechanism that does not decode token by token.
+/// Invalid options, a mechanism that does not decode token by token.
 pub fn translate(
     model: &Translator,
     tokenizer: &TextTokenizer,

@@ -49,7 +49,7 @@ fn gather(root: &Path, directory: &Path, all: &mut BTreeMap<PathBuf, Vec<u8>>) {
     }
 }
 
-/// JSON, a value or one a line, without what tells of the machine.
+/// JSON, a value or one per line, without what tells of the machine.
 fn of_the_model(bytes: &[u8]) -> Vec<u8> {
     let values = serde_json::Deserializer::from_slice(bytes).into_iter::<Value>();
     let text = values.map(|value| match value {

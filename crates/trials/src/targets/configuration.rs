@@ -64,7 +64,7 @@ pub fn toml() -> Target {
     })
 }
 
-/// Assignments of `--set`, one a line.
+/// Assignments of `--set`, one per line.
 pub fn assignments() -> Target {
     let keys = keys();
     let samples = vec![

@@ -27,7 +27,7 @@ const CACHED: u128 = 2;
 /// Measures time and memory of mechanisms.
 ///
 /// # Errors
-/// Options that cannot be, more memory than there is, a mechanism that differs from its twin, an interrupt.
+/// Invalid options, more memory than there is, a mechanism that differs from its twin, an interrupt.
 pub fn run(args: &Bench, common: &Common) -> Outcome {
     let level = Level::from(args.level);
     if !(args.seconds >= 0.0 && args.seconds.is_finite()) {

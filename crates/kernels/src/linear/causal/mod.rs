@@ -34,7 +34,7 @@ struct Plan {
     /// That query.
     first_query: usize,
     spans: Blocks,
-    /// Sums that are kept, one a segment.
+    /// Sums that are kept, one per segment.
     segments: usize,
 }
 

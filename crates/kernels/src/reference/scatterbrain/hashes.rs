@@ -9,7 +9,7 @@ use crate::{Scatterbrain, View, support::SupportKind};
 pub struct Groups {
     /// Number of the cluster or chunk of each query, `[rounds,B,H,N]`.
     pub queries: Vec<usize>,
-    /// The same of each key, `[rounds,B,H,S]`: one set a query head, which hashes on its own.
+    /// The same of each key, `[rounds,B,H,S]`: one set per query head, which hashes on its own.
     pub keys: Vec<usize>,
     /// Smallest change of a projection by which a real token might have come into another group; infinite where none can.
     pub margin: f64,

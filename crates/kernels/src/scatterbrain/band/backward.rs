@@ -37,7 +37,7 @@ struct Work<'s> {
     slopes: &'s mut [f32],
     /// Slopes of products of features, `[hull,n]`.
     feature_slopes: &'s mut [f32],
-    /// `dO / Z`, `[n,Dv]`, the same turned, and `delta / Z`, `[n]`.
+    /// `dO / Z`, `[n,Dv]`, the same transposed, and `delta / Z`, `[n]`.
     grad: &'s mut [f32],
     grad_columns: &'s mut [f32],
     delta: &'s mut [f32],

@@ -12,7 +12,7 @@ pub(crate) struct Ring {
     /// Keys that the support holds at most, the token's own included; 0 without a support.
     reach: usize,
     batch: usize,
-    /// One a batch row and key head.
+    /// One per batch row and key head.
     streams: Vec<Stream>,
 }
 

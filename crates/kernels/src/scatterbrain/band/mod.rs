@@ -27,7 +27,7 @@ pub(crate) use decode::Ring;
 use states::StateShape;
 
 /// Queries of a span: long enough that the sums kept for each are small beside its rows, short enough that those of its
-/// tiles fit into the second cache.
+/// tiles fit into the L2 cache.
 pub(crate) const SPAN: usize = 512;
 
 /// From this radius on, and without features, the tiles of exact attention waste less than these.
@@ -43,7 +43,7 @@ pub(super) struct Band<'a> {
     /// Queries of a tile.
     tile: usize,
     state: StateShape,
-    /// The projection of the features with a column a row.
+    /// The projection of the features with one column per row.
     turned: Vec<f32>,
     /// Runs of keys that no border of a span's hull cuts.
     atoms: Vec<Range<usize>>,

@@ -189,7 +189,7 @@ impl Band<'_> {
         [k, v, phi, tiles * sums, self.segments * sums]
     }
 
-    /// Sizes of the buffers of a [`Tile`](super::tile::Tile): queries, their features, one number a pair, one a query.
+    /// Sizes of the buffers of a [`Tile`](super::tile::Tile): queries, their features, one number per pair, one per query.
     pub(super) fn tile_scratch(&self) -> [usize; 4] {
         let lanes = self.tile.next_multiple_of(simd::LANES);
         [self.problem.shape.head_width, self.state.features, self.hull_len(), 1].map(|rows| rows * lanes)

@@ -39,7 +39,7 @@ struct Saved<'a> {
 /// Gradients that tasks fill.
 struct Shared<'a> {
     q: Disjoint<'a, f32>,
-    /// Copies of `[B,S,Hk,D]`, one a part.
+    /// Copies of `[B,S,Hk,D]`, one per part.
     k: Disjoint<'a, f32>,
     v: Disjoint<'a, f32>,
 }

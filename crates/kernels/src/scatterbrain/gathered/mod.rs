@@ -140,12 +140,12 @@ struct Call<'a> {
 
 /// The supports of all heads.
 struct Supports {
-    /// One a head, a batch row, or one for all.
+    /// One per head, one per batch row, or one for all.
     supports: Vec<Support>,
     /// With a correction: where each query is, and whether its support covers all it sees.
     homes: Vec<Homes>,
     covered: Vec<Vec<bool>>,
-    /// Real keys, ascending, one list a batch row or one for all.
+    /// Real keys, ascending, one list per batch row or one for all.
     real: Vec<Vec<u32>>,
     heads: usize,
     hashed: bool,

@@ -28,7 +28,7 @@ pub struct Wanted {
     pub split: Split,
     /// Batches of 32 sequences, spread over the split; 0 for all of it.
     pub batches: usize,
-    /// Preferred tokens an expert.
+    /// Preferred tokens per expert.
     pub tokens: usize,
     /// Least occurrences of a token that is listed.
     pub least: u64,

@@ -35,12 +35,12 @@ pub struct Experts {
     pub least: u64,
     /// The command that was typed.
     pub command: String,
-    /// Where and when.
+    /// Where and when it ran.
     pub environment: Environment,
 }
 
 impl Experts {
-    /// One row a router.
+    /// One row per router.
     pub fn loads(&self) -> Table {
         let ratio = |name: &str| Column::number(name, Format::Ratio);
         let number = |name: &str| Column::number(name, Format::Fixed(3));
@@ -79,7 +79,7 @@ impl Experts {
         )
     }
 
-    /// One row an expert of one router: its load and its preferred tokens.
+    /// One row per expert of one router: its load and its preferred tokens.
     pub fn tokens(&self, router: &Router) -> Table {
         let columns = vec![
             Column::text("expert"),
@@ -98,7 +98,7 @@ impl Experts {
         ))
     }
 
-    /// Loads of the experts of each router, sorted, a line a router, a chart a place.
+    /// Loads of the experts of each router, sorted, one line per router, one chart per place.
     fn load_charts(&self) -> Vec<Block> {
         let mut places: Vec<&str> = Vec::new();
         for router in &self.routers {

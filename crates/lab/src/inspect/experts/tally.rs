@@ -11,9 +11,9 @@ pub struct Tally {
     active: usize,
     /// Positions routed.
     tokens: u64,
-    /// (Position, slot) pairs an expert.
+    /// (Position, slot) pairs per expert.
     load: Vec<u64>,
-    /// The same, a token id.
+    /// The same, per token id.
     by_token: BTreeMap<i32, Vec<u64>>,
     /// Sums over batches of per-position figures, weighted by positions: router entropy, balance loss, z-loss.
     sums: [f64; 3],
@@ -24,7 +24,7 @@ pub struct Tally {
 pub struct Load {
     /// Experts `E`.
     pub experts: usize,
-    /// Experts a token, `k`.
+    /// Experts per token, `k`.
     pub active: usize,
     /// Positions routed.
     pub tokens: u64,
@@ -59,7 +59,7 @@ impl Tally {
     /// positions of entropy, balance loss and z-loss.
     ///
     /// # Panics
-    /// Choices of another number than `k` a token, or of an expert that does not exist.
+    /// Choices of another number than `k` per token, or of an expert that does not exist.
     pub fn add(&mut self, chosen: &[u32], tokens: &[Option<i32>], means: [f64; 3]) {
         assert_eq!(chosen.len(), tokens.len() * self.active, "choices and tokens disagree");
         let before = self.tokens;

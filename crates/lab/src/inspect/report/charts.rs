@@ -6,7 +6,7 @@ use crate::report::{Axis, Block, Chart, Data, Mark, Series};
 /// Lines that a reader can tell apart in one chart.
 const MOST_LINES: usize = 8;
 
-/// Normalised entropy by position, a line a head, a chart an attention.
+/// Normalised entropy by position, one line per head, one chart per attention.
 pub fn entropy(attentions: &[Attention]) -> Vec<Block> {
     let chart = |attention: &Attention| {
         let line = |(style, (head, entropy)): (usize, (&usize, &super::super::entropy::Entropy))| {
@@ -28,7 +28,7 @@ pub fn entropy(attentions: &[Attention]) -> Vec<Block> {
     attentions.iter().filter(|attention| !attention.entropy.is_empty()).map(chart).collect()
 }
 
-/// Distribution of rank and effective rank over matrices, a line an attention.
+/// Distribution of rank and effective rank over matrices, one line per attention.
 pub fn rank(attentions: &[Attention]) -> Vec<Block> {
     let ranked: Vec<&Attention> = attentions.iter().filter(|attention| !attention.ranks.is_empty()).collect();
     if ranked.is_empty() {
@@ -61,7 +61,7 @@ fn distribution(mut values: Vec<f64>) -> Vec<(f64, f64)> {
     steps.flat_map(|(below, value)| [(*value, below as f64 / count), (*value, (below + 1) as f64 / count)]).collect()
 }
 
-/// Distance of heads, a dot an attention.
+/// Distance of heads, one dot per attention.
 pub fn redundancy(attentions: &[Attention]) -> Vec<Block> {
     let compared: Vec<&Attention> = attentions.iter().filter(|attention| !attention.redundancy.is_empty()).collect();
     if compared.is_empty() {

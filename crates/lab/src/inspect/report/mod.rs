@@ -31,12 +31,12 @@ pub struct Inspection {
     pub source: String,
     /// The command that was typed.
     pub command: String,
-    /// Where and when.
+    /// Where and when it ran.
     pub environment: Environment,
 }
 
 impl Inspection {
-    /// A table a part, of those that have figures.
+    /// One table per part, of those that have figures.
     pub fn tables(&self) -> Vec<Table> {
         self.parts.iter().filter_map(|part| self.table(*part)).collect()
     }

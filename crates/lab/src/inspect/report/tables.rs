@@ -1,4 +1,4 @@
-//! A table a part.
+//! One table per part.
 
 use super::super::{
     redundancy::{OutputSimilarity, Redundancy},
@@ -28,7 +28,7 @@ fn of_heads(columns: impl IntoIterator<Item = Column>) -> Vec<Column> {
     all
 }
 
-/// Entropy a head.
+/// Entropy per head.
 pub fn entropy(attentions: &[Attention]) -> Table {
     let columns = of_heads([fixed("entropy").unit("nat"), percent("of ln(visible keys)")]);
     let mut table = Table::new("Entropy of attention", columns);
@@ -41,7 +41,7 @@ pub fn entropy(attentions: &[Attention]) -> Table {
     table.note("Mean over queries and sequences with the deviation; 0 % looks at one key, 100 % at all alike.")
 }
 
-/// Ranks an attention.
+/// Ranks per attention.
 pub fn rank(attentions: &[Attention]) -> Table {
     let columns = vec![
         Column::text("attention"),
@@ -72,7 +72,7 @@ pub fn rank(attentions: &[Attention]) -> Table {
     )
 }
 
-/// Redundancy an attention, over all pairs of heads.
+/// Redundancy per attention, over all pairs of heads.
 pub fn redundancy(attentions: &[Attention]) -> Table {
     let columns = vec![
         Column::text("attention"),
@@ -109,7 +109,7 @@ pub fn redundancy(attentions: &[Attention]) -> Table {
     )
 }
 
-/// Likelihood a head.
+/// Likelihood per head.
 pub fn likelihood(attentions: &[Attention]) -> Table {
     let columns = of_heads([fixed("mixture"), fixed("one Gaussian a key"), fixed("one Gaussian")]);
     let mut table = Table::new("Negative log-likelihood of queries under keys (nat a channel)", columns);
@@ -125,7 +125,7 @@ pub fn likelihood(attentions: &[Attention]) -> Table {
     table.note("Mean over queries and sequences with the deviation. Without a mixture the first two are the same.")
 }
 
-/// Parameters and norms a head; columns that no head fills are left out.
+/// Parameters and norms per head; columns that no head fills are left out.
 pub fn learned(attentions: &[Attention]) -> Table {
     let columns = of_heads([
         Column::text("priors"),

@@ -253,7 +253,7 @@ fn said(verdict: Verdict) -> &'static str {
     }
 }
 
-/// Ratios of times and of memory against length, a line a pair, for every number of heads.
+/// Ratios of times and of memory against length, one line per pair, for every number of heads.
 fn ratio_charts(pairs: &[Vec<Beside>], name: &str) -> Vec<(String, Chart)> {
     let mut all: Vec<usize> = pairs.iter().flatten().map(|one| one.mixture.at.heads).collect();
     all.sort_unstable();

@@ -74,7 +74,7 @@ fn difference(first: &Moments, second: &Moments) -> Difference {
     Difference { value: first.mean - second.mean, error: (square(first) + square(second)).sqrt() }
 }
 
-/// One row a layer and mechanism.
+/// One row per layer and mechanism.
 fn table(title: &str, value: &str, rows: &[(&str, &str, Moments)]) -> Table {
     let columns = vec![Column::text("mechanism"), Column::text("layer"), Column::number(value, Format::Fixed(3))];
     let mut table = Table::new(title, columns).note("Mean and deviation.");

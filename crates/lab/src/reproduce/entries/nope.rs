@@ -133,7 +133,7 @@ pub(super) fn said(estimate: Option<Estimate>) -> String {
     estimate.map_or_else(|| "not measured".into(), of)
 }
 
-/// Slopes of log variance against log position, one row a layer.
+/// Slopes of log variance against log position, one row per layer.
 fn slopes(of: &[(&str, &Replicates, usize)]) -> Table {
     let columns = vec![
         Column::text("decoder"),
@@ -151,7 +151,7 @@ fn slopes(of: &[(&str, &Replicates, usize)]) -> Table {
     table
 }
 
-/// A line a layer or decoder.
+/// One line per layer or decoder.
 pub(super) fn lines(title: &str, subtitle: &str, of: Vec<(String, &Replicates, usize)>) -> Chart {
     let line = |(style, (name, replicates, layer)): (usize, (String, &Replicates, usize))| {
         let curve = replicates.curve(layer, Quantity::Attention, Statistic::Variance)?;

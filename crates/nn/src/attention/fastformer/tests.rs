@@ -118,7 +118,7 @@ impl Definition<'_> {
         (0..WIDTH).map(channel).collect()
     }
 
-    /// Averages of the real `tokens`, one a head, weighted by a softmax of their scores.
+    /// Averages of the real `tokens`, one per head, weighted by a softmax of their scores.
     fn average(&self, tokens: &[Vec<f64>], vectors: &str) -> Vec<f64> {
         let (vectors, width) = (&self.parameters[vectors], WIDTH / HEADS);
         let mut average = vec![0.0; WIDTH];

@@ -20,7 +20,7 @@ pub(super) fn forward(call: &Call, inputs: &[FlexTensor]) -> (FlexTensor, Saved)
     (wrap(out, &call.shape), saved)
 }
 
-/// One gradient an input where `wanted`.
+/// One gradient per input where `wanted`.
 pub(super) fn backward(
     operator: &dyn Operator,
     inputs: &[FlexTensor],

@@ -66,11 +66,11 @@ pub fn layer_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, bias: Tensor<
     }
 }
 
-/// Mean cross-entropy of `logits [rows, classes]` with one target class a row, `[1]`. Rows whose target is [`IGNORE`] do
+/// Mean cross-entropy of `logits [rows, classes]` with one target class per row, `[1]`. Rows whose target is [`IGNORE`] do
 /// not count; 0 where none does. `smoothing` is the share of each target's weight that is spread over all classes.
 ///
 /// # Panics
-/// If there are more or fewer targets than rows, a target is no class, or `smoothing` is not in `[0, 1)`.
+/// If there are more or fewer targets than rows, a target is not a class, or `smoothing` is not in `[0, 1)`.
 pub fn cross_entropy(logits: Tensor<2>, targets: impl Into<Arc<[i32]>>, smoothing: f32) -> Tensor<1> {
     if fused(&logits) {
         apply(Arc::new(CrossEntropy::new(targets.into(), smoothing)), &[logits.into()])

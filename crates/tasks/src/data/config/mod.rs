@@ -235,7 +235,7 @@ impl Default for CopyConfig {
 }
 
 impl TaskConfig {
-    /// Options of the chosen task that cannot be ([`DataError::is_config`]) and files that are not there.
+    /// Checks for invalid options of the chosen task ([`DataError::is_config`]) and missing files.
     ///
     /// # Errors
     /// The first problem found.
@@ -308,7 +308,7 @@ impl ListOpsConfig {
 
 impl TextConfig {
     /// # Errors
-    /// Absent training or test file, unusable numbers ([`DataError::is_config`]); files that are not there.
+    /// Absent training or test file, unusable numbers ([`DataError::is_config`]); missing files.
     pub fn check(&self) -> Result<(), DataError> {
         let error = |key: &str, problem: String| Err(DataError::config(&format!("text.{key}"), problem));
         for (key, path) in [("train", &self.train), ("test", &self.test)] {
@@ -336,7 +336,7 @@ impl TextConfig {
 
 impl CharLmConfig {
     /// # Errors
-    /// Unusable numbers ([`DataError::is_config`]); a file that is not there.
+    /// Unusable numbers ([`DataError::is_config`]); a missing file.
     pub fn check(&self) -> Result<(), DataError> {
         if self.context == 0 {
             return Err(DataError::config("char_lm.context", "is 0; must be at least 1"));

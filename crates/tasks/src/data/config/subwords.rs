@@ -13,7 +13,7 @@ const LARGEST_VOCABULARY: usize = 1 << 20;
 /// What the name of a compressed file ends with.
 const ENDINGS: [&str; 3] = ["", ".gz", ".bz2"];
 
-/// Translation of sentences: pairs of files with one sentence a line, such as `train.en` and `train.de`, plain, gzip or bzip2
+/// Translation of sentences: pairs of files with one sentence per line, such as `train.en` and `train.de`, plain, gzip or bzip2
 /// (`train.en.gz`). The defaults of the names are those of Multi30k (Elliott et al. 2016).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -68,7 +68,7 @@ pub struct MaskedLmConfig {
     pub vocabulary: usize,
     /// Tokens of a window, with its begin and end.
     pub context: usize,
-    /// Part of the tokens to be guessed, in (0, 1).
+    /// Share of the tokens to be predicted, in (0, 1).
     pub mask_fraction: f64,
 }
 
@@ -87,7 +87,7 @@ impl Default for MaskedLmConfig {
 
 impl TranslationConfig {
     /// # Errors
-    /// No directory, languages that are none, sizes out of range ([`DataError::is_config`]); files that are not there.
+    /// No directory, invalid languages, sizes out of range ([`DataError::is_config`]); missing files.
     pub fn check(&self) -> Result<(), DataError> {
         let error = |key: &str, problem: String| Err(DataError::config(&format!("translation.{key}"), problem));
         for (key, language) in [("source", &self.source), ("target", &self.target)] {
@@ -108,7 +108,7 @@ impl TranslationConfig {
     /// Source and target file of training, validation and test sentences.
     ///
     /// # Errors
-    /// No directory; a file that is not there.
+    /// No directory; a missing file.
     pub(in crate::data) fn files(&self) -> Result<[[PathBuf; 2]; 3], DataError> {
         let Some(directory) = &self.directory else {
             let problem = "is not set; give the directory of the files: --set task.translation.directory=DIR";
@@ -142,7 +142,7 @@ fn find(stem: &Path, language: &str) -> Result<PathBuf, DataError> {
 
 impl MaskedLmConfig {
     /// # Errors
-    /// Sizes out of range ([`DataError::is_config`]); a file that is not there.
+    /// Sizes out of range ([`DataError::is_config`]); a missing file.
     pub fn check(&self) -> Result<(), DataError> {
         check_vocabulary("masked_lm.vocabulary", self.vocabulary)?;
         if self.context < 3 {

@@ -3,7 +3,7 @@
 //! Source: Nangia and Bowman, "ListOps" (arXiv 1804.06028), with the sizes of Tay et al., "Long Range Arena" (arXiv
 //! 2011.04006). [`generate`] draws the trees; [`parse`], [`format()`] and [`evaluate`] treat the text form.
 //!
-//! Symbols, one a token: the digits 0 to 9 are 0 to 9, the openers `[MIN`, `[MAX`, `[MED`, `[SM` 10 to 13, the closer
+//! Symbols, one per token: the digits 0 to 9 are 0 to 9, the openers `[MIN`, `[MAX`, `[MED`, `[SM` 10 to 13, the closer
 //! `]` 14. Token ids are one higher, since id 0 is padding.
 
 mod generate;

@@ -22,7 +22,7 @@ pub struct RunState {
     pub step: usize,
     /// Seed of the run.
     pub seed: u64,
-    /// Sequences a batch, and batches an update: with `step`, the position in the data.
+    /// Sequences per batch, and batches per update: with `step`, the position in the data.
     pub batch: usize,
     /// See `batch`.
     pub accumulate: usize,
