@@ -6,13 +6,13 @@ use std::{
     ptr,
 };
 
+use half::{bf16, f16};
 use pyo3::{
     exceptions::{PyTypeError, PyValueError},
     ffi, intern,
     prelude::*,
     types::{PyBytes, PyCapsule, PyDict, PyString},
 };
-use half::{bf16, f16};
 use regard_kernels::{
     Padding,
     halves::{Half, widen_all},

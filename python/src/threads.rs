@@ -35,8 +35,8 @@ fn team(threads: &mut Threads) -> PyResult<Team> {
     if let Some(team) = &threads.team {
         return Ok(team.clone());
     }
-    let team =
-        Team::new(threads.count).map_err(|error| PyRuntimeError::new_err(format!("no threads to compute on: {error}")))?;
+    let team = Team::new(threads.count)
+        .map_err(|error| PyRuntimeError::new_err(format!("no threads to compute on: {error}")))?;
     Ok(threads.team.insert(team).clone())
 }
 
