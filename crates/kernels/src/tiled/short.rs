@@ -41,8 +41,9 @@ impl Segment<'_> {
     }
 
     /// Keys of the segment, and how many before them, that are read at a time.
-    fn blocks(&self, stored: &Stored) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
-        let size = if stored.is_plain() { SEGMENT } else { BLOCK };
+    /// Rows that are read `once` need no other pass to find them in the L1 cache.
+    fn blocks(&self, stored: &Stored, once: bool) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
+        let size = if once && stored.is_plain() { SEGMENT } else { BLOCK };
         let start = self.keys.start;
         super::blocks(self.keys.clone(), size).map(move |keys| (keys.start - start, keys))
     }
@@ -152,7 +153,7 @@ impl<'a> Scores<'a> {
         for r in 0..copies {
             let factor = if self.shift.is_some() { 1.0 } else { self.factor(r) };
             let key_rows = shape.key_rows(0, segment.hk, r);
-            for (first, keys) in segment.blocks(&segment.k) {
+            for (first, keys) in segment.blocks(&segment.k, !self.gaussian) {
                 let count = keys.len();
                 let k = segment.k.rows(&key_rows.slice(keys.start, count), room);
                 for (q, x) in q.chunks(FEW * width).zip(x[r * size..][..size].chunks_mut(FEW * SEGMENT)) {
@@ -268,7 +269,7 @@ impl<'a> Scores<'a> {
             }
             let value_rows = shape.value_rows(0, segment.hk);
             sums.fill(0.0);
-            for (first, keys) in segment.blocks(&segment.v) {
+            for (first, keys) in segment.blocks(&segment.v, true) {
                 let v = segment.v.rows(&value_rows.slice(keys.start, keys.len()), room);
                 let x = Matrix::rows(&x[first..], SEGMENT);
                 simd::tile_product((rows, width, keys.len()), 1.0, x, v, Write::Add, sums, width);
