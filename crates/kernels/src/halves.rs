@@ -27,6 +27,7 @@ pub fn widen_rows<T: Half>(from: &[T], rows: &Rows, to: &mut [f32]) {
         #[inline(always)]
         || {
             for (i, to) in to.chunks_exact_mut(rows.width).enumerate() {
+                simd::prefetch(from, rows, i);
                 to.iter_mut().zip(rows.row(from, i)).for_each(|(to, from)| *to = from.wide());
             }
         },

@@ -153,6 +153,7 @@ fn widen_int8(from: &[i8], scales: &[f32], rows: &Rows, to: &mut [f32]) {
         #[inline(always)]
         || {
             for (i, to) in to.chunks_exact_mut(rows.width).take(rows.count).enumerate() {
+                simd::prefetch(from, rows, i);
                 let scale = scales[rows.start(i) / rows.width];
                 to.iter_mut().zip(rows.row(from, i)).for_each(|(to, from)| *to = scale * f32::from(*from));
             }
