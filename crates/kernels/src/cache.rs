@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::{
-    Decode, Layout, Operator, Storage, View,
+    Decode, Layout, Operator, Rows, Storage, View,
     operator::reorder_rows,
-    stored::{Numbers, Stored},
-    tiled::Scores,
+    stored::Numbers,
+    tiled::{Kept, Scores, Source},
 };
 
 /// An operator whose weights are those of [`Scores`].
@@ -16,7 +16,7 @@ pub(crate) trait Scored: Operator {
     fn scores<'a>(&'a self, inputs: &[View<'a, f32>]) -> Scores<'a>;
 }
 
-/// Keys and values of the tokens so far, token first, one buffer per batch row.
+/// Keys and values of the tokens so far.
 #[derive(Debug)]
 pub(crate) struct Cache {
     /// The operator in token-first layout, causal.
@@ -32,8 +32,27 @@ pub(crate) struct Cache {
     tokens: usize,
 }
 
+/// Those of a batch row, in a buffer per head: a token's pass over a head then reads memory from one end to the other.
 #[derive(Clone, Debug, Default)]
-struct Row(Option<[Numbers; 2]>);
+struct Row {
+    /// Component by component.
+    k: Vec<Numbers>,
+    v: Vec<Numbers>,
+}
+
+impl Row {
+    /// What `cached` tokens have left, head by head, in rows of the `widths` of keys and values.
+    fn kept(&self, [width, value_width]: [usize; 2], cached: usize) -> impl Iterator<Item = Kept<'_>> {
+        fn source(numbers: &Numbers, width: usize, count: usize) -> Source<'_> {
+            Source { stored: numbers.stored(), rows: Rows { offset: 0, stride: width, count, width } }
+        }
+        let heads = self.v.len();
+        self.v.iter().enumerate().map(move |(h, values)| Kept {
+            k: self.k.iter().skip(h).step_by(heads).map(|keys| source(keys, width, cached)).collect(),
+            v: source(values, value_width, cached),
+        })
+    }
+}
 
 impl Cache {
     /// An empty cache. `operator` takes tokens token first, under a causal mask with this `window`.
@@ -52,26 +71,26 @@ impl Cache {
         let (heads, width, value_width) = (self.heads(k), q.shape[3], v.shape[3]);
         let (k_len, v_len) = (k.data.len() / batch, v.data.len() / batch);
         let components = k_len / (heads * width);
-        for (b, Row(row)) in self.rows.iter_mut().enumerate() {
-            let [keys, values] =
-                row.get_or_insert_with(|| [width, value_width].map(|width| Numbers::new(storage, width)));
+        for (b, row) in self.rows.iter_mut().enumerate() {
+            row.k.resize_with(components * heads, || Numbers::new(storage, width));
+            row.v.resize_with(heads, || Numbers::new(storage, value_width));
             let token = &k.data[b * k_len..(b + 1) * k_len];
-            for r in 0..components {
-                for h in 0..heads {
-                    let at = if head_first { h * components + r } else { r * heads + h };
-                    keys.push(&token[at * width..(at + 1) * width]);
-                }
+            for (n, keys) in row.k.iter_mut().enumerate() {
+                let (r, h) = (n / heads, n % heads);
+                let at = if head_first { h * components + r } else { n };
+                keys.push(&token[at * width..(at + 1) * width]);
             }
-            v.data[b * v_len..(b + 1) * v_len].chunks_exact(value_width).for_each(|row| values.push(row));
+            let token = &v.data[b * v_len..(b + 1) * v_len];
+            row.v.iter_mut().zip(token.chunks_exact(value_width)).for_each(|(values, token)| values.push(token));
         }
         let cached = self.tokens - self.dropped;
         match self.window {
             Some(window) if cached > 2 * (window + 1) => {
                 // Half of the cache leaves at a time, so that a token costs a constant amount of copying on average.
                 let leaving = cached - (window + 1);
-                for [keys, values] in self.rows.iter_mut().filter_map(|row| row.0.as_mut()) {
-                    keys.drop_first(leaving * k_len);
-                    values.drop_first(leaving * v_len);
+                for row in &mut self.rows {
+                    row.k.iter_mut().for_each(|keys| keys.drop_first(leaving * width));
+                    row.v.iter_mut().for_each(|values| values.drop_first(leaving * value_width));
                 }
                 self.dropped += leaving;
                 cached - leaving
@@ -117,8 +136,7 @@ impl Decode for Cache {
         let mut views =
             vec![View::new(q.data, &q_shape), View { data: &[], shape: k_shape }, View { data: &[], shape: &v_shape }];
         views.extend(parameters.iter().map(|(shape, data)| View::new(data, shape)));
-        let rows = self.rows.iter().filter_map(|row| row.0.as_ref());
-        let kept: Vec<[Stored; 2]> = rows.map(|row| row.each_ref().map(Numbers::stored)).collect();
+        let kept: Vec<Kept> = self.rows.iter().flat_map(|row| row.kept([width, v.shape[3]], cached)).collect();
         self.operator.scores(&views).attend(&kept, out);
     }
 
@@ -132,6 +150,6 @@ impl Decode for Cache {
     }
 
     fn bytes(&self) -> usize {
-        self.rows.iter().filter_map(|row| row.0.as_ref()).flatten().map(Numbers::bytes).sum()
+        self.rows.iter().flat_map(|row| row.k.iter().chain(&row.v)).map(Numbers::bytes).sum()
     }
 }

@@ -27,6 +27,7 @@ mod tile;
 use std::{f32::consts::LOG2_E, ops::Range};
 
 use crate::{AttentionShape, Dropout, Mask, Rows, memory::arbitrary, parallel, simd};
+pub(crate) use short::{Kept, Source};
 use strip::{STRIP, Strip};
 
 /// Everything that defines the scores of a call, and its keys.

@@ -26,13 +26,33 @@ const BLOCK: usize = 64;
 /// Floats of partial sums that one thread joins in a few microseconds: waking others takes longer.
 const SMALL: usize = 1 << 14;
 
+/// Rows of a head in what holds them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source<'a> {
+    pub stored: Stored<'a>,
+    pub rows: Rows,
+}
+
+impl Source<'_> {
+    /// Rows `range` as f32: where they lie, or made in `room`.
+    fn matrix<'s>(&'s self, range: &Range<usize>, room: &'s mut [f32]) -> Matrix<'s> {
+        self.stored.rows(&self.rows.slice(range.start, range.len()), room)
+    }
+}
+
+/// Keys, of each component that products take, and values of one key head of a batch row.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept<'a> {
+    pub k: Vec<Source<'a>>,
+    pub v: Source<'a>,
+}
+
 /// One key head of a batch row, and the keys of a task that its queries may see.
 struct Segment<'a> {
     b: usize,
     hk: usize,
     keys: Range<usize>,
-    k: Stored<'a>,
-    v: Stored<'a>,
+    kept: &'a Kept<'a>,
 }
 
 impl Segment<'_> {
@@ -42,8 +62,8 @@ impl Segment<'_> {
 
     /// Keys of the segment, and how many before them, that are read at a time.
     /// Rows that are read `once` need no other pass to find them in the L1 cache.
-    fn blocks(&self, stored: &Stored, once: bool) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
-        let size = if once && stored.is_plain() { SEGMENT } else { BLOCK };
+    fn blocks(&self, source: &Source, once: bool) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
+        let size = if once && source.stored.is_plain() { SEGMENT } else { BLOCK };
         let start = self.keys.start;
         super::blocks(self.keys.clone(), size).map(move |keys| (keys.start - start, keys))
     }
@@ -73,14 +93,13 @@ impl<'a> Scores<'a> {
     }
 
     /// All keys of a task, and those of them that any query may see.
-    fn segment<'s>(&self, head: usize, index: usize, kept: &[[Stored<'s>; 2]]) -> (Range<usize>, Segment<'s>) {
+    fn segment<'s>(&self, head: usize, index: usize, kept: &'s [Kept<'s>]) -> (Range<usize>, Segment<'s>) {
         let (b, hk) = (head / self.shape.key_heads, head % self.shape.key_heads);
         let all = index * SEGMENT..((index + 1) * SEGMENT).min(self.shape.keys);
         let seen = self.hull(b, 0..self.shape.queries);
         let keys = seen.start.max(all.start)..seen.end.min(all.end);
         let keys = if keys.is_empty() { all.start..all.start } else { keys };
-        let [k, v] = kept[b];
-        (all, Segment { b, hk, keys, k, v })
+        (all, Segment { b, hk, keys, kept: &kept[head] })
     }
 
     /// Query heads and queries of the rows that share key head `hk`, in their order.
@@ -89,14 +108,15 @@ impl<'a> Scores<'a> {
         (hk * group..(hk + 1) * group).flat_map(move |h| (0..queries).map(move |i| (h, i)))
     }
 
-    /// Keys and values of each batch row of the call.
-    fn kept(&self) -> Vec<[Stored<'a>; 2]> {
-        let batch = self.shape.batch;
-        let part = |data: &'a [f32], b: usize| {
-            let len = data.len() / batch;
-            Stored::F32(&data[b * len..(b + 1) * len])
+    /// Keys and values of the key heads of all batch rows, where the tensors of the call have them.
+    fn kept(&self) -> Vec<Kept<'a>> {
+        let shape = &self.shape;
+        let of = |data, rows| Source { stored: Stored::F32(data), rows };
+        let head = |b: usize, hk: usize| Kept {
+            k: (0..self.copies()).map(|r| of(self.k, shape.key_rows(b, hk, r))).collect(),
+            v: of(self.v, shape.value_rows(b, hk)),
         };
-        (0..batch).map(|b| [part(self.k, b), part(self.v, b)]).collect()
+        (0..shape.batch * shape.key_heads).map(|at| head(at / shape.key_heads, at % shape.key_heads)).collect()
     }
 
     /// As [`Scores::forward`].
@@ -104,8 +124,9 @@ impl<'a> Scores<'a> {
         self.attend(&self.kept(), out)
     }
 
-    /// As [`Scores::forward`] without dropout and bias, on the keys and values `kept` of each batch row, for any number of rows.
-    pub(crate) fn attend(&self, kept: &[[Stored; 2]], out: &mut [f32]) -> Saved {
+    /// As [`Scores::forward`] without dropout and bias, on what is `kept` of each key head of each batch row, for any number of
+    /// rows.
+    pub(crate) fn attend(&self, kept: &[Kept], out: &mut [f32]) -> Saved {
         assert!(self.bias.is_none() && self.dropout.is_none(), "neither bias nor dropout comes this way");
         let (rows, width) = (self.sharing(), self.shape.value_width);
         let (heads, segments) = self.segments();
@@ -148,14 +169,13 @@ impl<'a> Scores<'a> {
 
     /// Scores in base 2 of queries `q [rows][width]`, `x [M][rows][SEGMENT]`, negative infinity where the mask hides a pair.
     fn score_segment(&self, segment: &Segment, q: &[f32], x: &mut [f32], [norms, priors, room]: [&mut [f32]; 3]) {
-        let (shape, width, rows) = (&self.shape, self.shape.head_width, self.sharing());
+        let (width, rows) = (self.shape.head_width, self.sharing());
         let (copies, size) = (self.copies(), rows * SEGMENT);
         for r in 0..copies {
             let factor = if self.shift.is_some() { 1.0 } else { self.factor(r) };
-            let key_rows = shape.key_rows(0, segment.hk, r);
-            for (first, keys) in segment.blocks(&segment.k, !self.gaussian) {
-                let count = keys.len();
-                let k = segment.k.rows(&key_rows.slice(keys.start, count), room);
+            let source = &segment.kept.k[r];
+            for (first, keys) in segment.blocks(source, !self.gaussian) {
+                let (count, k) = (keys.len(), source.matrix(&keys, room));
                 for (q, x) in q.chunks(FEW * width).zip(x[r * size..][..size].chunks_mut(FEW * SEGMENT)) {
                     simd::dots((q.len() / width, count, width), factor, q, k, &mut x[first..], SEGMENT);
                 }
@@ -267,10 +287,9 @@ impl<'a> Scores<'a> {
                     },
                 );
             }
-            let value_rows = shape.value_rows(0, segment.hk);
             sums.fill(0.0);
-            for (first, keys) in segment.blocks(&segment.v, true) {
-                let v = segment.v.rows(&value_rows.slice(keys.start, keys.len()), room);
+            for (first, keys) in segment.blocks(&segment.kept.v, true) {
+                let v = segment.kept.v.matrix(&keys, room);
                 let x = Matrix::rows(&x[first..], SEGMENT);
                 simd::tile_product((rows, width, keys.len()), 1.0, x, v, Write::Add, sums, width);
             }
@@ -353,9 +372,7 @@ impl<'a> Scores<'a> {
     ) {
         let (shape, rows, count) = (&self.shape, self.sharing(), segment.count());
         let (width, value_width) = (shape.head_width, shape.value_width);
-        let (b, hk) = (segment.b, segment.hk);
-        let (key_rows, value_rows) = (shape.key_rows(0, hk, 0), shape.value_rows(0, hk));
-        let (written_keys, written_values) = (shape.key_rows(b, hk, 0), shape.value_rows(b, hk));
+        let (keys, values) = (&segment.kept.k[0], &segment.kept.v);
         let sizes = [rows * width, rows * value_width, rows * SEGMENT, rows * SEGMENT, BLOCK * width.max(value_width)];
         parallel::with_parts(sizes, |[q, dout, p, w, block]| {
             self.load_queries(segment, q);
@@ -363,8 +380,7 @@ impl<'a> Scores<'a> {
             for ((h, i), row) in self.row_queries(segment.hk).zip(dout.chunks_exact_mut(value_width)) {
                 row.copy_from_slice(shape.out_rows(segment.b, h).row(grad_out, i));
             }
-            let first = |rows: &Rows| rows.slice(segment.keys.start, count);
-            let (k, v) = (segment.k.rows(&first(&key_rows), &mut []), segment.v.rows(&first(&value_rows), &mut []));
+            let (k, v) = (keys.matrix(&segment.keys, &mut []), values.matrix(&segment.keys, &mut []));
             simd::dots((rows, count, value_width), 1.0, dout, v, w, SEGMENT);
             self.hide_in_segment(segment, w, 0.0);
             for (r, (p, w)) in p.chunks_exact_mut(SEGMENT).zip(w.chunks_exact_mut(SEGMENT)).enumerate() {
@@ -383,7 +399,7 @@ impl<'a> Scores<'a> {
             }
             let (p, w) = (Matrix::rows(p, SEGMENT), Matrix::rows(w, SEGMENT));
             simd::tile_product((rows, width, count), 1.0, w, k, Write::Over, dq, width);
-            let gradients = [(w, &*q, &written_keys, k_written), (p, &*dout, &written_values, v_written)];
+            let gradients = [(w, &*q, &keys.rows, k_written), (p, &*dout, &values.rows, v_written)];
             for (weights, operand, rows_written, written) in gradients {
                 let width = rows_written.width;
                 let operand = Matrix::rows(operand, width);
