@@ -60,8 +60,8 @@ impl Segment<'_> {
         self.keys.len()
     }
 
-    /// Keys of the segment, and how many before them, that are read at a time.
-    /// Rows that are read `once` need no other pass to find them in the L1 cache.
+    /// Keys of the segment that are read at a time, each with the number before them. Rows that are read but `once`, where they
+    /// lie, come all at a time: no second pass looks for them in the L1 cache.
     fn blocks(&self, source: &Source, once: bool) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
         let size = if once && source.stored.is_plain() { SEGMENT } else { BLOCK };
         let start = self.keys.start;

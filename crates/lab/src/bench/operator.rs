@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use regard_kernels::{AttentionOptions, Call, Error, InputSpec, Layout, Mask, Operator, Role, View};
+use regard_kernels::{AttentionOptions, Call, Error, InputSizes, InputSpec, Layout, Mask, Operator, Role, View};
 
 use super::{
     Sizes,
-    inputs::{Tensor, Tensors, specs},
+    inputs::{Tensor, Tensors},
     workload::{Meter, Run, Trouble, Workload, require_finite},
 };
 
-/// An operator with its tensors, token first.
+/// An operator with its tensors.
 pub(super) struct Problem {
     pub operator: Arc<dyn Operator>,
     pub specs: Vec<InputSpec>,
@@ -24,8 +24,17 @@ impl Problem {
     /// # Errors
     /// Options that do not fit each other or the sizes.
     pub fn new(options: &AttentionOptions, sizes: Sizes, tensors: &mut Tensors) -> Result<Self, Error> {
-        let operator = options.operator(call(options))?;
-        let specs = specs(options, &*operator, sizes);
+        let Sizes { batch, length, head_width, .. } = sizes;
+        Self::of(options, &InputSizes::new(Layout::TokenFirst, batch, length, options.heads, head_width), tensors)
+    }
+
+    /// The same at any sizes, in any layout.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn of(options: &AttentionOptions, sizes: &InputSizes, tensors: &mut Tensors) -> Result<Self, Error> {
+        let operator = options.operator(Call { layout: sizes.layout, ..call(options) })?;
+        let specs = options.inputs(&*operator, sizes);
         let inputs = specs.iter().map(|spec| tensors.input(spec)).collect::<Result<Vec<_>, _>>()?;
         let shapes: Vec<&[usize]> = specs.iter().map(|spec| spec.shape.as_slice()).collect();
         let grad_out = tensors.gradient(operator.out_shape(&shapes)?);

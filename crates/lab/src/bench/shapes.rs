@@ -8,9 +8,8 @@ use std::{
 };
 
 use regard_kernels::{
-    Layout, Mask, Operator, Softmax, View,
+    AttentionOptions, InputSizes, Layout,
     parallel::{for_each_part, release_scratch},
-    random::{bits, substream},
     simd,
 };
 use regard_tasks::train::Environment;
@@ -19,7 +18,9 @@ use serde_json::json;
 
 use super::{
     BenchError, Timing,
-    workload::{Meter, require_finite},
+    inputs::Tensors,
+    operator::Problem,
+    workload::{Meter, Trouble, Workload},
 };
 use crate::report::{Block, Cell, Column, Files, Format, Record, Report, Section, Table};
 
@@ -100,7 +101,7 @@ pub struct ShapeTime {
     pub forward: Timing,
     /// Time of forward and backward pass together.
     pub both: Timing,
-    /// Most bytes in use at once in both passes, beyond the inputs and the gradient of the output.
+    /// Most bytes in use at once in both passes, the output among them, beyond the inputs and the gradient of the output.
     pub bytes: Option<u64>,
 }
 
@@ -120,7 +121,7 @@ pub struct Shapes {
 /// Times `shape` in at least three and at most `repeats` runs that take no more than `seconds` together.
 ///
 /// # Errors
-/// A number that is not finite, or a raised `stop`.
+/// A number that is not finite, sizes that do not fit, or a raised `stop`.
 pub fn time_shape(
     shape: Shape,
     (repeats, seconds): (usize, f64),
@@ -128,41 +129,33 @@ pub fn time_shape(
     stop: &AtomicBool,
 ) -> Result<ShapeTime, BenchError> {
     let Shape { batch, heads, key_heads, queries, keys, width, causal } = shape;
-    let operator = Softmax { layout: Layout::HeadFirst, mask: Mask { causal, ..Mask::none() }, ..Softmax::default() };
-    let (q_shape, k_shape) = ([batch, heads, queries, width], [batch, key_heads, keys, width]);
-    let draw = |stream: u64, shape: [usize; 4]| -> Vec<f32> {
-        let key = substream(seed, stream);
-        let scale = 3f32.sqrt() / 2f32.powi(31);
-        (0..shape.iter().product::<usize>()).map(|i| scale * (bits(key, i as u32) as i32) as f32).collect()
-    };
-    let [q, grad] = [0, 1].map(|stream| draw(stream, q_shape));
-    let [k, v] = [2, 3].map(|stream| draw(stream, k_shape));
-    let views = [View::new(&q, &q_shape), View::new(&k, &k_shape), View::new(&v, &k_shape)];
-    let failed = |what: &str| BenchError::Numeric { label: "softmax".into(), length: keys, what: what.into() };
-    let mut out = vec![f32::NAN; q.len()];
-    let run = |out: &mut [f32]| {
-        let meter = Meter::start();
-        let saved = operator.forward(&views, out);
-        let forward = meter.milliseconds();
-        let grads = operator.backward(&views, out, &saved, &grad, &[true; 3]);
-        (forward, meter.milliseconds(), meter.bytes(), grads)
+    let key_value_heads = Some(key_heads).filter(|key_heads| *key_heads != heads);
+    let options = AttentionOptions { heads, key_value_heads, causal, ..AttentionOptions::default() };
+    let sizes = InputSizes { queries, ..InputSizes::new(Layout::HeadFirst, batch, keys, heads, width) };
+    let problem = Problem::of(&options, &sizes, &mut Tensors::new(seed));
+    let mut problem =
+        problem.map_err(|source| BenchError::Options { label: "softmax".into(), length: keys, source })?;
+    let mut run = |first: bool| {
+        problem.run(first).map_err(|trouble| match trouble {
+            Trouble::NotFinite(what) => BenchError::Numeric { label: "softmax".into(), length: keys, what },
+            Trouble::Other(problem) => BenchError::Model { label: "softmax".into(), length: keys, problem },
+        })
     };
     release_scratch();
-    let (.., bytes, grads) = run(&mut out);
-    require_finite(&out, "the output").map_err(|_| failed("the output"))?;
-    require_finite(grads.iter().flatten().flatten(), "a gradient").map_err(|_| failed("a gradient"))?;
+    let bytes = run(true)?.bytes[1];
     let (mut forward, mut both, mut spent) = (Vec::new(), Vec::new(), 0.0);
     while forward.len() < 3 || (forward.len() < repeats && spent < 1e3 * seconds) {
         if stop.load(Ordering::Relaxed) {
             return Err(BenchError::Interrupted);
         }
-        let (one, two, ..) = run(&mut out);
-        forward.push(one);
-        both.push(two);
-        spent += two;
+        let times = run(false)?.times;
+        forward.push(times[0]);
+        both.push(times[1]);
+        spent += times[1];
     }
-    let of = |times: &[f64]| Timing::of(times.to_vec()).expect("at least three runs");
-    Ok(ShapeTime { shape, runs: forward.len(), forward: of(&forward), both: of(&both), bytes })
+    let runs = forward.len();
+    let of = |times| Timing::of(times).expect("at least three runs");
+    Ok(ShapeTime { shape, runs, forward: of(forward), both: of(both), bytes })
 }
 
 /// Bytes a second that all threads together read from memory: the median of some passes over 256 MiB.
@@ -170,18 +163,17 @@ pub fn read_rate() -> f64 {
     const FLOATS: usize = 64 << 20;
     let mut buffer = vec![1.0f32; FLOATS];
     let mut pass = || {
-        let start = std::time::Instant::now();
+        let clock = Meter::start();
         for_each_part(&mut buffer, FLOATS / 256, |_, part| {
             black_box(simd::vectorize(
                 #[inline(always)]
                 || simd::total(part),
             ));
         });
-        (FLOATS * size_of::<f32>()) as f64 / start.elapsed().as_secs_f64()
+        clock.milliseconds()
     };
-    let mut rates: Vec<f64> = (0..7).map(|_| pass()).collect();
-    rates.sort_by(f64::total_cmp);
-    rates[rates.len() / 2]
+    let times = Timing::of((0..7).map(|_| pass()).collect()).expect("seven passes");
+    (FLOATS * size_of::<f32>()) as f64 / (times.median / 1e3)
 }
 
 impl Shapes {
