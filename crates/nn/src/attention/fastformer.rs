@@ -8,13 +8,12 @@ use regard_kernels::{
 };
 
 use super::{
-    AttentionCall, DecodeState, KeyState,
+    DecodeState, KeyState,
     projection::{Heads, project},
-    state::Host,
 };
 use crate::{
     blocks::{Context, Init, Place},
-    ops::{self, AdditiveParameters, Concatenation, RealTokens},
+    ops::{self, Concatenation, Inputs, RealTokens},
 };
 
 /// Additive attention between projections (arXiv 2108.09084, section 3); its output transform takes the place of an
@@ -97,11 +96,10 @@ impl Fastformer {
         place: Place,
     ) -> Tensor<3> {
         if self.heads.options.fastformer.interaction != Interaction::Product {
+            let [] = self.heads.attend_parts::<3, 0>([], mask, context, place);
             return self.attend_jointly(queries, mask);
         }
-        let (q, k, v) = self.project(queries);
-        let call = self.heads.call(mask.clone(), context, place);
-        self.transform_bias(ops::additive(q, k, v, self.parameters(), self.heads.kernel(), call))
+        self.transform_bias(self.heads.attend(&self.inputs(queries), mask, context, place))
     }
 
     /// Padded tokens are 0 before anything is multiplied, and their outputs after everything: what they hold, a NaN included,
@@ -113,37 +111,12 @@ impl Fastformer {
         );
         let [batch, tokens, _] = queries.dims();
         let real = RealTokens::new(mask, [batch, tokens], &queries.device());
-        let (q, k, v) = self.project(real.keep(queries));
+        let inputs = self.inputs(real.keep(queries));
         let scores = self.heads.options.fastformer.scores;
         let weights = self.w_p.as_ref().zip(self.w_u.as_ref());
         let matrices = weights.map(|(keys, values)| Concatenation { keys: keys.val(), values: values.val() });
-        let out = ops::additive_joint(q, k, v, self.parameters(), scores, matrices.as_ref(), &real);
+        let out = ops::additive_joint(&inputs, scores, matrices.as_ref(), &real);
         real.keep(self.transform_bias(out))
-    }
-
-    /// The call that [`Self::attend`] makes; none where no kernel computes it.
-    pub(crate) fn calls(
-        &self,
-        queries: Tensor<3>,
-        _: KeyState,
-        mask: &Mask,
-        context: &Context,
-        place: Place,
-    ) -> Vec<AttentionCall> {
-        if self.heads.options.check_kernel().is_err() {
-            return Vec::new();
-        }
-        vec![AttentionCall::new(self.heads.operator(mask, context, place), self.inputs(queries))]
-    }
-
-    /// Inputs of the operator.
-    fn inputs(&self, x: Tensor<3>) -> Vec<Host> {
-        let (q, k, v) = self.project(x);
-        let AdditiveParameters { score_q, score_k, w_t } = self.parameters();
-        let mut inputs: Vec<Host> = vec![q.into(), k.into()];
-        inputs.extend(v.map(Host::from));
-        inputs.extend([score_q.into(), score_k.into(), w_t.into()]);
-        inputs
     }
 
     pub(crate) fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
@@ -151,7 +124,7 @@ impl Fastformer {
         self.transform_bias(state.step(&self.inputs(token), shape, &device))
     }
 
-    fn project(&self, x: Tensor<3>) -> (Tensor<4>, Tensor<4>, Option<Tensor<4>>) {
+    fn inputs(&self, x: Tensor<3>) -> Inputs {
         let [batch, tokens, _] = x.dims();
         let (count, width) = (self.heads.options.heads, self.heads.head_width);
         let head_wise = self.heads.options.fastformer.sharing == Sharing::HeadWise;
@@ -160,17 +133,17 @@ impl Fastformer {
         let project = |weight: &Param<Tensor<2>>, bias: &Option<Param<Tensor<1>>>| {
             project(x.clone(), weight, bias, width).reshape([batch, tokens, count, width])
         };
-        let v = self.w_v.as_ref().map(|weight| project(weight, &self.b_v));
-        (project(&self.w_q, &self.b_q), project(&self.w_k, &self.b_k), v)
-    }
-
-    fn parameters(&self) -> AdditiveParameters {
         let scores = |vectors: &Param<Tensor<2>>| {
             let vectors = vectors.val();
-            let repeats = self.heads.options.heads / vectors.dims()[0];
+            let repeats = count / vectors.dims()[0];
             if repeats == 1 { vectors } else { vectors.repeat_dim(0, repeats) }
         };
-        AdditiveParameters { score_q: scores(&self.score_q), score_k: scores(&self.score_k), w_t: self.w_t.val() }
+        Inputs::new(project(&self.w_q, &self.b_q))
+            .with("k", project(&self.w_k, &self.b_k))
+            .with_some("v", self.w_v.as_ref().map(|weight| project(weight, &self.b_v)))
+            .with("w_q", scores(&self.score_q))
+            .with("w_k", scores(&self.score_k))
+            .with("w_t", self.w_t.val())
     }
 
     fn transform_bias(&self, out: Tensor<3>) -> Tensor<3> {

@@ -8,13 +8,13 @@ use regard_kernels::{
 };
 
 use super::{
-    AttentionCall, DecodeState, KeyState,
+    DecodeState, KeyState,
     projection::{Heads, Projections},
-    state::{Host, set},
+    state::set,
 };
 use crate::{
     blocks::{Context, Init, Part, Place},
-    ops::{self, LogPrior, MixtureKeys},
+    ops::{self, Inputs},
 };
 
 /// Attention whose scores are log-likelihoods of the query under a mixture of Gaussians around each key (MGK and sMGK,
@@ -76,40 +76,22 @@ impl GaussianMixture {
         context: &Context,
         place: Place,
     ) -> Tensor<3> {
-        let q = self.projections.queries(queries, 0);
-        let (keys, v) = self.mixture_keys(keys);
-        let kernel = self.heads().kernel();
+        let length = keys.length();
+        let inputs = self.inputs(queries, keys, 0, length);
         // The output is that of the prior before the step.
         if let (Some(prior), true) = (&self.prior, context.training) {
-            set(prior, ops::prior_after(prior.value(), q.clone(), keys.clone(), v.clone(), mask, kernel));
+            set(prior, ops::prior_after(prior.value(), &inputs, mask, self.heads().kernel()));
         }
-        let call = self.heads().call(mask.clone(), context, place);
-        let out = ops::gaussian_mixture(q, keys, v, kernel, call);
+        let out = self.heads().attend(&inputs, mask, context, place);
         context.record(Part::Heads, &out);
         self.projections.join(out)
     }
 
-    /// The call that [`Self::attend`] makes.
-    pub(crate) fn calls(
-        &self,
-        queries: Tensor<3>,
-        keys: KeyState,
-        mask: &Mask,
-        context: &Context,
-        place: Place,
-    ) -> Vec<AttentionCall> {
-        let q = self.projections.queries(queries, 0);
-        let (keys, v) = self.mixture_keys(keys);
-        vec![AttentionCall::new(self.heads().operator(mask, context, place), inputs(q, keys, v))]
-    }
-
     pub(crate) fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
-        let q = self.projections.queries(token.clone(), state.position());
-        let (keys, v) = self.mixture_keys(self.keys(token, state.position()));
-        let (shape, device) = (q.dims(), q.device());
-        // Whole, also where it depends on the position: the state knows which it is at.
-        let keys = MixtureKeys { log_prior: self.log_prior(), ..keys };
-        self.projections.join(state.step(&inputs(q, keys, v), shape, &device))
+        let from = state.position();
+        // The prior is whole, also where it depends on the position: the state knows which it is at.
+        let inputs = self.inputs(token.clone(), self.keys(token, from), from, self.heads().context);
+        self.projections.join(state.step_heads(&inputs))
     }
 
     fn keys(&self, keys: Tensor<3>, from: usize) -> KeyState {
@@ -117,20 +99,26 @@ impl GaussianMixture {
         KeyState::Components { k, v: self.projections.values(keys) }
     }
 
-    /// Projected keys and values with the parameters of the keys, a prior of the first positions.
-    fn mixture_keys(&self, keys: KeyState) -> (MixtureKeys, Tensor<4>) {
+    /// Inputs with the prior of the first `positions`.
+    fn inputs(&self, queries: Tensor<3>, keys: KeyState, from: usize, positions: usize) -> Inputs {
         let (k, v) = keys.components();
-        let length = v.dims()[1];
         let variance = match &self.log_variance {
             Some(log) => log.val().exp(),
             None => Tensor::from_floats(self.variances.as_slice(), &v.device()),
         };
-        let log_prior = self.log_prior().map(|prior| match prior {
-            LogPrior::PerPosition(prior) => LogPrior::PerPosition(prior.narrow(2, 0, length)),
-            tied => tied,
-        });
         let shift = self.projections.shift_left(self.shift.as_ref());
-        (MixtureKeys { k, shift, variance, log_prior }, v)
+        let inputs = Inputs::new(self.projections.queries(queries, from));
+        let inputs = match shift {
+            Some(_) => inputs.with("k", k.squeeze_dim::<4>(2)),
+            None => inputs.with("k", k),
+        };
+        let inputs = inputs.with("v", v).with("variance", variance);
+        let inputs = match self.log_prior() {
+            Some(LogPrior::Tied(prior)) => inputs.with("log_prior", prior),
+            Some(LogPrior::PerPosition(prior)) => inputs.with("log_prior", prior.narrow(2, 0, positions)),
+            None => inputs,
+        };
+        inputs.with_some("shift", shift)
     }
 
     /// The logarithm of the prior over all positions; none in hard inference.
@@ -164,17 +152,10 @@ impl GaussianMixture {
     }
 }
 
-/// Inputs of the operator.
-fn inputs(q: Tensor<4>, keys: MixtureKeys, v: Tensor<4>) -> Vec<Host> {
-    let k = match keys.shift {
-        Some(_) => Host::from(keys.k.squeeze_dim::<4>(2)),
-        None => keys.k.into(),
-    };
-    let mut inputs = vec![q.into(), k, v.into(), keys.variance.into()];
-    inputs.extend(keys.log_prior.map(|prior| match prior {
-        LogPrior::Tied(prior) => Host::from(prior),
-        LogPrior::PerPosition(prior) => prior.into(),
-    }));
-    inputs.extend(keys.shift.map(Host::from));
-    inputs
+/// Logarithm of the prior of a mixture.
+enum LogPrior {
+    /// `[H,M]`.
+    Tied(Tensor<2>),
+    /// `[H,M,context]`.
+    PerPosition(Tensor<3>),
 }

@@ -51,6 +51,14 @@ impl KeyState {
         }
     }
 
+    /// Positions.
+    pub fn length(&self) -> usize {
+        match self {
+            Self::Single { v, .. } | Self::Components { v, .. } => v.dims()[1],
+            Self::States(states) => states.dims()[1],
+        }
+    }
+
     /// Bytes that it holds.
     pub fn bytes(&self) -> usize {
         let floats = match self {

@@ -5,13 +5,12 @@ use burn::tensor::Tensor;
 use regard_kernels::Mask;
 
 use super::{
-    AttentionCall, DecodeState, KeyState,
+    DecodeState, KeyState,
     projection::{Heads, Projections},
-    state::Host,
 };
 use crate::{
     blocks::{Context, Init, Part, Place},
-    ops::{self, LinearKeys},
+    ops::Inputs,
 };
 
 /// Attention with features `elu + 1` (Katharopoulos et al. 2020), of one key per position or of a mixture of keys (MLK and
@@ -49,33 +48,15 @@ impl LinearAttention {
         context: &Context,
         place: Place,
     ) -> Tensor<3> {
-        let q = self.projections.queries(queries, 0);
-        let (keys, v) = self.linear_keys(keys);
-        let call = self.heads().call(mask.clone(), context, place);
-        let out = ops::linear_attention(q, keys, v, self.heads().kernel(), call);
+        let out = self.heads().attend(&self.inputs(queries, keys, 0), mask, context, place);
         context.record(Part::Heads, &out);
         self.projections.join(out)
     }
 
-    /// The call that [`Self::attend`] makes.
-    pub(crate) fn calls(
-        &self,
-        queries: Tensor<3>,
-        keys: KeyState,
-        mask: &Mask,
-        context: &Context,
-        place: Place,
-    ) -> Vec<AttentionCall> {
-        let q = self.projections.queries(queries, 0);
-        let (keys, v) = self.linear_keys(keys);
-        vec![AttentionCall::new(self.heads().operator(mask, context, place), inputs(q, keys, v))]
-    }
-
     pub(crate) fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
-        let q = self.projections.queries(token.clone(), state.position());
-        let (keys, v) = self.linear_keys(self.keys(token, state.position()));
-        let (shape, device) = (q.dims(), q.device());
-        self.projections.join(state.step(&inputs(q, keys, v), shape, &device))
+        let from = state.position();
+        let inputs = self.inputs(token.clone(), self.keys(token, from), from);
+        self.projections.join(state.step_heads(&inputs))
     }
 
     fn keys(&self, keys: Tensor<3>, from: usize) -> KeyState {
@@ -83,26 +64,19 @@ impl LinearAttention {
         KeyState::Components { k, v: self.projections.values(keys) }
     }
 
-    /// Projected keys and values with the parameters of the keys.
-    fn linear_keys(&self, keys: KeyState) -> (LinearKeys, Tensor<4>) {
+    fn inputs(&self, queries: Tensor<3>, keys: KeyState, from: usize) -> Inputs {
         let (k, v) = keys.components();
         let shift = self.projections.shift_left(self.shift.as_ref());
-        (LinearKeys { k, shift, log_prior: self.log_prior.as_ref().map(Param::val) }, v)
+        let inputs = Inputs::new(self.projections.queries(queries, from));
+        // A key per position where a shift makes the components, or where there is one.
+        let inputs = match shift.is_none() && self.log_prior.is_some() {
+            true => inputs.with("k", k),
+            false => inputs.with("k", k.squeeze_dim::<4>(2)),
+        };
+        inputs.with("v", v).with_some("log_prior", self.log_prior.as_ref().map(Param::val)).with_some("shift", shift)
     }
 
     pub(crate) fn heads(&self) -> &Heads {
         &self.projections.heads
     }
-}
-
-/// Inputs of the operator.
-fn inputs(q: Tensor<4>, keys: LinearKeys, v: Tensor<4>) -> Vec<Host> {
-    let k = match (&keys.shift, &keys.log_prior) {
-        (None, Some(_)) => Host::from(keys.k),
-        _ => keys.k.squeeze_dim::<4>(2).into(),
-    };
-    let mut inputs = vec![q.into(), k, v.into()];
-    inputs.extend(keys.log_prior.map(Host::from));
-    inputs.extend(keys.shift.map(Host::from));
-    inputs
 }

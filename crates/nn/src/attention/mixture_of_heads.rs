@@ -1,6 +1,6 @@
 //! Mixture of attention heads.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
@@ -10,10 +10,10 @@ use regard_kernels::{
     routing::{RouterStart, Routing, Sampling, router_losses},
 };
 
-use super::{AttentionCall, AttentionConfig, DecodeState, KeyState, projection::Heads};
+use super::{AttentionConfig, DecodeState, KeyState, projection::Heads, record::AttentionPart};
 use crate::{
     blocks::{Context, Init, Part, Place, RouterRecord},
-    ops,
+    ops::{self, Inputs},
 };
 
 /// `sum_i w_i softmax(x W_q^i K^T / sqrt(D)) V W_o^i` over the `k` of `E` experts that a router chooses for each token;
@@ -87,29 +87,12 @@ impl MixtureOfHeads {
         }
         let (weights, q) = self.weights_and_queries(queries, logits, &routing, 0);
         let (k, v) = keys.single();
-        let call = self.heads.call(mask.clone(), context, place);
-        let out = ops::softmax(q, k.expect("experts have keys"), v, None, &self.softmax_options(), call);
+        let inputs = Inputs::new(q).with_some("k", k).with("v", v);
+        // One head per slot, with the query of the expert in it.
+        let part = AttentionPart::new(Cow::Owned(self.softmax_options()), &inputs).with_experts(routing.chosen());
+        let [out] = self.heads.attend_parts([part], mask, context, place);
         context.record(Part::Heads, &out);
         ops::expert_outputs(out, weights, self.w_out.val(), &routing)
-    }
-
-    /// The call of softmax that [`Self::attend`] makes in evaluation: one head per slot, with the query of the expert in it.
-    pub(crate) fn calls(
-        &self,
-        queries: Tensor<3>,
-        keys: KeyState,
-        mask: &Mask,
-        context: &Context,
-        place: Place,
-    ) -> Vec<AttentionCall> {
-        let logits = self.logits(queries.clone());
-        let (routing, _) = ops::route(&logits, self.heads.options.moa.active, None, query_padding(mask, place));
-        let (_, q) = self.weights_and_queries(queries, logits, &routing, 0);
-        let (k, v) = keys.single();
-        let inputs = vec![q.into(), k.expect("experts have keys").into(), v.into()];
-        let call = self.heads.call(mask.clone(), context, place);
-        let operator = self.softmax_options().operator(call).unwrap_or_else(|error| panic!("{error}"));
-        vec![AttentionCall::new(operator, inputs).with_experts(routing.chosen().to_vec())]
     }
 
     pub(crate) fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
@@ -117,8 +100,7 @@ impl MixtureOfHeads {
         let (routing, _) = ops::route(&logits, self.heads.options.moa.active, None, None);
         let (weights, q) = self.weights_and_queries(token.clone(), logits, &routing, state.position());
         let [k, v] = self.keys_and_values(token, state.position());
-        let (shape, device) = (q.dims(), q.device());
-        let out = state.step(&[q.into(), k.into(), v.into()], shape, &device);
+        let out = state.step_heads(&Inputs::new(q).with("k", k).with("v", v));
         ops::expert_outputs(out, weights, self.w_out.val(), &routing)
     }
 

@@ -150,13 +150,6 @@ impl Attention {
         context: &Context,
         place: Place,
     ) -> Tensor<3> {
-        if let Some(log) = &context.attention {
-            let (stack, layer) = context.position();
-            let seen = (queries.clone(), keys.clone());
-            let calls = each!(self, layer => layer.calls(seen.0, seen.1, mask, context, place));
-            let options = each!(self, layer => layer.heads()).options.clone();
-            log.push(AttentionRecord { stack, layer, place, options, calls });
-        }
         each!(self, layer => layer.attend(queries, keys, mask, context, place))
     }
 

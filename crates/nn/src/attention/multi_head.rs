@@ -5,12 +5,12 @@ use burn::tensor::Tensor;
 use regard_kernels::Mask;
 
 use super::{
-    AttentionCall, DecodeState, KeyState,
+    DecodeState, KeyState,
     projection::{Heads, Projections},
 };
 use crate::{
     blocks::{Context, Init, Part, Place},
-    ops,
+    ops::Inputs,
 };
 
 /// `softmax(q k^T / sqrt(D)) v` between projections (Vaswani et al. 2017, section 3.2).
@@ -25,7 +25,7 @@ impl MultiHead {
     }
 
     pub(crate) fn project_keys(&self, keys: Tensor<3>) -> KeyState {
-        KeyState::Single { k: self.projections.keys(keys.clone(), 0), v: self.projections.values(keys) }
+        self.keys(keys, 0)
     }
 
     pub(crate) fn attend(
@@ -36,39 +36,30 @@ impl MultiHead {
         context: &Context,
         place: Place,
     ) -> Tensor<3> {
-        let q = self.projections.queries(queries, 0);
-        let (k, v) = keys.single();
-        let (k, heads) = (k.expect("softmax has keys"), self.heads());
-        let out = ops::softmax(q, k, v, None, heads.kernel(), heads.call(mask.clone(), context, place));
+        let out = self.heads().attend(&self.inputs(queries, keys, 0), mask, context, place);
         context.record(Part::Heads, &out);
         self.projections.join(out)
     }
 
-    /// The call that [`Self::attend`] makes.
-    pub(crate) fn calls(
-        &self,
-        queries: Tensor<3>,
-        keys: KeyState,
-        mask: &Mask,
-        context: &Context,
-        place: Place,
-    ) -> Vec<AttentionCall> {
-        let (k, v) = keys.single();
-        let k = k.expect("softmax has keys");
-        let inputs = vec![self.projections.queries(queries, 0).into(), k.into(), v.into()];
-        vec![AttentionCall::new(self.heads().operator(mask, context, place), inputs)]
+    pub(crate) fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
+        let from = state.position();
+        let inputs = self.inputs(token.clone(), self.keys(token, from), from);
+        self.projections.join(state.step_heads(&inputs))
     }
 
-    pub(crate) fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
-        let [q, k, v] = self.project(token.clone(), token, state.position());
-        let (shape, device) = (q.dims(), q.device());
-        self.projections.join(state.step(&[q.into(), k.into(), v.into()], shape, &device))
+    fn keys(&self, keys: Tensor<3>, from: usize) -> KeyState {
+        KeyState::Single { k: self.projections.keys(keys.clone(), from), v: self.projections.values(keys) }
+    }
+
+    fn inputs(&self, queries: Tensor<3>, keys: KeyState, from: usize) -> Inputs {
+        let (k, v) = keys.single();
+        Inputs::new(self.projections.queries(queries, from)).with_some("k", k).with("v", v)
     }
 
     /// Queries, keys and values `[B,N,heads,D]`, rotated where positions are rotary.
     pub fn project(&self, queries: Tensor<3>, keys: Tensor<3>, from: usize) -> [Tensor<4>; 3] {
-        let k = self.projections.keys(keys.clone(), from).expect("softmax has keys");
-        [self.projections.queries(queries, from), k, self.projections.values(keys)]
+        let inputs = self.inputs(queries, self.keys(keys, from), from);
+        ["q", "k", "v"].map(|name| inputs.tensor(name))
     }
 
     pub(crate) fn heads(&self) -> &Heads {

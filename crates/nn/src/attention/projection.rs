@@ -1,19 +1,19 @@
 //! What the layers share: sizes, projections, positions, dropout.
 
-use std::sync::Arc;
+use std::borrow::Cow;
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 use regard_kernels::{
-    Call, Dropout, Layout, Mask, Operator,
+    Call, Dropout, Layout, Mask,
     mechanism::{KeyDesign, Position},
 };
 
-use super::AttentionConfig;
+use super::{AttentionConfig, AttentionRecord, record::AttentionPart};
 use crate::{
     blocks::{Context, Init, Place, Rotation, alibi_slopes},
     models::ModelConfig,
-    ops,
+    ops::{self, Inputs},
 };
 
 /// Sizes and options of a layer.
@@ -79,13 +79,27 @@ impl Heads {
         Call { layout: Layout::TokenFirst, mask, slopes, dropout, ..Call::default() }
     }
 
-    /// The operator of a call.
-    ///
-    /// # Panics
-    /// Options that no layer is built with.
-    pub fn operator(&self, mask: &Mask, context: &Context, place: Place) -> Arc<dyn Operator> {
+    /// The heads' outputs, `[B,N,H,D]` or `[B,N,H*D]`, of one operator, on record where the pass has a log.
+    pub fn attend<const D: usize>(&self, inputs: &Inputs, mask: &Mask, context: &Context, place: Place) -> Tensor<D> {
+        let [out] = self.attend_parts([AttentionPart::new(Cow::Borrowed(&self.kernel), inputs)], mask, context, place);
+        out
+    }
+
+    /// The same of several operators, which share a record.
+    pub fn attend_parts<const D: usize, const P: usize>(
+        &self,
+        parts: [AttentionPart; P],
+        mask: &Mask,
+        context: &Context,
+        place: Place,
+    ) -> [Tensor<D>; P] {
         let call = self.call(mask.clone(), context, place);
-        self.kernel.operator(call).unwrap_or_else(|error| panic!("{error}"))
+        if let Some(log) = &context.attention {
+            let (stack, layer) = context.position();
+            let calls = parts.iter().map(|part| part.record(call.clone())).collect();
+            log.push(AttentionRecord { stack, layer, place, options: self.options.clone(), calls });
+        }
+        parts.map(|part| ops::attention(&part.options, call.clone(), part.inputs))
     }
 
     /// Options for [`AttentionOptions::operator`](regard_kernels::AttentionOptions::operator).

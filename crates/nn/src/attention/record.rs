@@ -1,11 +1,15 @@
 //! What the attention of a model computed in one pass, for inspection.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
-use regard_kernels::{Operator, View};
+use burn::tensor::Tensor;
+use regard_kernels::{Call, Operator, View};
 
-use super::{AttentionConfig, state::Host};
-use crate::blocks::{Log, Place, Stack};
+use super::AttentionConfig;
+use crate::{
+    blocks::{Log, Place, Stack},
+    ops::{Host, Inputs},
+};
 
 /// Collects a record of every attention that a forward pass goes through.
 ///
@@ -42,25 +46,43 @@ pub struct AttentionCall {
     pub experts: Option<Vec<u32>>,
 }
 
-impl AttentionCall {
-    /// # Panics
-    /// Inputs that do not fit the operator.
-    pub(crate) fn new(operator: Arc<dyn Operator>, inputs: Vec<Host>) -> Self {
-        let shapes: Vec<&[usize]> = inputs.iter().map(|input| &input.shape[..]).collect();
-        if let Err(error) = operator.out_shape(&shapes) {
-            panic!("{error}");
-        }
-        Self { operator, inputs, shares: None, experts: None }
+/// One operator of a pass, about to run.
+pub(crate) struct AttentionPart<'a> {
+    pub options: Cow<'a, AttentionConfig>,
+    pub inputs: &'a Inputs,
+    /// Share of each head's output, `[H]`; all of it when absent.
+    shares: Option<Tensor<1>>,
+    /// Experts of every query, where a router chose them.
+    experts: Option<&'a [u32]>,
+}
+
+impl<'a> AttentionPart<'a> {
+    pub fn new(options: Cow<'a, AttentionConfig>, inputs: &'a Inputs) -> Self {
+        Self { options, inputs, shares: None, experts: None }
     }
 
-    pub(crate) fn with_shares(self, shares: Vec<f32>) -> Self {
+    pub fn with_shares(self, shares: Tensor<1>) -> Self {
         Self { shares: Some(shares), ..self }
     }
 
-    pub(crate) fn with_experts(self, experts: Vec<u32>) -> Self {
+    pub fn with_experts(self, experts: &'a [u32]) -> Self {
         Self { experts: Some(experts), ..self }
     }
 
+    /// For a log.
+    pub fn record(&self, call: Call) -> AttentionCall {
+        let operator = self.options.operator(call).unwrap_or_else(|error| panic!("{error}"));
+        let inputs = self.inputs.operands(&operator.inputs()).iter().map(Host::from).collect();
+        AttentionCall {
+            operator,
+            inputs,
+            shares: self.shares.clone().map(|shares| Host::from(shares).data),
+            experts: self.experts.map(<[u32]>::to_vec),
+        }
+    }
+}
+
+impl AttentionCall {
     /// Input `name`, where the operator has one: `q [B,N,H,D]`, `k [B,S,Hk,D]` (mixtures `[B,S,M,Hk,D]`), `v [B,S,Hk,Dv]`.
     pub fn input(&self, name: &str) -> Option<View<'_, f32>> {
         let at = self.operator.inputs().iter().position(|input| *input == name)?;
@@ -69,7 +91,6 @@ impl AttentionCall {
 
     /// All inputs in float64, in the order of the operator, as pairs of elements and shape.
     pub fn wide_inputs(&self) -> Vec<(Vec<f64>, &[usize])> {
-        let wide = |input: &Host| input.data.iter().map(|x| f64::from(*x)).collect();
-        self.inputs.iter().map(|input| (wide(input), &input.shape[..])).collect()
+        self.inputs.iter().map(|input| (input.wide(), &input.shape[..])).collect()
     }
 }

@@ -13,13 +13,14 @@ use regard_kernels::{
 };
 
 use super::{
-    AttentionCall, AttentionConfig, DecodeState, KeyState,
+    AttentionConfig, DecodeState, KeyState,
     projection::{Heads, Projections},
-    state::{Host, set},
+    record::AttentionPart,
+    state::set,
 };
 use crate::{
     blocks::{Context, Init, Part, Place},
-    ops::{self, Draws},
+    ops::{self, Inputs},
 };
 
 /// Attention of random features (Choromanski et al. 2021), softmax on a sparse support, or both (arXiv 2110.15343).
@@ -79,7 +80,7 @@ impl Scatterbrain {
     }
 
     pub(crate) fn project_keys(&self, keys: Tensor<3>) -> KeyState {
-        KeyState::Single { k: self.projections.keys(keys.clone(), 0), v: self.projections.values(keys) }
+        self.keys(keys, 0)
     }
 
     pub(crate) fn attend(
@@ -90,58 +91,32 @@ impl Scatterbrain {
         context: &Context,
         place: Place,
     ) -> Tensor<3> {
-        let q = self.projections.queries(queries, 0);
-        let (k, v) = keys.single();
-        let (n, s) = (q.dims()[1], v.dims()[1]);
-        let call = self.heads().call(mask.clone(), context, place);
-        let draws = self.draws(context);
+        let (n, s) = (queries.dims()[1], keys.length());
+        let inputs = self.inputs(queries, keys, context, 0);
         let out = match (&self.gate, &self.parts) {
             (Some(gate), Some([exact, smooth])) => {
-                let sparse = ops::scatterbrain(
-                    q.clone(),
-                    k.clone(),
-                    v.clone(),
-                    &draws,
-                    &cut_to_length(exact, n, s),
-                    call.clone(),
-                );
-                let k = k.unwrap_or_else(|| ops::unit_keys(q.clone()));
-                let low_rank = ops::scatterbrain(q, Some(k), v, &draws, smooth, call);
-                let gate = sigmoid(gate.val()).reshape([1, 1, self.heads().options.heads, 1]);
+                let smooth_inputs = match inputs.operand("k") {
+                    Some(_) => inputs.clone(),
+                    None => inputs.clone().with("k", ops::unit_keys(inputs.tensor("q"))),
+                };
+                let gate = sigmoid(gate.val());
+                let parts = [
+                    AttentionPart::new(cut_to_length(exact, n, s), &inputs).with_shares(gate.clone()),
+                    AttentionPart::new(Cow::Borrowed(smooth), &smooth_inputs)
+                        .with_shares(gate.clone().neg().add_scalar(1.0)),
+                ];
+                let [sparse, low_rank] = self.heads().attend_parts::<4, 2>(parts, mask, context, place);
+                let gate = gate.reshape([1, 1, self.heads().options.heads, 1]);
                 low_rank.clone() + (sparse - low_rank) * gate
             }
-            _ => ops::scatterbrain(q, k, v, &draws, &cut_to_length(self.heads().kernel(), n, s), call),
+            _ => {
+                let part = AttentionPart::new(cut_to_length(self.heads().kernel(), n, s), &inputs);
+                let [out] = self.heads().attend_parts([part], mask, context, place);
+                out
+            }
         };
         context.record(Part::Heads, &out);
         self.projections.join(out)
-    }
-
-    /// The call that [`Self::attend`] makes; two where a gate averages them.
-    pub(crate) fn calls(
-        &self,
-        queries: Tensor<3>,
-        keys: KeyState,
-        mask: &Mask,
-        context: &Context,
-        place: Place,
-    ) -> Vec<AttentionCall> {
-        let q = self.projections.queries(queries, 0);
-        let (k, v) = keys.single();
-        let (n, s) = (q.dims()[1], v.dims()[1]);
-        let draws = self.draws(context);
-        let one = |k: Option<Tensor<4>>, options: &AttentionConfig| {
-            let call = self.heads().call(mask.clone(), context, place);
-            let operator = options.operator(call).unwrap_or_else(|error| panic!("{error}"));
-            let inputs = inputs(&operator.inputs(), (q.clone(), k, v.clone()), &draws);
-            AttentionCall::new(operator, inputs)
-        };
-        let (Some(gate), Some([exact, smooth])) = (&self.gate, &self.parts) else {
-            return vec![one(k, &cut_to_length(self.heads().kernel(), n, s))];
-        };
-        let gate: Vec<f32> = sigmoid(gate.val()).into_data_as::<f32>().try_into_vec().expect("f32, as asked");
-        let rest = gate.iter().map(|share| 1.0 - share).collect();
-        let low_rank_keys = k.clone().unwrap_or_else(|| ops::unit_keys(q.clone()));
-        vec![one(k, &cut_to_length(exact, n, s)).with_shares(gate), one(Some(low_rank_keys), smooth).with_shares(rest)]
     }
 
     /// A fresh state, where every part has one.
@@ -159,32 +134,28 @@ impl Scatterbrain {
     }
 
     pub(crate) fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
-        let position = state.position();
-        let q = self.projections.queries(token.clone(), position);
-        let (k, v) = (self.projections.keys(token.clone(), position), self.projections.values(token));
-        let (shape, device) = (q.dims(), q.device());
-        let mut inputs: Vec<Host> = vec![q.into()];
-        inputs.extend(k.map(Host::from));
-        inputs.push(v.into());
-        let draws = self.draws(&Context::evaluation());
-        inputs.extend(draws.projection.map(Host::from));
-        inputs.extend(draws.directions.map(Host::from));
-        inputs.extend(draws.rotations.map(Host::from));
-        self.projections.join(state.step(&inputs, shape, &device))
+        let from = state.position();
+        let inputs = self.inputs(token.clone(), self.keys(token, from), &Context::evaluation(), from);
+        self.projections.join(state.step_heads(&inputs))
     }
 
-    /// What was drawn; in training with `features.redraw = n`, update `t` has draw `t / n` of the projection, which stays
-    /// for what follows.
-    fn draws(&self, context: &Context) -> Draws {
+    fn keys(&self, keys: Tensor<3>, from: usize) -> KeyState {
+        KeyState::Single { k: self.projections.keys(keys.clone(), from), v: self.projections.values(keys) }
+    }
+
+    /// In training with `features.redraw = n`, update `t` has draw `t / n` of the projection, which stays for what follows.
+    fn inputs(&self, queries: Tensor<3>, keys: KeyState, context: &Context, from: usize) -> Inputs {
         let every = self.heads().options.features.redraw as u64;
         if let (Some(buffer), true) = (&self.projection, context.training && every > 0) {
             set(buffer, draw(self.heads(), self.key, context.step / every, &buffer.value().device()));
         }
-        Draws {
-            projection: self.projection.as_ref().map(RunningState::value),
-            directions: self.directions.as_ref().map(RunningState::value),
-            rotations: self.rotations.as_ref().map(RunningState::value),
-        }
+        let (k, v) = keys.single();
+        Inputs::new(self.projections.queries(queries, from))
+            .with_some("k", k)
+            .with("v", v)
+            .with_some("projection", self.projection.as_ref().map(RunningState::value))
+            .with_some("directions", self.directions.as_ref().map(RunningState::value))
+            .with_some("rotations", self.rotations.as_ref().map(RunningState::value))
     }
 
     /// Takes over the projection of `other`, a copy of this layer that saw one more batch.
@@ -209,22 +180,6 @@ fn draw(heads: &Heads, key: u64, number: u64, device: &Device) -> Tensor<2> {
 
 fn tensor<const D: usize>(values: Vec<f32>, shape: [usize; D], device: &Device) -> Tensor<D> {
     Tensor::from_data(TensorData::new(values, shape), device)
-}
-
-/// Inputs of an operator by these names.
-fn inputs(names: &[&str], (q, k, v): (Tensor<4>, Option<Tensor<4>>, Tensor<4>), draws: &Draws) -> Vec<Host> {
-    let input = |name: &&str| {
-        let input = match *name {
-            "q" => Some(Host::from(q.clone())),
-            "k" => k.clone().map(Host::from),
-            "v" => Some(v.clone().into()),
-            "projection" => draws.projection.clone().map(Host::from),
-            "directions" => draws.directions.clone().map(Host::from),
-            _ => draws.rotations.clone().map(Host::from),
-        };
-        input.unwrap_or_else(|| panic!("tensor '{name}' is missing"))
-    };
-    names.iter().map(input).collect()
 }
 
 /// Options of the sparse and of the low-rank part, each by itself.

@@ -2,33 +2,15 @@
 
 use burn::module::RunningState;
 use burn::tensor::{Device, Tensor, TensorData};
-use regard_kernels::{Decode, View};
+use regard_kernels::Decode;
+
+use crate::ops::{Host, Inputs};
 
 /// What a layer keeps of the tokens before.
 #[derive(Debug)]
 pub struct DecodeState {
     decoder: Box<dyn Decode>,
     position: usize,
-}
-
-/// A tensor on the host.
-#[derive(Clone, Debug)]
-pub(crate) struct Host {
-    pub data: Vec<f32>,
-    pub shape: Vec<usize>,
-}
-
-impl Host {
-    pub fn view(&self) -> View<'_, f32> {
-        View::new(&self.data, &self.shape)
-    }
-}
-
-impl<const D: usize> From<Tensor<D>> for Host {
-    fn from(tensor: Tensor<D>) -> Self {
-        let shape = tensor.dims().to_vec();
-        Self { data: tensor.into_data_as::<f32>().try_to_vec().expect("f32, as asked"), shape }
-    }
 }
 
 impl DecodeState {
@@ -54,13 +36,20 @@ impl DecodeState {
         self.decoder.reorder(rows);
     }
 
-    /// The output, of `shape`, for the next token.
-    pub(crate) fn step<const D: usize>(&mut self, inputs: &[Host], shape: [usize; D], device: &Device) -> Tensor<D> {
-        let views: Vec<_> = inputs.iter().map(Host::view).collect();
+    /// The output, of `shape`, for the next token, whose inputs are in the order of the operator.
+    pub(crate) fn step<const D: usize>(&mut self, inputs: &Inputs, shape: [usize; D], device: &Device) -> Tensor<D> {
+        let host: Vec<Host> = inputs.iter().map(|(_, input)| input.into()).collect();
+        let views: Vec<_> = host.iter().map(Host::view).collect();
         let mut out = vec![0.0; shape.iter().product()];
         self.decoder.step(&views, &mut out);
         self.position += 1;
         Tensor::from_data(TensorData::new(out, shape), device)
+    }
+
+    /// The heads' outputs `[B,1,H,D]` for the next token, of values as wide as its queries.
+    pub(crate) fn step_heads(&mut self, inputs: &Inputs) -> Tensor<4> {
+        let q = inputs.tensor::<4>("q");
+        self.step(inputs, q.dims(), &q.device())
     }
 }
 

@@ -1,58 +1,22 @@
 //! Fastformer's additive attention.
 
 use burn::tensor::Tensor;
-use regard_kernels::{AttentionOptions, Call, mechanism::AdditiveScores};
+use regard_kernels::{Call, mechanism::AdditiveScores};
 
 use super::{
-    Operand, apply,
-    composed::{Visible, head_first, real_keys, real_queries, uses_kernel},
+    Inputs,
+    composed::{Visible, head_first, real_keys, real_queries},
 };
 
-/// Parameters of additive attention.
-#[derive(Clone, Debug)]
-pub struct AdditiveParameters {
-    /// Score vectors of the queries, `[H,D]`, or `[H,H*D]` where every head's score sees all channels.
-    pub score_q: Tensor<2>,
-    /// Score vectors of the products with the global query, of the same shape.
-    pub score_k: Tensor<2>,
-    /// Output transform `[H*D,H*D]`.
-    pub w_t: Tensor<2>,
-}
-
 /// `[g_k * v_i, heads concatenated] W_t + q_i` for `q k v [B,N,H,D]`, `v` absent where it is `q`: `[B,N,H*D]`
-/// (arXiv 2108.09084, section 3).
-///
-/// # Panics
-/// Shapes that do not fit each other, the options or the mask.
-pub fn additive(
-    q: Tensor<4>,
-    k: Tensor<4>,
-    v: Option<Tensor<4>>,
-    parameters: AdditiveParameters,
-    options: &AttentionOptions,
-    call: Call,
-) -> Tensor<3> {
-    if !uses_kernel(&q.device()) {
-        return composed(q, k, v, parameters, options.fastformer.scores, call);
-    }
-    let AdditiveParameters { score_q, score_k, w_t } = parameters;
-    let mut inputs: Vec<Operand> = vec![q.into(), k.into()];
-    inputs.extend(v.map(Operand::from));
-    inputs.extend([score_q.into(), score_k.into(), w_t.into()]);
-    apply(options.operator(call).unwrap_or_else(|error| panic!("{error}")), &inputs)
-}
-
-fn composed(
-    q: Tensor<4>,
-    k: Tensor<4>,
-    v: Option<Tensor<4>>,
-    parameters: AdditiveParameters,
-    scores: AdditiveScores,
-    call: Call,
-) -> Tensor<3> {
+/// (arXiv 2108.09084, section 3). Score vectors `w_q` of the queries and `w_k` of the products with the global query are
+/// `[H,D]`, or `[H,H*D]` where every head's score sees all channels; the output transform `w_t` is `[H*D,H*D]`.
+pub(super) fn composed(inputs: &Inputs, scores: AdditiveScores, call: Call) -> Tensor<3> {
+    let [q, k] = ["q", "k"].map(|name| inputs.tensor::<4>(name));
+    let [score_q, score_k, w_t] = ["w_q", "w_k", "w_t"].map(|name| inputs.tensor::<2>(name));
+    let v = inputs.get::<4>("v");
     let device = q.device();
     let [batch, n, heads, width] = q.dims();
-    let AdditiveParameters { score_q, score_k, w_t } = parameters;
     let visible = Visible::new(&call.mask, batch, n, n, &device);
     let (q, k) = (real_queries(q, &call.mask), real_keys(k, &call.mask));
     let v = v.map(|v| real_keys(v, &call.mask));

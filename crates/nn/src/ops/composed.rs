@@ -156,10 +156,7 @@ mod tests {
     use regard_kernels::{AttentionOptions, Call, Layout, Mechanism, Padding, mechanism::Score, support::SupportKind};
 
     use super::*;
-    use crate::ops::{
-        AdditiveParameters, Draws, LinearKeys, LogPrior, MixtureKeys, additive, gaussian_mixture, linear_attention,
-        scatterbrain, softmax,
-    };
+    use crate::ops::{Inputs, attention};
 
     const SHAPE: [usize; 4] = [2, 7, 2, 4];
 
@@ -179,36 +176,26 @@ mod tests {
     /// Every mechanism that has a composed form of its own, on `q k v`.
     fn attend(name: &str, [q, k, v]: [Tensor<4>; 3], call: Call) -> Tensor<4> {
         let device = q.device();
-        let mut options = AttentionOptions::default();
-        match name {
-            "softmax" => softmax(q, k, v, None, &options, call),
-            "linear" => {
-                options.mechanism = Mechanism::Linear;
-                let keys = LinearKeys { k: k.unsqueeze_dim(2), shift: None, log_prior: None };
-                linear_attention(q, keys, v, &options, call)
-            }
-            "mgk" => {
-                options.mechanism = Mechanism::Mgk;
+        let mut options = AttentionOptions { mechanism: name.parse().expect("a mechanism"), ..Default::default() };
+        let inputs = Inputs::new(q).with("v", v);
+        match options.mechanism {
+            Mechanism::Mgk => {
                 options.mixture.score = Score::Gaussian;
                 let k = Tensor::cat(vec![k.clone().unsqueeze_dim::<5>(2), k.neg().unsqueeze_dim(2)], 2);
-                let log_prior = Some(LogPrior::Tied(Tensor::full([2, 2], -0.7, &device)));
-                let keys = MixtureKeys { k, shift: None, variance: Tensor::full([2], 2.0, &device), log_prior };
-                gaussian_mixture(q, keys, v, &options, call)
+                let inputs = inputs.with("k", k).with("log_prior", Tensor::<2>::full([2, 2], -0.7, &device));
+                attention(&options, call, &inputs.with("variance", Tensor::<1>::full([2], 2.0, &device)))
             }
-            "scatterbrain" => {
-                options.mechanism = Mechanism::Scatterbrain;
+            Mechanism::Scatterbrain => {
                 options.support.kind = SupportKind::Local;
                 options.support.radius = 1;
-                let draws = Draws { projection: Some(numbers([3, 4], &device)), directions: None, rotations: None };
-                scatterbrain(q, Some(k), v, &draws, &options, call)
+                attention(&options, call, &inputs.with("k", k).with("projection", numbers([3, 4], &device)))
             }
-            _ => {
-                options.mechanism = Mechanism::Fastformer;
+            Mechanism::Fastformer => {
                 let score = || numbers([2, 4], &device);
-                let parameters =
-                    AdditiveParameters { score_q: score(), score_k: score(), w_t: numbers([8, 8], &device) };
-                additive(q, k, Some(v), parameters, &options, call).reshape(SHAPE)
+                let inputs = inputs.with("k", k).with("w_q", score()).with("w_k", score());
+                attention::<3>(&options, call, &inputs.with("w_t", numbers([8, 8], &device))).reshape(SHAPE)
             }
+            _ => attention(&options, call, &inputs.with("k", k)),
         }
     }
 

@@ -2,81 +2,26 @@
 
 use burn::tensor::{Tensor, TensorData};
 use regard_kernels::{
-    self as kernels, AttentionOptions, Call, Layout, Mask, View,
+    self as kernels, AttentionOptions, Call, Layout, Mask, Operator,
     mechanism::{Inference, Score},
 };
 
 use super::{
-    Operand, apply,
+    Host, Inputs, Operand,
     composed::{Visible, drop_weights, head_first, real_keys, real_queries, repeat_heads, uses_kernel},
 };
 
-/// Keys of a mixture.
-#[derive(Clone, Debug)]
-pub struct MixtureKeys {
-    /// `[B,S,M,Hk,D]`; `[B,S,1,Hk,D]` where `shift` makes the components.
-    pub k: Tensor<5>,
-    /// `[Hk,M,D]`: key `r` is `k + shift_r`.
-    pub shift: Option<Tensor<3>>,
-    /// Variances `[M]`.
-    pub variance: Tensor<1>,
-    /// Absent in hard inference.
-    pub log_prior: Option<LogPrior>,
-}
-
-/// Logarithm of the prior of a mixture.
-#[derive(Clone, Debug)]
-pub enum LogPrior {
-    /// `[H,M]`.
-    Tied(Tensor<2>),
-    /// `[H,M,S]`.
-    PerPosition(Tensor<3>),
-}
-
-impl LogPrior {
-    fn per_position(self) -> Tensor<3> {
-        match self {
-            Self::Tied(prior) => prior.unsqueeze_dim(2),
-            Self::PerPosition(prior) => prior,
-        }
-    }
-}
-
 /// `softmax_j(score_ij) v_j` with `score_ij = LSE_r (log_prior_r - |q_i - k_jr|^2 / (2 s_r))`, or its variants by
-/// `options`, for `q [B,N,H,D]`, `v [B,S,Hk,Dv]`: `[B,N,H,Dv]` (arXiv 2110.08678, equation 10).
-///
-/// # Panics
-/// Shapes that do not fit each other, the options or the mask.
-pub fn gaussian_mixture(
-    q: Tensor<4>,
-    keys: MixtureKeys,
-    v: Tensor<4>,
-    options: &AttentionOptions,
-    call: Call,
-) -> Tensor<4> {
-    if !uses_kernel(&q.device()) {
-        return composed(q, keys, v, options, call);
-    }
-    let k = match keys.shift {
-        Some(_) => Operand::from(keys.k.squeeze_dim::<4>(2)),
-        None => keys.k.into(),
-    };
-    let mut inputs: Vec<Operand> = vec![q.into(), k, v.into(), keys.variance.into()];
-    inputs.extend(keys.log_prior.map(|prior| match prior {
-        LogPrior::Tied(prior) => prior.into(),
-        LogPrior::PerPosition(prior) => Operand::from(prior),
-    }));
-    inputs.extend(keys.shift.map(Operand::from));
-    apply(options.operator(call).unwrap_or_else(|error| panic!("{error}")), &inputs)
-}
-
-fn composed(q: Tensor<4>, keys: MixtureKeys, v: Tensor<4>, options: &AttentionOptions, call: Call) -> Tensor<4> {
+/// `options`, for `q [B,N,H,D]`, `v [B,S,Hk,Dv]`: `[B,N,H,Dv]` (arXiv 2110.08678, equation 10). Keys are
+/// `k [B,S,M,Hk,D]`, or `k [B,S,Hk,D]` with `shift [Hk,M,D]`; `variance [M]`; `log_prior` is `[H,M]` or `[H,M,S]`, and absent
+/// in hard inference.
+pub(super) fn composed(inputs: &Inputs, options: &AttentionOptions, call: Call) -> Tensor<4> {
+    let [q, v] = ["q", "v"].map(|name| inputs.tensor::<4>(name));
     let device = q.device();
     let [batch, n, heads, _] = q.dims();
     let s = v.dims()[1];
-    let keys = MixtureKeys { k: real_keys(keys.k, &call.mask), ..keys };
     let (q, v) = (real_queries(q, &call.mask), real_keys(v, &call.mask));
-    let logits = component_logits(q, keys, options.mixture.score);
+    let logits = component_logits(q, component_keys(inputs, &call.mask), inputs, options.mixture.score);
     let scores = match options.mixture.inference {
         Inference::Hard => logits.max_dim(2),
         Inference::Soft | Inference::SoftEm => log_sum_exp(logits),
@@ -85,20 +30,32 @@ fn composed(q: Tensor<4>, keys: MixtureKeys, v: Tensor<4>, options: &AttentionOp
     head_first(drop_weights(weights, call.dropout).matmul(repeat_heads(head_first(v), heads)))
 }
 
-/// `l_ijr`, `[B,H,M,N,S]`.
-fn component_logits(q: Tensor<4>, keys: MixtureKeys, score: Score) -> Tensor<5> {
+/// The keys `[B,S,M,Hk,D]` of every component.
+pub(super) fn component_keys(inputs: &Inputs, mask: &Mask) -> Tensor<5> {
+    match (inputs.get::<3>("shift"), inputs.operand("k").map(Operand::axes)) {
+        (Some(shift), _) => shifted_keys(real_keys(inputs.tensor("k"), mask), shift),
+        (None, Some(4)) => real_keys(inputs.tensor::<4>("k"), mask).unsqueeze_dim(2),
+        (None, _) => real_keys(inputs.tensor("k"), mask),
+    }
+}
+
+/// The prior `[H,M,S]`, or `[H,M,1]` where it is tied over positions.
+fn log_prior(inputs: &Inputs) -> Option<Tensor<3>> {
+    Some(match inputs.operand("log_prior")?.axes() {
+        2 => inputs.tensor::<2>("log_prior").unsqueeze_dim(2),
+        _ => inputs.tensor("log_prior"),
+    })
+}
+
+/// `l_ijr`, `[B,H,M,N,S]`, of keys `k [B,S,M,Hk,D]`.
+fn component_logits(q: Tensor<4>, k: Tensor<5>, inputs: &Inputs, score: Score) -> Tensor<5> {
     let heads = q.dims()[2];
-    let MixtureKeys { k, shift, variance, log_prior } = keys;
-    let k = match shift {
-        Some(shift) => shifted_keys(k.squeeze_dim(2), shift),
-        None => k,
-    };
     let components = k.dims()[2];
     // [B,S,M,Hk,D] to [B,H,M,S,D].
     let k = repeat_heads(k.permute([0, 3, 2, 1, 4]), heads);
     let q = head_first(q).unsqueeze_dim::<5>(2);
     let products = q.clone().matmul(k.clone().transpose());
-    let variance = variance.reshape([1, 1, components, 1, 1]);
+    let variance = inputs.tensor::<1>("variance").reshape([1, 1, components, 1, 1]);
     let logits = match score {
         Score::Dot => products / variance,
         Score::Gaussian => {
@@ -106,8 +63,8 @@ fn component_logits(q: Tensor<4>, keys: MixtureKeys, score: Score) -> Tensor<5> 
             (products.mul_scalar(2.0) - norms) / variance.mul_scalar(2.0)
         }
     };
-    match log_prior {
-        Some(prior) => logits + prior.per_position().unsqueeze_dim::<4>(2).unsqueeze_dim(0),
+    match log_prior(inputs) {
+        Some(prior) => logits + prior.unsqueeze_dim::<4>(2).unsqueeze_dim(0),
         None => logits,
     }
 }
@@ -124,69 +81,54 @@ pub fn shifted_keys(k: Tensor<4>, shift: Tensor<3>) -> Tensor<5> {
 
 /// The prior after one step of soft-EM (arXiv 2110.08678, section 2.3): `pi_jr = mean_i rho_ijr` over all visible pairs
 /// of real queries in all rows, with `rho = softmax_r l`. `prior [H,M,P]` is a probability over at least as many
-/// positions as there are keys, whose logarithm is in `keys`; positions without a visible pair keep theirs. Not
+/// positions as there are keys, whose logarithm is among the inputs; positions without a visible pair keep theirs. Not
 /// differentiable.
 ///
 /// # Panics
 /// Hard inference, or a prior tied over positions.
-pub fn prior_after(
-    prior: Tensor<3>,
-    q: Tensor<4>,
-    keys: MixtureKeys,
-    v: Tensor<4>,
-    mask: &Mask,
-    options: &AttentionOptions,
-) -> Tensor<3> {
-    let (prior, q, keys, v) =
-        (prior.without_autodiff(), q.without_autodiff(), keys.without_autodiff(), v.without_autodiff());
+pub fn prior_after(prior: Tensor<3>, inputs: &Inputs, mask: &Mask, options: &AttentionOptions) -> Tensor<3> {
+    let (prior, inputs) = (prior.without_autodiff(), inputs.without_autodiff());
     let [heads, components, _] = prior.dims();
-    let keys_count = v.dims()[1];
-    let after = match uses_kernel(&q.device()) {
-        true => kernel_prior(q, keys, v, mask, options),
+    let keys_count = inputs.tensor::<4>("v").dims()[1];
+    let after = match uses_kernel(&inputs.device()) {
+        true => kernel_prior(&inputs, mask, options),
         false => {
             let old = prior.clone().narrow(2, 0, keys_count);
-            composed_prior(old, q, keys, mask, options.mixture.score)
+            composed_prior(old, &inputs, mask, options.mixture.score)
         }
     };
     prior.slice_assign([0..heads, 0..components, 0..keys_count], after)
 }
 
-fn kernel_prior(q: Tensor<4>, keys: MixtureKeys, v: Tensor<4>, mask: &Mask, options: &AttentionOptions) -> Tensor<3> {
-    let device = q.device();
+fn kernel_prior(inputs: &Inputs, mask: &Mask, options: &AttentionOptions) -> Tensor<3> {
     let kernel = kernels::GaussianMixture {
         layout: Layout::TokenFirst,
         mask: mask.clone(),
         score: options.mixture.score,
-        shifted: keys.shift.is_some(),
+        shifted: inputs.operand("shift").is_some(),
         ..Default::default()
     };
-    let prior = keys.log_prior.expect("soft inference").per_position();
-    let shape = prior.dims();
-    let mut inputs = vec![q.into_data()];
-    inputs.push(match keys.shift {
-        Some(_) => keys.k.squeeze_dim::<4>(2).into_data(),
-        None => keys.k.into_data(),
-    });
-    inputs.extend([v.into_data(), keys.variance.into_data(), prior.into_data()]);
-    inputs.extend(keys.shift.map(Tensor::into_data));
-    let views: Vec<_> =
-        inputs.iter().map(|input| View::new(input.as_slice::<f32>().expect("f32"), input.shape().as_slice())).collect();
+    let prior = log_prior(inputs).expect("soft inference");
+    let (shape, device) = (prior.dims(), prior.device());
+    let host: Vec<Host> = inputs.operands(&kernel.inputs()).iter().map(Host::from).collect();
+    let views: Vec<_> = host.iter().map(Host::view).collect();
     Tensor::from_data(TensorData::new(kernel.responsibilities(&views), shape), &device)
 }
 
 /// Queries whose responsibilities are computed at a time: bounds memory by `B H M S` times this.
 const QUERY_TILE: usize = 32;
 
-fn composed_prior(old: Tensor<3>, q: Tensor<4>, keys: MixtureKeys, mask: &Mask, score: Score) -> Tensor<3> {
+fn composed_prior(old: Tensor<3>, inputs: &Inputs, mask: &Mask, score: Score) -> Tensor<3> {
+    let q = inputs.tensor::<4>("q");
     let device = q.device();
     let [batch, n, _, _] = q.dims();
     let [heads, components, s] = old.dims();
-    let keys = MixtureKeys { k: real_keys(keys.k, mask), ..keys };
+    let k = component_keys(inputs, mask);
     let q = real_queries(q, mask);
     let mut sums = Tensor::<3>::zeros([heads, components, s], &device);
     for from in (0..n).step_by(QUERY_TILE) {
         let count = QUERY_TILE.min(n - from);
-        let logits = component_logits(q.clone().narrow(1, from, count), keys.clone(), score);
+        let logits = component_logits(q.clone().narrow(1, from, count), k.clone(), inputs, score);
         let most = logits.clone().max_dim(2);
         let numerators = (logits - most).exp();
         let rho = numerators.clone() / numerators.sum_dim(2);
@@ -217,18 +159,4 @@ fn pairs(mask: &Mask, batch: usize, n: usize, s: usize, queries: std::ops::Range
         }
     }
     seen
-}
-
-impl MixtureKeys {
-    fn without_autodiff(self) -> Self {
-        Self {
-            k: self.k.without_autodiff(),
-            shift: self.shift.map(Tensor::without_autodiff),
-            variance: self.variance.without_autodiff(),
-            log_prior: self.log_prior.map(|prior| match prior {
-                LogPrior::Tied(prior) => LogPrior::Tied(prior.without_autodiff()),
-                LogPrior::PerPosition(prior) => LogPrior::PerPosition(prior.without_autodiff()),
-            }),
-        }
-    }
 }

@@ -1,13 +1,13 @@
 //! Additive attention whose global vectors meet those of the tokens otherwise than by a product, in tensor operations.
 //!
-//! For comparison with [`additive`](super::additive): both ways alone, on any backend. Time and memory are linear in the
+//! For comparison with the product: both ways alone, on any backend. Time and memory are linear in the
 //! length: a head has one row of weights over its tokens.
 
 use burn::tensor::{Bool, Device, Tensor, TensorData};
 use regard_kernels::{Mask, mechanism::AdditiveScores};
 
 use super::{
-    AdditiveParameters,
+    Inputs,
     composed::{Visible, head_first},
 };
 
@@ -59,21 +59,20 @@ impl RealTokens {
 /// softmax of their scores over real tokens (arXiv 2108.09084, section 3). They are joined by matrices, or summed where there
 /// are none.
 ///
-/// Padding must hold finite numbers.
+/// Inputs are those of [`attention`](super::attention) under Fastformer's options. Padding must hold finite numbers.
 ///
 /// # Panics
 /// Shapes that do not fit each other.
 pub fn additive_joint(
-    q: Tensor<4>,
-    k: Tensor<4>,
-    v: Option<Tensor<4>>,
-    parameters: AdditiveParameters,
+    inputs: &Inputs,
     scores: AdditiveScores,
     matrices: Option<&Concatenation>,
     real: &RealTokens,
 ) -> Tensor<3> {
+    let [q, k] = ["q", "k"].map(|name| inputs.tensor::<4>(name));
+    let [score_q, score_k, w_t] = ["w_q", "w_k", "w_t"].map(|name| inputs.tensor::<2>(name));
+    let v = inputs.get::<4>("v");
     let [batch, n, heads, width] = q.dims();
-    let AdditiveParameters { score_q, score_k, w_t } = parameters;
     let (queries, keys) = (head_first(q.clone()), head_first(k));
     let values = v.map_or_else(|| queries.clone(), head_first);
     // The average [B,H,1,D] of x [B,H,N,D].

@@ -1,58 +1,23 @@
 //! Linear attention and the mixture of linear keys.
 
 use burn::tensor::{Bool, Tensor, TensorData};
-use regard_kernels::{AttentionOptions, Call};
+use regard_kernels::{Call, Mask};
 
 use super::{
-    Operand, apply,
-    composed::{Visible, head_first, real_keys, real_queries, repeat_heads, uses_kernel},
-    gaussian_mixture::shifted_keys,
+    Inputs,
+    composed::{Visible, head_first, real_keys, real_queries, repeat_heads},
+    gaussian_mixture::component_keys,
 };
-
-/// Keys of linear attention: one per position, or several.
-#[derive(Clone, Debug)]
-pub struct LinearKeys {
-    /// `[B,S,M,Hk,D]`; `[B,S,1,Hk,D]` for one key per position and where `shift` makes the components.
-    pub k: Tensor<5>,
-    /// `[Hk,M,D]`: key `r` is `k + shift_r`.
-    pub shift: Option<Tensor<3>>,
-    /// `[H,M]`; absent for one key per position.
-    pub log_prior: Option<Tensor<2>>,
-}
 
 /// `phi(q_i) sum_j phi(k_j) v_j / phi(q_i) sum_j phi(k_j)` with `phi = elu + 1`, for `q [B,N,H,D]`, `v [B,S,Hk,Dv]`:
 /// `[B,N,H,Dv]`. For a mixture, `phi(k_j)` becomes `sum_r exp(log_prior_r) phi(k_jr)` (arXiv 2110.08678, section 2.4).
-///
-/// # Panics
-/// Shapes that do not fit each other, the options or the mask.
-pub fn linear_attention(
-    q: Tensor<4>,
-    keys: LinearKeys,
-    v: Tensor<4>,
-    options: &AttentionOptions,
-    call: Call,
-) -> Tensor<4> {
-    if !uses_kernel(&q.device()) {
-        return composed(q, keys, v, call);
-    }
-    let LinearKeys { k, shift, log_prior } = keys;
-    let k = match (&shift, &log_prior) {
-        (None, Some(_)) => Operand::from(k),
-        _ => k.squeeze_dim::<4>(2).into(),
-    };
-    let mut inputs: Vec<Operand> = vec![q.into(), k, v.into()];
-    inputs.extend(log_prior.map(Operand::from));
-    inputs.extend(shift.map(Operand::from));
-    apply(options.operator(call).unwrap_or_else(|error| panic!("{error}")), &inputs)
-}
-
-fn composed(q: Tensor<4>, keys: LinearKeys, v: Tensor<4>, call: Call) -> Tensor<4> {
+pub(super) fn composed(inputs: &Inputs, call: Call) -> Tensor<4> {
+    let [q, v] = ["q", "v"].map(|name| inputs.tensor::<4>(name));
     let device = q.device();
     let [batch, n, heads, _] = q.dims();
     let s = v.dims()[1];
-    let keys = LinearKeys { k: real_keys(keys.k, &call.mask), ..keys };
     let q = features(head_first(real_queries(q, &call.mask)));
-    let k = mix(keys, heads);
+    let k = mix(inputs, heads, &call.mask);
     let v = repeat_heads(head_first(real_keys(v, &call.mask)), heads);
     if call.mask.causal {
         let visible = Visible::new(&call.mask, batch, n, s, &device);
@@ -76,14 +41,11 @@ fn composed(q: Tensor<4>, keys: LinearKeys, v: Tensor<4>, call: Call) -> Tensor<
 }
 
 /// `sum_r exp(log_prior_r) phi(k_jr)`, `[B,H,S,D]`.
-fn mix(keys: LinearKeys, heads: usize) -> Tensor<4> {
-    let k = match keys.shift {
-        Some(shift) => shifted_keys(keys.k.squeeze_dim(2), shift),
-        None => keys.k,
-    };
+fn mix(inputs: &Inputs, heads: usize, mask: &Mask) -> Tensor<4> {
+    let k = component_keys(inputs, mask);
     let components = k.dims()[2];
     let k = repeat_heads(features(k.permute([0, 3, 2, 1, 4])), heads);
-    let k = match keys.log_prior {
+    let k = match inputs.get::<2>("log_prior") {
         Some(log_prior) => k * log_prior.exp().reshape([1, heads, components, 1, 1]),
         None => k,
     };

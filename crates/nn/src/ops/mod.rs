@@ -6,25 +6,29 @@
 //! the answer is no.
 
 mod additive;
+mod attention;
 mod bridge;
 mod composed;
 pub mod elementwise;
 mod gaussian_mixture;
+mod host;
+mod inputs;
 mod joint;
 mod linear;
 mod routing;
 mod scatterbrain;
 mod softmax;
 
-pub use additive::{AdditiveParameters, additive};
+pub use attention::attention;
 pub use bridge::{MOST_OPERANDS, Operand, apply, runs_kernels, try_apply};
 pub use elementwise::{bias_gelu, bias_relu, cross_entropy, dropout, embedding, gelu, layer_norm, linear, relu};
-pub use gaussian_mixture::{LogPrior, MixtureKeys, gaussian_mixture, prior_after, shifted_keys};
+pub use gaussian_mixture::{prior_after, shifted_keys};
+pub use inputs::Inputs;
 pub use joint::{Concatenation, RealTokens, additive_joint};
-pub use linear::{LinearKeys, linear_attention};
 pub use routing::{expert_outputs, expert_queries, gates, noisy_logits, route, router_loss};
-pub use scatterbrain::{Draws, scatterbrain, unit_keys};
-pub use softmax::softmax;
+pub use scatterbrain::unit_keys;
+
+pub(crate) use host::Host;
 
 #[cfg(test)]
 pub(crate) use composed::force_composed;

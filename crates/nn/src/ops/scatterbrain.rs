@@ -6,59 +6,13 @@ use regard_kernels::{
     features::FeatureKind,
     mechanism::{Combination, Mechanism},
     reference::scatterbrain::support,
+    support::SupportKind,
 };
 
 use super::{
-    Operand, apply,
-    composed::{Visible, head_first, real_keys, real_queries, repeat_heads, uses_kernel},
+    Host, Inputs,
+    composed::{Visible, head_first, real_keys, real_queries, repeat_heads},
 };
-
-/// What is drawn and not learned; an operation takes what its options ask for.
-#[derive(Clone, Debug, Default)]
-pub struct Draws {
-    /// Rows of the feature map, `[R,D]`.
-    pub projection: Option<Tensor<2>>,
-    /// Directions of SMYRF, `[rounds,D+2]`.
-    pub directions: Option<Tensor<2>>,
-    /// Rotations of LSH, `[rounds,D,hash_values/2]`.
-    pub rotations: Option<Tensor<3>>,
-}
-
-/// Attention with weights `exp(tau q.k)` on a support and `phi(q).phi(k)` off it, or one of the two alone (arXiv 2110.15343,
-/// section 4), for `q [B,N,H,D]`, `k [B,S,Hk,D]`, `v [B,S,Hk,Dv]`: `[B,N,H,Dv]`. With LSH there is no `k`: keys are the
-/// queries at unit norm.
-///
-/// # Panics
-/// Shapes or draws that do not fit each other, the options or the mask.
-pub fn scatterbrain(
-    q: Tensor<4>,
-    k: Option<Tensor<4>>,
-    v: Tensor<4>,
-    draws: &Draws,
-    options: &AttentionOptions,
-    call: Call,
-) -> Tensor<4> {
-    if !uses_kernel(&q.device()) {
-        return composed(q, k, v, draws, options, call);
-    }
-    let operator = options.operator(call).unwrap_or_else(|error| panic!("{error}"));
-    let inputs: Vec<Operand> = operator
-        .inputs()
-        .into_iter()
-        .map(|name| {
-            let input = match name {
-                "q" => Some(Operand::from(&q)),
-                "k" => k.as_ref().map(Operand::from),
-                "v" => Some(Operand::from(&v)),
-                "projection" => draws.projection.as_ref().map(Operand::from),
-                "directions" => draws.directions.as_ref().map(Operand::from),
-                _ => draws.rotations.as_ref().map(Operand::from),
-            };
-            input.unwrap_or_else(|| panic!("tensor '{name}' is missing"))
-        })
-        .collect();
-    apply(operator, &inputs)
-}
 
 /// `q [B,N,H,D]` at unit norm, the keys of LSH.
 pub fn unit_keys(q: Tensor<4>) -> Tensor<4> {
@@ -67,26 +21,25 @@ pub fn unit_keys(q: Tensor<4>) -> Tensor<4> {
     q / norms
 }
 
-fn composed(
-    q: Tensor<4>,
-    k: Option<Tensor<4>>,
-    v: Tensor<4>,
-    draws: &Draws,
-    options: &AttentionOptions,
-    call: Call,
-) -> Tensor<4> {
+/// Attention with weights `exp(tau q.k)` on a support and `phi(q).phi(k)` off it, or one of the two alone (arXiv 2110.15343,
+/// section 4), for `q [B,N,H,D]`, `k [B,S,Hk,D]`, `v [B,S,Hk,Dv]`: `[B,N,H,Dv]`. With LSH there is no `k`: keys are the
+/// queries at unit norm. Drawn are the rows `projection [R,D]` of the feature map, the `directions [rounds,D+2]` of SMYRF
+/// and the `rotations [rounds,D,hash_values/2]` of LSH; an operation takes what its options ask for.
+pub(super) fn composed(inputs: &Inputs, options: &AttentionOptions, call: Call) -> Tensor<4> {
+    let [q, v] = ["q", "v"].map(|name| inputs.tensor::<4>(name));
+    let own_keys = !(options.uses_support() && options.support.kind == SupportKind::Lsh);
     let device = q.device();
     let [batch, n, heads, width] = q.dims();
     let s = v.dims()[1];
     let visible = Visible::new(&call.mask, batch, n, s, &device);
     let (q, v) = (real_queries(q, &call.mask), real_keys(v, &call.mask));
-    let k = k.map(|k| real_keys(k, &call.mask));
+    let k = own_keys.then(|| real_keys(inputs.tensor::<4>("k"), &call.mask));
     let scale = call.scale.unwrap_or((width as f64).sqrt().recip());
-    let on_support = options.uses_support().then(|| host_support(&q, k.as_ref(), &v, draws, options, &call));
+    let on_support = options.uses_support().then(|| host_support(&q, k.as_ref(), &v, inputs, options, &call));
     let k = k.unwrap_or_else(|| unit_keys(q.clone()));
     let (q, k, v) = (head_first(q), repeat_heads(head_first(k), heads), repeat_heads(head_first(v), heads));
     let off_support =
-        options.uses_features().then(|| log_products(q.clone(), k.clone(), draws, options.features.kind, scale));
+        options.uses_features().then(|| log_products(q.clone(), k.clone(), inputs, options.features.kind, scale));
     let exact = || q.clone().matmul(k.clone().transpose()).mul_scalar(scale);
     let weights = match (on_support, off_support) {
         (None, None) => unreachable!("a mechanism with neither support nor features"),
@@ -108,7 +61,7 @@ fn host_support(
     q: &Tensor<4>,
     k: Option<&Tensor<4>>,
     v: &Tensor<4>,
-    draws: &Draws,
+    inputs: &Inputs,
     options: &AttentionOptions,
     call: &Call,
 ) -> Vec<bool> {
@@ -119,33 +72,24 @@ fn host_support(
         support: Some(options.support.clone()),
         ..Default::default()
     };
-    fn host<const D: usize>(tensor: &Tensor<D>) -> (Vec<f64>, Vec<usize>) {
-        let values: Vec<f32> = tensor.clone().into_data_as::<f32>().try_into_vec().expect("f32, as asked");
-        (values.into_iter().map(f64::from).collect(), tensor.dims().to_vec())
+    // Padding of these three is silent already.
+    let mut silent = Inputs::new(q.clone()).with_some("k", k.cloned()).with("v", v.clone());
+    for name in ["directions", "rotations"] {
+        silent = silent.with_some(name, inputs.operand(name).cloned());
     }
-    let missing = |name: &str| -> ! { panic!("tensor '{name}' is missing") };
-    let inputs: Vec<(Vec<f64>, Vec<usize>)> = operator
-        .inputs()
-        .into_iter()
-        .map(|name| match name {
-            "q" => host(q),
-            "k" => k.map_or_else(|| missing(name), host),
-            "v" => host(v),
-            "directions" => draws.directions.as_ref().map_or_else(|| missing(name), host),
-            _ => draws.rotations.as_ref().map_or_else(|| missing(name), host),
-        })
-        .collect();
-    let views: Vec<_> = inputs.iter().map(|(data, shape)| View::new(data, shape)).collect();
+    let host: Vec<Host> = silent.operands(&operator.inputs()).iter().map(Host::from).collect();
+    let wide: Vec<Vec<f64>> = host.iter().map(Host::wide).collect();
+    let views: Vec<_> = wide.iter().zip(&host).map(|(data, host)| View::new(data, &host.shape)).collect();
     support(&operator, &views)
 }
 
 /// `ln phi(q_i).phi(k_j)`, `[B,H,N,S]`.
-fn log_products(q: Tensor<4>, k: Tensor<4>, draws: &Draws, kind: FeatureKind, scale: f64) -> Tensor<4> {
+fn log_products(q: Tensor<4>, k: Tensor<4>, inputs: &Inputs, kind: FeatureKind, scale: f64) -> Tensor<4> {
     let logs = |x: Tensor<4>| match kind {
         FeatureKind::Elu => x.clone().clamp_max(0.0) + x.clamp_min(0.0).add_scalar(1.0).log(),
         FeatureKind::Plain | FeatureKind::Hyperbolic => {
             let x = x.mul_scalar(scale.sqrt());
-            let rows = draws.projection.clone().expect("features have a projection");
+            let rows = inputs.tensor::<2>("projection");
             let along = x.clone().matmul(rows.transpose().unsqueeze::<4>());
             let along = match kind {
                 FeatureKind::Hyperbolic => Tensor::cat(vec![along.clone(), along.neg()], 3),

@@ -1,35 +1,16 @@
 //! Exact softmax attention.
 
 use burn::tensor::{Device, Tensor, TensorData};
-use regard_kernels::{AttentionOptions, Call};
+use regard_kernels::Call;
 
 use super::{
-    Operand, apply,
-    composed::{Visible, drop_weights, head_first, real_keys, real_queries, repeat_heads, uses_kernel},
+    Inputs,
+    composed::{Visible, drop_weights, head_first, real_keys, real_queries, repeat_heads},
 };
 
 /// `softmax(tau q k^T + bias) v` for `q [B,N,H,D]`, `k [B,S,Hk,D]`, `v [B,S,Hk,Dv]`, `bias [H,N,S]`: `[B,N,H,Dv]`.
-///
-/// # Panics
-/// Shapes that do not fit each other or the mask.
-pub fn softmax(
-    q: Tensor<4>,
-    k: Tensor<4>,
-    v: Tensor<4>,
-    bias: Option<Tensor<3>>,
-    options: &AttentionOptions,
-    call: Call,
-) -> Tensor<4> {
-    let call = Call { bias: bias.is_some(), ..call };
-    if !uses_kernel(&q.device()) {
-        return composed(q, k, v, bias, call);
-    }
-    let mut inputs: Vec<Operand> = vec![q.into(), k.into(), v.into()];
-    inputs.extend(bias.map(Operand::from));
-    apply(options.operator(call).unwrap_or_else(|error| panic!("{error}")), &inputs)
-}
-
-fn composed(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, bias: Option<Tensor<3>>, call: Call) -> Tensor<4> {
+pub(super) fn composed(inputs: &Inputs, call: Call) -> Tensor<4> {
+    let [q, k, v] = ["q", "k", "v"].map(|name| inputs.tensor::<4>(name));
     let device = q.device();
     let [batch, n, heads, width] = q.dims();
     let s = k.dims()[1];
@@ -37,7 +18,7 @@ fn composed(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, bias: Option<Tensor<3>>, c
     let (q, k, v) = (head_first(q), repeat_heads(head_first(k), heads), repeat_heads(head_first(v), heads));
     let scale = call.scale.unwrap_or((width as f64).sqrt().recip());
     let mut scores = q.matmul(k.transpose()).mul_scalar(scale);
-    if let Some(bias) = bias {
+    if let Some(bias) = inputs.get::<3>("bias") {
         scores = scores + bias.unsqueeze_dim(0);
     }
     if let Some(slopes) = &call.slopes {

@@ -11,6 +11,7 @@ use burn::tensor::{DType, Device, Tensor};
 use regard_kernels::{Error, Operator};
 
 use operands::Operands;
+pub(crate) use operands::each_rank;
 pub use operands::{MOST_OPERANDS, Operand};
 
 /// Backends that run operators.

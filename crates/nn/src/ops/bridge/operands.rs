@@ -3,6 +3,37 @@
 use burn::backend::{Backend, DispatchTensor, ExtensionType, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::Tensor;
 
+/// Calls a method of a tensor of any rank.
+macro_rules! each_rank {
+    ($operand:expr, $tensor:ident => $call:expr) => {{
+        let operand = $operand;
+        match operand.axes() {
+            1 => {
+                let $tensor = operand.into_tensor::<1>();
+                $call
+            }
+            2 => {
+                let $tensor = operand.into_tensor::<2>();
+                $call
+            }
+            3 => {
+                let $tensor = operand.into_tensor::<3>();
+                $call
+            }
+            4 => {
+                let $tensor = operand.into_tensor::<4>();
+                $call
+            }
+            5 => {
+                let $tensor = operand.into_tensor::<5>();
+                $call
+            }
+            axes => panic!("a tensor of {axes} axes, expected 1 to 5"),
+        }
+    }};
+}
+pub(crate) use each_rank;
+
 /// A float tensor of any rank. Cloning shares the elements.
 #[derive(Clone, Debug)]
 pub struct Operand(pub(super) DispatchTensor);
@@ -11,6 +42,25 @@ impl Operand {
     /// Sizes of the axes.
     pub fn shape(&self) -> Vec<usize> {
         self.0.shape().to_vec()
+    }
+
+    /// Number of axes.
+    pub fn axes(&self) -> usize {
+        self.0.shape().num_dims()
+    }
+
+    /// As a tensor of `D` axes.
+    ///
+    /// # Panics
+    /// If it has another number of axes.
+    pub fn into_tensor<const D: usize>(self) -> Tensor<D> {
+        assert_eq!(self.axes(), D, "a tensor of shape {:?} has not {D} axes", self.shape());
+        Tensor::from_dispatch(self.0)
+    }
+
+    /// The same, cut from the graph of gradients.
+    pub(crate) fn without_autodiff(self) -> Self {
+        each_rank!(self, tensor => tensor.without_autodiff().into())
     }
 }
 

@@ -1,0 +1,34 @@
+//! The attention of any mechanism.
+
+use burn::tensor::Tensor;
+use regard_kernels::{AttentionOptions, Call, Mechanism};
+
+use super::{Inputs, Operand, additive, apply, composed::uses_kernel, gaussian_mixture, linear, scatterbrain, softmax};
+
+/// The output of the operator that `options` name: `[B,N,H,Dv]`, for additive attention `[B,N,H*D]`.
+///
+/// The CPU runs the kernel with its hand-written backward pass; other devices compose tensor operations.
+///
+/// # Panics
+/// Inputs that are missing or do not fit each other, the options or the mask; an output that has not `D` axes.
+pub fn attention<const D: usize>(options: &AttentionOptions, call: Call, inputs: &Inputs) -> Tensor<D> {
+    let call = Call { bias: inputs.operand("bias").is_some(), ..call };
+    if uses_kernel(&inputs.device()) {
+        let operator = options.operator(call).unwrap_or_else(|error| panic!("{error}"));
+        let operands = inputs.operands(&operator.inputs());
+        return apply(operator, &operands);
+    }
+    let out = match options.mechanism {
+        Mechanism::Softmax => softmax::composed(inputs, call),
+        Mechanism::Gaussian | Mechanism::Mgk => gaussian_mixture::composed(inputs, options, call),
+        Mechanism::Linear | Mechanism::Mlk => linear::composed(inputs, call),
+        Mechanism::Performer | Mechanism::Sparse | Mechanism::Scatterbrain => {
+            scatterbrain::composed(inputs, options, call)
+        }
+        Mechanism::Fastformer => {
+            return Operand::from(additive::composed(inputs, options.fastformer.scores, call)).into_tensor();
+        }
+        other => panic!("mechanism '{other}' is no operator of attention alone"),
+    };
+    Operand::from(out).into_tensor()
+}
