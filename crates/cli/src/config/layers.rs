@@ -350,6 +350,9 @@ fn schema() -> Table {
     full.attention.support.hash_values = Some(2);
     full.attention.moa.head_width = Some(1);
     full.model.head_width = Some(1);
+    full.model.embedding_width = Some(1);
+    full.model.layer_scale = Some(1.0);
+    (full.model.qkv_bias, full.model.output_bias, full.model.feed_forward_bias) = (Some(true), Some(true), Some(true));
     full.task.seed = Some(1);
     let path = Some(std::path::PathBuf::from("file"));
     full.task.text.train = path.clone();

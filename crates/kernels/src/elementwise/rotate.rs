@@ -18,12 +18,26 @@ pub struct Rotate {
     cosine: Arc<[f32]>,
     sine: Arc<[f32]>,
     pairs: usize,
+    from: usize,
 }
 
 impl Rotate {
-    /// Cosines and sines of the angles, `[N, pairs]` each.
-    pub fn new(cosine: Arc<[f32]>, sine: Arc<[f32]>, pairs: usize) -> Self {
-        Self { cosine, sine, pairs }
+    /// Cosines and sines of the angles of positions 0, 1, .., `[positions, pairs]` each. Token 0 has position `from`.
+    pub fn new(cosine: Arc<[f32]>, sine: Arc<[f32]>, pairs: usize, from: usize) -> Self {
+        Self { cosine, sine, pairs, from }
+    }
+
+    /// Pairs of channels that are rotated.
+    pub fn pairs(&self) -> usize {
+        self.pairs
+    }
+
+    /// Cosines and sines of `tokens` tokens.
+    ///
+    /// # Panics
+    /// A position beyond the tables.
+    pub fn tables(&self, tokens: usize) -> [&[f32]; 2] {
+        [&self.cosine, &self.sine].map(|table| &table[self.from * self.pairs..][..tokens * self.pairs])
     }
 
     /// Rotates forth, or back, which is what gradients take.
@@ -37,7 +51,7 @@ impl Rotate {
                 #[inline(always)]
                 || {
                     for (at, (x, out)) in x.chunks_exact(token).zip(out.chunks_exact_mut(token)).enumerate() {
-                        let position = (block * tall + at) % tokens;
+                        let position = self.from + (block * tall + at) % tokens;
                         let [cosine, sine] =
                             [&self.cosine, &self.sine].map(|table| &table[position * self.pairs..][..self.pairs]);
                         for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
@@ -104,8 +118,9 @@ impl Operator for Rotate {
             return Err(misfit());
         }
         for (name, table) in [("cosines", &self.cosine), ("sines", &self.sine)] {
-            if Some(table.len()) != tokens.checked_mul(self.pairs) {
-                let expected = format!("{tokens} x {}", self.pairs);
+            let positions = tokens.saturating_add(self.from);
+            if table.len() < positions.saturating_mul(self.pairs) {
+                let expected = format!("at least {positions} x {}", self.pairs);
                 return Err(Error::option(format!("number of {name}"), table.len(), expected));
             }
         }
@@ -141,7 +156,7 @@ impl Operator for Rotate {
             let mut out = x.to_vec();
             for (row, (x, out)) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)).enumerate() {
                 for c in 0..self.pairs {
-                    let at = row / rows % tokens * self.pairs + c;
+                    let at = (self.from + row / rows % tokens) * self.pairs + c;
                     let (cosine, sine) = (f64::from(self.cosine[at]), direction * f64::from(self.sine[at]));
                     out[c] = x[c] * cosine - x[c + self.pairs] * sine;
                     out[c + self.pairs] = x[c + self.pairs] * cosine + x[c] * sine;
@@ -162,7 +177,16 @@ mod tests {
     fn rotate(tokens: usize, pairs: usize) -> Rotate {
         let angle = |i: usize| (i / pairs.max(1)) as f32 * 0.3f32.powi((i % pairs.max(1)) as i32);
         let table = |f: fn(f32) -> f32| (0..tokens * pairs).map(|i| f(angle(i))).collect();
-        Rotate::new(table(f32::cos), table(f32::sin), pairs)
+        Rotate::new(table(f32::cos), table(f32::sin), pairs, 0)
+    }
+
+    #[test]
+    fn later_tokens_have_later_positions() {
+        let (all, x) = (rotate(7, 2), check::draw(&[1, 7, 5], 1.0, 3).data);
+        let [mut whole, mut part] = [vec![0.0; 35], vec![0.0; 15]];
+        all.forward(&[View::new(&x, &[1, 7, 5])], &mut whole);
+        Rotate { from: 4, ..all }.forward(&[View::new(&x[20..], &[1, 3, 5])], &mut part);
+        assert_eq!(part, whole[20..]);
     }
 
     #[test]
@@ -204,7 +228,7 @@ mod tests {
     #[test]
     fn tables_and_widths_that_do_not_fit_are_errors() {
         let error = |shape: &[usize]| rotate(3, 2).out_shape(&[shape]).unwrap_err().to_string();
-        assert_eq!(error(&[1, 4, 6]), "number of cosines is 6, expected 4 x 2");
+        assert_eq!(error(&[1, 4, 6]), "number of cosines is 6, expected at least 4 x 2");
         assert!(error(&[1, 3, 3]).contains("expected [B,N,..,D] with D of 4 or more"));
         assert!(error(&[3, 4]).contains("expected [B,N,..,D]"));
         assert!(rotate(0, 2).forward(&[View::new(&[], &[2, 0, 5])], &mut []).is_empty());

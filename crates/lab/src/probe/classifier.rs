@@ -185,7 +185,7 @@ impl Network {
         let (w_1, b_1) = (w_1.require_grad(), b_1.require_grad());
         let (w_2, b_2) = (w_2.require_grad(), b_2.require_grad());
         let x = Tensor::<2>::from_data(TensorData::new(vectors, [targets.len(), self.sizes[0]]), &device);
-        let hidden = ops::bias_relu(ops::linear(x, w_1.clone(), None), b_1.clone());
+        let hidden = ops::activation(ops::linear(x, w_1.clone(), None), Some(b_1.clone()), ops::Curve::Relu);
         let logits = ops::linear(hidden, w_2.clone(), Some(b_2.clone()));
         let loss = ops::cross_entropy(logits, targets, 0.0);
         let mut grads = loss.backward();
@@ -209,7 +209,7 @@ impl Network {
         let (w_1, b_1, w_2, b_2) = self.tensors(&device);
         let block = |vectors: &[f32]| {
             let x = Tensor::<2>::from_data(TensorData::new(vectors.to_vec(), [vectors.len() / width, width]), &device);
-            let hidden = ops::bias_relu(ops::linear(x, w_1.clone(), None), b_1.clone());
+            let hidden = ops::activation(ops::linear(x, w_1.clone(), None), Some(b_1.clone()), ops::Curve::Relu);
             let logits = host(ops::linear(hidden, w_2.clone(), Some(b_2.clone())));
             logits.par_chunks(classes).map(Guess::of).collect::<Vec<_>>()
         };

@@ -196,7 +196,9 @@ impl Layer {
     /// The feed-forward part of `z`, added to `y`.
     fn feed(&self, y: Tensor<3>, z: Tensor<3>) -> Tensor<3> {
         match self.feed_forward.clone() {
-            Some([first, second]) => y + ops::linear(ops::gelu(ops::linear(z, first, None)), second, None),
+            Some([first, second]) => {
+                y + ops::linear(ops::activation(ops::linear(z, first, None), None, ops::Curve::Gelu), second, None)
+            }
             None => y,
         }
     }

@@ -77,7 +77,7 @@ impl Fastformer {
             w_p: joint("w_p"),
             w_u: joint("w_u"),
             w_t: init.projection("w_t", [channels, channels], heads.gain),
-            b_t: heads.bias(init, [channels]),
+            b_t: heads.output_bias(init, channels),
             heads,
         }
     }

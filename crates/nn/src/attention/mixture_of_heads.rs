@@ -41,11 +41,16 @@ const ROUTER_DEVIATION: f64 = 0.02;
 const SAMPLING: u64 = 1;
 
 impl MixtureOfHeads {
-    pub(crate) fn new(heads: Heads, init: &Init) -> Self {
+    pub(crate) fn new(heads: Heads, init: &Init) -> Result<Self, Error> {
         let (width, head_width) = (heads.width, heads.head_width);
         let moa = &heads.options.moa;
         let experts = moa.experts;
-        Self {
+        if !ops::runs_kernels(init.device()) && !moa.coefficients(1).are_zero() {
+            let expected =
+                "the CPU, or moa.balance, moa.z and moa.cv of 0: the router's losses have no form for other devices";
+            return Err(Error::option("device", format!("{:?}", init.device()), expected));
+        }
+        Ok(Self {
             w_gate: match moa.router {
                 RouterStart::Normal => init.normal("w_gate", [width, experts], ROUTER_DEVIATION),
                 RouterStart::Released => init.constant([width, experts], 0.0),
@@ -55,7 +60,7 @@ impl MixtureOfHeads {
             w_value: init.projection("w_value", [width, head_width], 1.0),
             w_out: init.projection("w_out", [experts, head_width, width], heads.gain),
             heads,
-        }
+        })
     }
 
     pub(crate) fn project_keys(&self, keys: Tensor<3>) -> KeyState {
@@ -122,7 +127,7 @@ impl MixtureOfHeads {
         from: usize,
     ) -> (Tensor<3>, Tensor<4>) {
         let weights = ops::gates(logits, routing, self.heads.options.moa.gates);
-        (weights, self.heads.turn(ops::expert_queries(x, self.w_query.val(), routing), from))
+        (weights, self.heads.rotate(ops::expert_queries(x, self.w_query.val(), routing), from))
     }
 
     /// The one head of keys and values, `[B,S,1,D]`.
@@ -131,7 +136,7 @@ impl MixtureOfHeads {
         let project = |weight: &Param<Tensor<2>>| {
             ops::linear(keys.clone(), weight.val(), None).reshape([batch, tokens, 1, self.heads.head_width])
         };
-        [self.heads.turn(project(&self.w_key), from), project(&self.w_value)]
+        [self.heads.rotate(project(&self.w_key), from), project(&self.w_value)]
     }
 
     /// Attention of the chosen heads to the one head of keys.

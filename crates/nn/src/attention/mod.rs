@@ -116,7 +116,7 @@ impl Attention {
             Mechanism::Performer | Mechanism::Sparse | Mechanism::Scatterbrain => {
                 Self::Scatterbrain(Scatterbrain::new(heads, init)?)
             }
-            Mechanism::Moa => Self::MixtureOfHeads(MixtureOfHeads::new(heads, init)),
+            Mechanism::Moa => Self::MixtureOfHeads(MixtureOfHeads::new(heads, init)?),
             Mechanism::Fastformer => Self::Fastformer(Fastformer::new(heads, init)),
         })
     }

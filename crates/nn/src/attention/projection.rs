@@ -1,6 +1,6 @@
 //! What the layers share: sizes, projections, positions, dropout.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
@@ -11,7 +11,7 @@ use regard_kernels::{
 
 use super::{AttentionConfig, AttentionRecord, record::AttentionPart};
 use crate::{
-    blocks::{Context, Init, Place, Rotation, alibi_slopes},
+    blocks::{Context, Init, Place, Rotary, alibi_slopes},
     models::ModelConfig,
     ops::{self, Inputs},
 };
@@ -29,7 +29,11 @@ pub(crate) struct Heads {
     pub head_width: usize,
     /// Longest sequence.
     pub context: usize,
-    /// Projections have biases.
+    /// Angles of rotary positions, where they are rotary.
+    rotary: Option<Arc<Rotary>>,
+    /// The output projection has a bias.
+    output_bias: bool,
+    /// The others have.
     bias: bool,
     /// Share of weights dropped.
     dropout: f32,
@@ -44,13 +48,18 @@ impl Heads {
             // Shifted keys are rotated whole, shift included, so that products depend on distances only.
             kernel.keys.design = KeyDesign::Projected;
         }
+        let rotary = (options.position == Position::Rotary).then(|| {
+            Rotary::shared(&model.rotary, model.head_width(options), context).expect("checked with the model")
+        });
         Self {
             options: options.clone(),
             kernel,
             width: model.width,
             head_width: model.head_width(options),
             context,
-            bias: model.bias,
+            rotary,
+            output_bias: model.output_bias.unwrap_or(model.bias),
+            bias: model.qkv_bias.unwrap_or(model.bias),
             dropout: model.attention_dropout as f32,
             gain,
         }
@@ -66,7 +75,12 @@ impl Heads {
         self.options.key_heads() * self.head_width
     }
 
-    /// A bias of 0, where there are biases.
+    /// A bias of 0 of the output projection, where there is one.
+    pub fn output_bias(&self, init: &Init, width: usize) -> Option<Param<Tensor<1>>> {
+        self.output_bias.then(|| init.constant([width], 0.0))
+    }
+
+    /// A bias of 0 of another projection, where there are biases.
     pub fn bias<const D: usize>(&self, init: &Init, shape: [usize; D]) -> Option<Param<Tensor<D>>> {
         self.bias.then(|| init.constant(shape, 0.0))
     }
@@ -108,11 +122,11 @@ impl Heads {
     }
 
     /// Rotates `x [B,N,..,D]` of positions `from ..` where positions are rotary.
-    pub fn turn<const R: usize>(&self, x: Tensor<R>, from: usize) -> Tensor<R> {
-        if self.options.position != Position::Rotary {
-            return x;
+    pub fn rotate<const R: usize>(&self, x: Tensor<R>, from: usize) -> Tensor<R> {
+        match &self.rotary {
+            Some(rotary) => ops::rotate(x, rotary.rotation(from)),
+            None => x,
         }
-        Rotation::new(from, x.dims()[1], self.head_width, &x.device()).turn(x)
     }
 }
 
@@ -146,14 +160,14 @@ impl<const K: usize, const B: usize> Projections<K, B> {
             w_v: init.projection("w_v", [width, values], 1.0),
             b_v: heads.bias(init, [values]),
             w_o: init.projection("w_o", [queries, width], heads.gain),
-            b_o: heads.bias(init, [width]),
+            b_o: heads.output_bias(init, width),
             heads,
         }
     }
 
     /// Queries `[B,N,H,D]` of `x [B,N,d]` at positions `from ..`, rotated where positions are rotary.
     pub fn queries(&self, x: Tensor<3>, from: usize) -> Tensor<4> {
-        self.heads.turn(project(x, &self.w_q, &self.b_q, self.heads.head_width), from)
+        self.heads.rotate(project(x, &self.w_q, &self.b_q, self.heads.head_width), from)
     }
 
     /// Values `[B,S,Hk,D]` of `x [B,S,d]`.
@@ -184,7 +198,7 @@ impl Projections<2, 1> {
     /// Keys `[B,S,Hk,D]` of `x [B,S,d]` at positions `from ..`, rotated where positions are rotary.
     pub fn keys(&self, x: Tensor<3>, from: usize) -> Option<Tensor<4>> {
         let weight = self.w_k.as_ref()?;
-        Some(self.heads.turn(project(x, weight, &self.b_k, self.heads.head_width), from))
+        Some(self.heads.rotate(project(x, weight, &self.b_k, self.heads.head_width), from))
     }
 }
 
@@ -212,8 +226,10 @@ impl Projections<3, 2> {
         let head_width = self.heads.head_width;
         let k = ops::linear(x, weight, bias).reshape([batch, tokens, components, outputs / head_width, head_width]);
         match (self.heads.options.position, shift) {
-            (Position::Rotary, Some(shift)) => self.heads.turn(ops::shifted_keys(k.squeeze_dim(2), shift.val()), from),
-            _ => self.heads.turn(k, from),
+            (Position::Rotary, Some(shift)) => {
+                self.heads.rotate(ops::shifted_keys(k.squeeze_dim(2), shift.val()), from)
+            }
+            _ => self.heads.rotate(k, from),
         }
     }
 

@@ -1,6 +1,6 @@
 //! One block of an encoder or of a decoder-only model.
 
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use regard_kernels::{Error, Mask, Storage};
 
@@ -18,8 +18,11 @@ pub struct Block {
     norm_1: Norm,
     /// Absent where all blocks of a model share one.
     attention: Option<Attention>,
+    /// Scale of what attention adds, where there is one.
+    scale_1: Option<Param<Tensor<1>>>,
     norm_2: Norm,
     ff: FeedForward,
+    scale_2: Option<Param<Tensor<1>>>,
     #[module(skip)]
     norm: NormPlace,
     #[module(skip)]
@@ -33,12 +36,15 @@ impl Block {
     /// Options that do not fit the sizes.
     pub fn new(config: &ModelConfig, attention: &AttentionConfig, context: usize, init: &Init) -> Result<Self, Error> {
         let own = !crate::attention::shared_by_layers(attention);
+        let scale = || config.layer_scale.map(|start| init.constant([config.width], start));
         let build = |init: Init| Attention::new(config, attention, context, &init);
         Ok(Self {
-            norm_1: Norm::new(config.width, &init.part("norm_1")),
+            norm_1: Norm::new(config, config.width, &init.part("norm_1")),
             attention: own.then(|| build(init.part("attention"))).transpose()?,
-            norm_2: Norm::new(config.width, &init.part("norm_2")),
+            scale_1: scale(),
+            norm_2: Norm::new(config, config.width, &init.part("norm_2")),
             ff: FeedForward::new(config, residual_gain(config), &init.part("ff")),
+            scale_2: scale(),
             norm: config.norm,
             dropout: config.rate(),
         })
@@ -49,13 +55,13 @@ impl Block {
         context.record(Part::Input, &x);
         let attend = |x: Tensor<3>| {
             let attention = self.attention_or(shared);
-            let out = attention.forward(x.clone(), x, mask, context, Place::Weights);
+            let out = scaled(attention.forward(x.clone(), x, mask, context, Place::Weights), &self.scale_1);
             context.record(Part::Attention, &out);
             drop_out(out, self.dropout, context, Place::Attention)
         };
         let feed = |x: Tensor<3>| {
             context.record(Part::FeedForward, &x);
-            drop_out(self.ff.forward(x, context), self.dropout, context, Place::FeedForward)
+            drop_out(scaled(self.ff.forward(x, context), &self.scale_2), self.dropout, context, Place::FeedForward)
         };
         let out = self.residuals(x, attend, feed);
         context.record(Part::Output, &out);
@@ -64,8 +70,8 @@ impl Block {
 
     /// The next token `x [B,1,d]` of every row.
     pub fn decode(&self, x: Tensor<3>, shared: Option<&Attention>, state: &mut DecodeState) -> Tensor<3> {
-        let attend = |x| self.attention_or(shared).decode(x, state);
-        self.residuals(x, attend, |x| self.ff.forward(x, &Context::evaluation()))
+        let attend = |x| scaled(self.attention_or(shared).decode(x, state), &self.scale_1);
+        self.residuals(x, attend, |x| scaled(self.ff.forward(x, &Context::evaluation()), &self.scale_2))
     }
 
     /// Queries, keys and values `[B,N,heads,D]` of self-attention on `x [B,N,d]`; `None` unless it is softmax attention.
@@ -105,6 +111,14 @@ impl Block {
     ) -> Tensor<3> {
         let x = residual(self.norm, x, &self.norm_1, attend);
         residual(self.norm, x, &self.norm_2, feed)
+    }
+}
+
+/// `x` times a vector, where there is one.
+fn scaled(x: Tensor<3>, scale: &Option<Param<Tensor<1>>>) -> Tensor<3> {
+    match scale {
+        Some(scale) => x * scale.val().unsqueeze(),
+        None => x,
     }
 }
 

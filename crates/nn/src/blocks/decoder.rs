@@ -84,11 +84,11 @@ impl DecoderBlock {
         });
         let has_own = !shared_by_layers(&placed.decoder);
         Ok(Self {
-            norm_1: Norm::new(config.width, &init.part("norm_1")),
+            norm_1: Norm::new(config, config.width, &init.part("norm_1")),
             attention: has_own.then(|| own(init.part("attention"))).transpose()?,
-            norm_cross: Norm::new(config.width, &init.part("norm_cross")),
+            norm_cross: Norm::new(config, config.width, &init.part("norm_cross")),
             cross_attention: cross(init.part("cross_attention"))?,
-            norm_2: Norm::new(config.width, &init.part("norm_2")),
+            norm_2: Norm::new(config, config.width, &init.part("norm_2")),
             ff: FeedForward::new(config, residual_gain(config), &init.part("ff")),
             norm: config.norm,
             dropout: config.rate(),

@@ -11,6 +11,7 @@ mod log;
 mod norm;
 mod positions;
 mod recompute;
+mod rotary;
 mod router;
 
 pub use activations::{Activation, ActivationLog, Part};
@@ -23,7 +24,8 @@ pub(crate) use dropout::drop_out;
 pub use feed_forward::FeedForward;
 pub use init::Init;
 pub use log::Log;
-pub use norm::{NORM_EPSILON, Norm};
-pub use positions::{Rotation, alibi_slopes, sinusoidal};
+pub use norm::Norm;
+pub use positions::{alibi_slopes, sinusoidal};
 pub(crate) use recompute::{recomputed, recomputed_decoder};
+pub use rotary::{Rotary, RotaryConfig, RotaryScaling};
 pub use router::{RouterLog, RouterRecord};

@@ -1,29 +1,40 @@
-//! Layer normalisation.
+//! Normalisation of the channels of a token.
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 
 use super::Init;
-use crate::ops;
+use crate::{
+    models::{ModelConfig, NormKind},
+    ops,
+};
 
-/// Added to the variance before its root is taken.
-pub const NORM_EPSILON: f32 = 1e-5;
-
-/// `(x - mean) / sqrt(variance + 1e-5) * weight + bias` over the channels (Ba, Kiros and Hinton 2016).
+/// Layer or root-mean-square norm, as `model.norm_kind` says.
 #[derive(Module, Debug)]
 pub struct Norm {
     weight: Param<Tensor<1>>,
-    bias: Param<Tensor<1>>,
+    /// Absent in a root-mean-square norm.
+    bias: Option<Param<Tensor<1>>>,
+    #[module(skip)]
+    epsilon: f32,
 }
 
 impl Norm {
-    /// Weight 1, bias 0.
-    pub fn new(width: usize, init: &Init) -> Self {
-        Self { weight: init.constant([width], 1.0), bias: init.constant([width], 0.0) }
+    /// Of `width` channels; weight 1, bias 0.
+    pub fn new(config: &ModelConfig, width: usize, init: &Init) -> Self {
+        let bias = config.norm_kind == NormKind::Layer;
+        Self {
+            weight: init.constant([width], 1.0),
+            bias: bias.then(|| init.constant([width], 0.0)),
+            epsilon: config.norm_epsilon as f32,
+        }
     }
 
     /// `x [B,N,d]`, normalised.
-    pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        ops::layer_norm(x, self.weight.val(), self.bias.val(), NORM_EPSILON)
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        match &self.bias {
+            Some(bias) => ops::layer_norm(x, self.weight.val(), bias.val(), self.epsilon),
+            None => ops::rms_norm(x, self.weight.val(), self.epsilon),
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use burn::tensor::{Device, Tensor, TensorData};
 
-/// Base of the wavelengths of sinusoidal and rotary positions (Vaswani et al. 2017, section 3.5).
+/// Base of the wavelengths of sinusoidal positions (Vaswani et al. 2017, section 3.5).
 const BASE: f64 = 10_000.0;
 
 /// Sines in the even channels, cosines in the odd ones, `[count, width]`, for positions `from .. from + count`
@@ -22,42 +22,6 @@ pub fn sinusoidal(from: usize, count: usize, width: usize, device: &Device) -> T
 /// Angle per position, of pair `pair` of `width` channels.
 fn frequency(pair: usize, width: usize) -> f64 {
     BASE.powf(-((2 * pair) as f64) / width as f64)
-}
-
-/// Cosines and sines `[count, width / 2]` that rotate queries and keys at positions `from .. from + count`.
-#[derive(Clone, Debug)]
-pub struct Rotation {
-    cosine: Tensor<2>,
-    sine: Tensor<2>,
-}
-
-impl Rotation {
-    /// For heads of `width` channels, an even number.
-    pub fn new(from: usize, count: usize, width: usize, device: &Device) -> Self {
-        let table = |function: fn(f64) -> f64| {
-            let values: Vec<f32> = (from..from + count)
-                .flat_map(|position| {
-                    (0..width / 2).map(move |pair| function(position as f64 * frequency(pair, width)) as f32)
-                })
-                .collect();
-            Tensor::from_data(TensorData::new(values, [count, width / 2]), device)
-        };
-        Self { cosine: table(f64::cos), sine: table(f64::sin) }
-    }
-
-    /// Rotates `x [B,N,..,D]`, token first: channel `c` of the first half with channel `c` of the second (Su et al. 2021,
-    /// equation 34, in the order of channels of GPT-NeoX).
-    pub fn turn<const R: usize>(&self, x: Tensor<R>) -> Tensor<R> {
-        let dims = x.dims();
-        let half = dims[R - 1] / 2;
-        let mut shape = [1; R];
-        (shape[1], shape[R - 1]) = (dims[1], half);
-        let (cosine, sine) = (self.cosine.clone().reshape(shape), self.sine.clone().reshape(shape));
-        let first = x.clone().narrow(R - 1, 0, half);
-        let second = x.narrow(R - 1, half, half);
-        let turned = first.clone() * cosine.clone() - second.clone() * sine.clone();
-        Tensor::cat(vec![turned, second * cosine + first * sine], R - 1)
-    }
 }
 
 /// Slopes of ALiBi for `heads` heads: `2^(-8 h / H)` for `h = 1 ..= H` where `H` is a power of two, else those of the
@@ -83,21 +47,6 @@ mod tests {
         assert_eq!(table[..4], [0.0, 1.0, 0.0, 1.0]);
         assert_eq!(table[8..], [2f32.sin(), 2f32.cos(), 0.02f32.sin(), 0.02f32.cos()]);
         assert_eq!(values(sinusoidal(2, 1, 4, &device)), table[8..]);
-    }
-
-    #[test]
-    fn turned_products_depend_on_the_distance_only() {
-        let device = Device::flex();
-        let x = |values: [f32; 6]| Tensor::<1>::from_data(values, &device).reshape([1, 1, 1, 6]);
-        let (q, k) = (x([0.3, -1.0, 0.5, 2.0, 0.1, -0.7]), x([1.0, 0.2, -0.4, 0.6, -1.5, 0.9]));
-        let product = |i, j| {
-            let q = Rotation::new(i, 1, 6, &device).turn(q.clone());
-            let k = Rotation::new(j, 1, 6, &device).turn(k.clone());
-            values((q * k).sum())[0]
-        };
-        assert!((product(5, 2) - product(13, 10)).abs() < 1e-5);
-        assert!((product(5, 5) - values((q.clone() * k.clone()).sum())[0]).abs() < 1e-5);
-        assert!((product(5, 2) - product(5, 3)).abs() > 1e-2);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use regard_kernels::{Error, Storage};
 
-use super::{ModelConfig, TokenBatch, encoder::Encoder, positions::Positions};
+use super::{ModelConfig, TokenBatch, embeddings::Embeddings, encoder::Encoder};
 use crate::{
     attention::{AttentionConfig, DecodeState},
     blocks::{Context, Init},
@@ -52,7 +52,7 @@ impl Body {
         init: &Init,
     ) -> Result<Self, Error> {
         Ok(Self {
-            token_embedding: Positions::tokens(attention.position, sizes.vocabulary, sizes.width, init),
+            token_embedding: Embeddings::tokens(config, attention.position, sizes.vocabulary, init),
             stack: Encoder::new(config, attention, sizes.context, init)?,
             sizes,
         })

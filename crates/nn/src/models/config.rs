@@ -4,7 +4,11 @@ use regard_kernels::{Error, Mechanism, mechanism::Position};
 use serde::{Deserialize, Serialize};
 
 use super::Sizes;
-use crate::attention::{AttentionConfig, Attentions, at_place};
+use crate::{
+    attention::{AttentionConfig, Attentions, at_place},
+    blocks::RotaryConfig,
+    ops::Curve,
+};
 
 /// `model.*`: the transformer around the attention.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,8 +29,14 @@ pub struct ModelConfig {
     pub attention_dropout: f64,
     /// Where a block normalises.
     pub norm: NormPlace,
+    /// How it normalises.
+    pub norm_kind: NormKind,
+    /// Added to the variance, or to the mean square, before its root is taken.
+    pub norm_epsilon: f64,
     /// Non-linearity of the feed-forward part.
     pub activation: Activation,
+    /// The feed-forward part is gated: `(activation(x w_gate) * x w_1) w_2` (Shazeer 2020), SwiGLU with `silu`.
+    pub gated: bool,
     /// How a classifier makes one vector of a sequence.
     pub pooling: Pooling,
     /// A language model's head is its token embedding.
@@ -35,6 +45,33 @@ pub struct ModelConfig {
     pub checkpointing: bool,
     /// Projections and feed-forward have biases.
     pub bias: bool,
+    /// Whether queries, keys and values have biases, where it is not as `bias` says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qkv_bias: Option<bool>,
+    /// Whether the output projections of attention have biases, where it is not as `bias` says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_bias: Option<bool>,
+    /// Whether feed-forward parts have biases, where it is not as `bias` says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub feed_forward_bias: Option<bool>,
+    /// Angles of rotary positions.
+    pub rotary: RotaryConfig,
+    /// Types of tokens, each with a vector that is added to those of its tokens (Devlin et al. 2019); 0 for none.
+    pub token_types: usize,
+    /// Width of token and position vectors where it is not `width`: a projection follows (Lan et al. 2020).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub embedding_width: Option<usize>,
+    /// A norm follows the sum of token and position vectors.
+    pub embedding_norm: bool,
+    /// All blocks are one and the same, run `layers` times (Lan et al. 2020).
+    pub shared_blocks: bool,
+    /// What attention and feed-forward add is scaled by a learned vector that starts at this (Touvron et al. 2021).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layer_scale: Option<f64>,
+    /// Before its head, a masked model has a layer of the embedding's width, the activation and a norm (Devlin et al. 2019).
+    pub head_transform: bool,
+    /// The head has a bias.
+    pub head_bias: bool,
 }
 
 impl Default for ModelConfig {
@@ -47,11 +84,25 @@ impl Default for ModelConfig {
             dropout: 0.0,
             attention_dropout: 0.0,
             norm: NormPlace::default(),
+            norm_kind: NormKind::default(),
+            norm_epsilon: 1e-5,
             activation: Activation::default(),
+            gated: false,
             pooling: Pooling::default(),
             tied_head: false,
             checkpointing: false,
             bias: true,
+            qkv_bias: None,
+            output_bias: None,
+            feed_forward_bias: None,
+            rotary: RotaryConfig::default(),
+            token_types: 0,
+            embedding_width: None,
+            embedding_norm: false,
+            shared_blocks: false,
+            layer_scale: None,
+            head_transform: false,
+            head_bias: false,
         }
     }
 }
@@ -68,6 +119,18 @@ pub enum NormPlace {
     Post,
 }
 
+/// `model.norm_kind`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum NormKind {
+    /// `(x - mean) / deviation * weight + bias` (Ba, Kiros and Hinton 2016).
+    #[default]
+    Layer,
+    /// `x / sqrt(mean square) * weight` (Zhang and Sennrich 2019).
+    Rms,
+}
+
 /// `model.activation`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -78,6 +141,22 @@ pub enum Activation {
     Gelu,
     /// `max(x, 0)`.
     Relu,
+    /// GELU with the normal distribution approximated by a hyperbolic tangent (Hendrycks and Gimpel 2016).
+    GeluTanh,
+    /// `x sigmoid(x)`.
+    Silu,
+}
+
+impl Activation {
+    /// The function.
+    pub(crate) fn curve(self) -> Curve {
+        match self {
+            Self::Gelu => Curve::Gelu,
+            Self::Relu => Curve::Relu,
+            Self::GeluTanh => Curve::GeluTanh,
+            Self::Silu => Curve::Silu,
+        }
+    }
 }
 
 /// `model.pooling`
@@ -109,7 +188,9 @@ impl ModelConfig {
     pub fn check(&self, attention: &AttentionConfig) -> Result<(), Error> {
         attention.check()?;
         let sizes = [("width", self.width), ("layers", self.layers), ("feed_forward", self.feed_forward)];
-        for (name, size) in sizes.into_iter().chain(self.head_width.map(|width| ("head_width", width))) {
+        let optional = [("head_width", self.head_width), ("embedding_width", self.embedding_width)];
+        let optional = optional.into_iter().filter_map(|(name, size)| Some((name, size?)));
+        for (name, size) in sizes.into_iter().chain(optional) {
             if size == 0 {
                 return Err(Error::option(format!("model.{name}"), 0, "at least 1"));
             }
@@ -119,6 +200,12 @@ impl ModelConfig {
                 return Err(Error::option(format!("model.{name}"), rate, "at least 0 and below 1"));
             }
         }
+        for (name, number) in [("norm_epsilon", Some(self.norm_epsilon)), ("layer_scale", self.layer_scale)] {
+            if number.is_some_and(|number| !(number > 0.0 && number.is_finite())) {
+                return Err(Error::option(format!("model.{name}"), number.unwrap_or_default(), "a positive number"));
+            }
+        }
+        self.rotary.check()?;
         let (name, own, heads) = match attention.mechanism {
             Mechanism::Moa => ("moa.active", attention.moa.head_width, attention.moa.active),
             _ => ("heads", None, attention.heads),
@@ -128,12 +215,8 @@ impl ModelConfig {
             return Err(Error::option("model.width", self.width, expected));
         }
         let head_width = self.head_width(attention);
-        if attention.position == Position::Rotary && !head_width.is_multiple_of(2) {
-            return Err(Error::option(
-                "position",
-                format!("'rotary' with heads of {head_width} channels"),
-                "an even number of channels a head, which are turned in pairs",
-            ));
+        if attention.position == Position::Rotary {
+            self.rotary.pairs(head_width)?;
         }
         if attention.position == Position::Sinusoidal && !self.width.is_multiple_of(2) {
             return Err(Error::option(
@@ -184,6 +267,11 @@ impl ModelConfig {
             feed_forward: self.feed_forward,
             outputs,
         })
+    }
+
+    /// Width of token and position vectors.
+    pub fn embedding_width(&self) -> usize {
+        self.embedding_width.unwrap_or(self.width)
     }
 
     /// Rate of dropout in single precision.

@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use regard_kernels::{Error, Padding};
 
-use super::{ModelConfig, NormPlace, TokenBatch, positions::Positions};
+use super::{ModelConfig, NormPlace, TokenBatch, embeddings::Embeddings};
 use crate::{
     attention::{Attention, Attentions, DECODER, at_place, shared_by_layers},
     blocks::{BlockState, Context, DecoderBlock, Init, Memory, Norm, Place, Stack, drop_out, recomputed_decoder},
@@ -15,7 +15,7 @@ use crate::{
 /// Positions, blocks and the last norm: token numbers and a memory to states `[B,N,d]`.
 #[derive(Module, Debug)]
 pub(super) struct Decoder {
-    positions: Positions,
+    embeddings: Embeddings,
     /// The one self-attention of all blocks, where they share it.
     attention: Option<Attention>,
     layers: Vec<DecoderBlock>,
@@ -36,10 +36,10 @@ impl Decoder {
         let layer = |i| DecoderBlock::new(config, attentions, context, &init.part("layers").part(i));
         let shared = || Attention::new(config, own, context, &init.part("attention"));
         let decoder = Self {
-            positions: Positions::new(own.position, context, config.width, init),
+            embeddings: Embeddings::new(config, own.position, context, init),
             attention: shared_by_layers(own).then(shared).transpose().map_err(|error| at_place(DECODER, error))?,
             layers: (0..config.layers).map(layer).collect::<Result<_, _>>()?,
-            norm_f: (config.norm == NormPlace::Pre).then(|| Norm::new(config.width, &init.part("norm_f"))),
+            norm_f: (config.norm == NormPlace::Pre).then(|| Norm::new(config, config.width, &init.part("norm_f"))),
             dropout: config.rate(),
             checkpointing: config.checkpointing,
         };
@@ -51,7 +51,7 @@ impl Decoder {
     /// States `[B,N,d]` of `tokens`, whose vectors are rows of `table`.
     pub fn forward(&self, table: Tensor<2>, tokens: &TokenBatch, memory: &Memory, context: &Context) -> Tensor<3> {
         let context = context.in_stack(Stack::Decoder);
-        let x = self.positions.embed(table, tokens.ids.clone(), [tokens.batch, tokens.length], 0);
+        let x = self.embeddings.embed(table, tokens.ids.clone(), [tokens.batch, tokens.length], 0);
         let mut x = drop_out(x, self.dropout, &context.at_layer(0), Place::Embedding);
         for (i, block) in self.layers.iter().enumerate() {
             let context = context.at_layer(i + 1);
@@ -73,7 +73,7 @@ impl Decoder {
         states: &mut [BlockState],
     ) -> Tensor<3> {
         let position = states[0].position();
-        let mut x = self.positions.embed(table, tokens.into(), [tokens.len(), 1], position);
+        let mut x = self.embeddings.embed(table, tokens.into(), [tokens.len(), 1], position);
         for (block, state) in self.layers.iter().zip(states) {
             x = block.decode(x, padding.clone(), self.attention.as_ref(), state);
         }

@@ -1,10 +1,12 @@
 //! A stack of blocks that reads one sequence.
 
+use std::sync::Arc;
+
 use burn::module::Module;
 use burn::tensor::Tensor;
-use regard_kernels::{Error, Mask, Storage};
+use regard_kernels::{Error, Mask, Padding, Storage};
 
-use super::{ModelConfig, NormPlace, TokenBatch, positions::Positions};
+use super::{ModelConfig, NormPlace, TokenBatch, embeddings::Embeddings};
 use crate::{
     attention::{Attention, AttentionConfig, DecodeState, shared_by_layers},
     blocks::{Block, Context, Init, Norm, Part, Place, drop_out, recomputed},
@@ -13,11 +15,15 @@ use crate::{
 /// Positions, blocks and the last norm: token numbers to states `[B,N,d]`.
 #[derive(Module, Debug)]
 pub(super) struct Encoder {
-    positions: Positions,
+    embeddings: Embeddings,
     /// The one attention of all blocks, where they share it.
     attention: Option<Attention>,
+    /// One block where all are the same.
     layers: Vec<Block>,
     norm_f: Option<Norm>,
+    /// How often the blocks run.
+    #[module(skip)]
+    depth: usize,
     #[module(skip)]
     options: AttentionConfig,
     #[module(skip)]
@@ -31,12 +37,14 @@ impl Encoder {
     /// Sizes or options that do not fit each other.
     pub fn new(config: &ModelConfig, attention: &AttentionConfig, context: usize, init: &Init) -> Result<Self, Error> {
         let layer = |i| Block::new(config, attention, context, &init.part("layers").part(i));
+        let own_blocks = if config.shared_blocks { 1 } else { config.layers };
         let shared = || Attention::new(config, attention, context, &init.part("attention"));
         Ok(Self {
-            positions: Positions::new(attention.position, context, config.width, init),
+            embeddings: Embeddings::new(config, attention.position, context, init),
             attention: shared_by_layers(attention).then(shared).transpose()?,
-            layers: (0..config.layers).map(layer).collect::<Result<_, _>>()?,
-            norm_f: (config.norm == NormPlace::Pre).then(|| Norm::new(config.width, &init.part("norm_f"))),
+            layers: (0..own_blocks).map(layer).collect::<Result<_, _>>()?,
+            norm_f: (config.norm == NormPlace::Pre).then(|| Norm::new(config, config.width, &init.part("norm_f"))),
+            depth: config.layers,
             options: attention.clone(),
             dropout: config.rate(),
             checkpointing: config.checkpointing,
@@ -45,10 +53,15 @@ impl Encoder {
 
     /// States `[B,N,d]` of `tokens`, whose vectors are rows of `table`.
     pub fn forward(&self, table: Tensor<2>, tokens: &TokenBatch, context: &Context) -> Tensor<3> {
-        let mask = self.mask(tokens);
-        let x = self.positions.embed(table, tokens.ids.clone(), [tokens.batch, tokens.length], 0);
+        let x = self.embeddings.embed(table, tokens.ids.clone(), [tokens.batch, tokens.length], 0);
+        self.forward_vectors(x, tokens.padding.clone(), context)
+    }
+
+    /// States `[B,N,d]` of tokens that are vectors `x [B,N,d]` already.
+    pub fn forward_vectors(&self, x: Tensor<3>, padding: Option<Arc<Padding>>, context: &Context) -> Tensor<3> {
+        let mask = self.mask(padding);
         let mut x = drop_out(x, self.dropout, &context.at_layer(0), Place::Embedding);
-        for (i, block) in self.layers.iter().enumerate() {
+        for (i, block) in self.blocks() {
             let context = context.at_layer(i + 1);
             x = match self.checkpointing && context.training {
                 true => recomputed(block, self.attention.as_ref(), x, &mask, &context),
@@ -56,17 +69,17 @@ impl Encoder {
             };
         }
         let states = self.last_norm(x);
-        context.at_layer(self.layers.len()).record(Part::States, &states);
+        context.at_layer(self.depth).record(Part::States, &states);
         states
     }
 
     /// Queries, keys and values `[B,N,heads,D]` of every block in evaluation; `None` unless attention is softmax.
     pub fn projections(&self, table: Tensor<2>, tokens: &TokenBatch) -> Option<Vec<[Tensor<4>; 3]>> {
-        let mask = self.mask(tokens);
+        let mask = self.mask(tokens.padding.clone());
         let context = Context::evaluation();
-        let mut x = self.positions.embed(table, tokens.ids.clone(), [tokens.batch, tokens.length], 0);
+        let mut x = self.embeddings.embed(table, tokens.ids.clone(), [tokens.batch, tokens.length], 0);
         let mut all = Vec::new();
-        for (i, block) in self.layers.iter().enumerate() {
+        for (i, block) in self.blocks() {
             all.push(block.projections(x.clone(), self.attention.as_ref())?);
             x = block.forward(x, &mask, self.attention.as_ref(), &context.at_layer(i + 1));
         }
@@ -76,8 +89,8 @@ impl Encoder {
     /// States `[B,1,d]` of the next token of every row.
     pub fn decode(&self, table: Tensor<2>, tokens: &[i32], states: &mut [DecodeState]) -> Tensor<3> {
         let position = states[0].position();
-        let mut x = self.positions.embed(table, tokens.into(), [tokens.len(), 1], position);
-        for (block, state) in self.layers.iter().zip(states) {
+        let mut x = self.embeddings.embed(table, tokens.into(), [tokens.len(), 1], position);
+        for ((_, block), state) in self.blocks().zip(states) {
             x = block.decode(x, self.attention.as_ref(), state);
         }
         self.last_norm(x)
@@ -85,7 +98,7 @@ impl Encoder {
 
     /// Fresh states for [`Encoder::decode`], one per block.
     pub fn decoder(&self, storage: Storage) -> Result<Vec<DecodeState>, Error> {
-        self.layers.iter().map(|block| block.decoder(self.attention.as_ref(), storage)).collect()
+        self.blocks().map(|(_, block)| block.decoder(self.attention.as_ref(), storage)).collect()
     }
 
     /// Options of the attention.
@@ -93,13 +106,13 @@ impl Encoder {
         &self.options
     }
 
-    fn mask(&self, tokens: &TokenBatch) -> Mask {
-        Mask {
-            causal: self.options.causal,
-            window: self.options.window,
-            valid: tokens.padding.clone(),
-            query_valid: None,
-        }
+    /// Blocks with their numbers from 0, in the order in which they run.
+    fn blocks(&self) -> impl Iterator<Item = (usize, &Block)> {
+        self.layers.iter().cycle().take(self.depth).enumerate()
+    }
+
+    fn mask(&self, valid: Option<Arc<Padding>>) -> Mask {
+        Mask { causal: self.options.causal, window: self.options.window, valid, query_valid: None }
     }
 
     fn last_norm(&self, x: Tensor<3>) -> Tensor<3> {

@@ -2,28 +2,66 @@
 
 use std::sync::Arc;
 
-use burn::module::Param;
+use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 
-use super::ModelConfig;
+use super::{Activation, ModelConfig};
 use crate::{
-    blocks::Init,
+    blocks::{Init, Norm},
     ops::{self, elementwise::IGNORE},
 };
 
-/// The head `[d,vocabulary]` of a model that has one of its own.
-pub(super) fn own(config: &ModelConfig, vocabulary: usize, init: &Init) -> Option<Param<Tensor<2>>> {
-    (!config.tied_head).then(|| init.projection("head", [config.width, vocabulary], 1.0))
+/// The head of a model. The part adds nothing to the names of its parameters
+/// ([`ParameterPath`](super::ParameterPath)).
+#[derive(Module, Debug)]
+pub(super) struct Head {
+    transform: Option<Transform>,
+    /// `[d,vocabulary]`, or `[e,vocabulary]` behind a transform; the token embedding where absent.
+    head: Option<Param<Tensor<2>>>,
+    b_head: Option<Param<Tensor<1>>>,
 }
 
-/// Logits `[..,vocabulary]` of states `x [..,d]`: by `head [d,vocabulary]`, or the token vectors `[vocabulary,d]` where
-/// there is none.
-pub(super) fn logits<const D: usize>(x: Tensor<D>, head: &Option<Param<Tensor<2>>>, tokens: Tensor<2>) -> Tensor<D> {
-    let weight = match head {
-        Some(head) => head.val(),
-        None => tokens.transpose(),
-    };
-    ops::linear(x, weight, None)
+/// What a masked model does before its head: `norm(activation(x w + b))`.
+#[derive(Module, Debug)]
+struct Transform {
+    /// `[d,e]`
+    w: Param<Tensor<2>>,
+    b: Param<Tensor<1>>,
+    norm: Norm,
+    #[module(skip)]
+    activation: Activation,
+}
+
+impl Head {
+    pub fn new(config: &ModelConfig, vocabulary: usize, init: &Init) -> Self {
+        let inputs = if config.head_transform { config.embedding_width() } else { config.width };
+        let transform = |init: Init| Transform {
+            w: init.projection("w", [config.width, inputs], 1.0),
+            b: init.constant([inputs], 0.0),
+            norm: Norm::new(config, inputs, &init.part("norm")),
+            activation: config.activation,
+        };
+        Self {
+            transform: config.head_transform.then(|| transform(init.part("transform"))),
+            head: (!config.tied_head).then(|| init.projection("head", [inputs, vocabulary], 1.0)),
+            b_head: config.head_bias.then(|| init.constant([vocabulary], 0.0)),
+        }
+    }
+
+    /// Logits `[..,vocabulary]` of states `x [..,d]`; `tokens [vocabulary,e]` is the token vectors.
+    pub fn logits<const D: usize>(&self, x: Tensor<D>, tokens: Tensor<2>) -> Tensor<D> {
+        let x = match &self.transform {
+            Some(Transform { w, b, norm, activation }) => {
+                norm.forward(ops::activation(ops::linear(x, w.val(), None), Some(b.val()), activation.curve()))
+            }
+            None => x,
+        };
+        let weight = match &self.head {
+            Some(head) => head.val(),
+            None => tokens.transpose(),
+        };
+        ops::linear(x, weight, self.b_head.as_ref().map(Param::val))
+    }
 }
 
 /// The states `[counted,d]` of `x [B,N,d]` whose target is not negative, with those targets: a head need not see the

@@ -2,21 +2,18 @@
 
 use std::sync::Arc;
 
-use burn::module::{Module, Param};
+use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use regard_kernels::{Error, Storage};
 
-use super::{
-    Body, ModelConfig, Sizes, TokenBatch,
-    head::{self, logits},
-};
+use super::{Body, ModelConfig, Sizes, TokenBatch, head::Head};
 use crate::{
     attention::{AttentionConfig, DecodeState},
     blocks::{Context, Init},
     ops,
 };
 
-/// Embeddings, causal blocks, and a head over the vocabulary without bias.
+/// Embeddings, causal blocks, and a head over the vocabulary.
 ///
 /// Generation, one token at a time:
 ///
@@ -39,8 +36,7 @@ use crate::{
 #[derive(Module, Debug)]
 pub struct LanguageModel {
     body: Body,
-    /// `[d,vocabulary]`; the token embedding where absent.
-    head: Option<Param<Tensor<2>>>,
+    output: Head,
 }
 
 /// State of a model that decodes token by token.
@@ -80,7 +76,7 @@ impl LanguageModel {
         let attention = AttentionConfig { causal: true, ..attention.clone() };
         let sizes = config.sizes(&attention, vocabulary, vocabulary, context)?;
         let init = Init::new(seed, device);
-        Ok(Self { body: Body::new(config, &attention, sizes, &init)?, head: head::own(config, vocabulary, &init) })
+        Ok(Self { body: Body::new(config, &attention, sizes, &init)?, output: Head::new(config, vocabulary, &init) })
     }
 
     /// Logits `[B,N,vocabulary]`: those at position `i` are of token `i + 1`.
@@ -150,6 +146,6 @@ impl LanguageModel {
     }
 
     fn head(&self, x: Tensor<3>) -> Tensor<3> {
-        logits(x, &self.head, self.body.token_embedding())
+        self.output.logits(x, self.body.token_embedding())
     }
 }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use burn::module::{Module, Param};
+use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use regard_kernels::Error;
 
 use super::{
     Body, ModelConfig, Sizes, TokenBatch,
-    head::{self, counted, logits},
+    head::{Head, counted},
 };
 use crate::{
     attention::AttentionConfig,
@@ -16,12 +16,11 @@ use crate::{
     ops,
 };
 
-/// Embeddings, bidirectional blocks, and a head over the vocabulary without bias (Devlin et al. 2019, section 3.1).
+/// Embeddings, bidirectional blocks, and a head over the vocabulary (Devlin et al. 2019, section 3.1).
 #[derive(Module, Debug)]
 pub struct MaskedModel {
     body: Body,
-    /// `[d,vocabulary]`; the token embedding where absent.
-    head: Option<Param<Tensor<2>>>,
+    output: Head,
 }
 
 impl MaskedModel {
@@ -42,7 +41,7 @@ impl MaskedModel {
         let attention = AttentionConfig { causal: false, ..attention.clone() };
         let sizes = config.sizes(&attention, vocabulary, vocabulary, context)?;
         let init = Init::new(seed, device);
-        Ok(Self { body: Body::new(config, &attention, sizes, &init)?, head: head::own(config, vocabulary, &init) })
+        Ok(Self { body: Body::new(config, &attention, sizes, &init)?, output: Head::new(config, vocabulary, &init) })
     }
 
     /// Logits `[B,N,vocabulary]` of every token, masked or not.
@@ -93,6 +92,6 @@ impl MaskedModel {
     }
 
     fn logits<const D: usize>(&self, states: Tensor<D>) -> Tensor<D> {
-        logits(states, &self.head, self.body.token_embedding())
+        self.output.logits(states, self.body.token_embedding())
     }
 }

@@ -6,19 +6,19 @@ mod body;
 mod classifier;
 mod config;
 mod decoder;
+mod embeddings;
 mod encoder;
 mod head;
 mod language_model;
 mod masked;
 mod parameters;
-mod positions;
 mod translator;
 
 pub use batch::{TokenBatch, special};
 pub use beam::{BeamOptions, beam_search};
 pub use body::{Body, Sizes};
 pub use classifier::Classifier;
-pub use config::{Activation, ModelConfig, NormPlace, Pooling};
+pub use config::{Activation, ModelConfig, NormKind, NormPlace, Pooling};
 pub use language_model::{LanguageModel, LanguageState};
 pub use masked::MaskedModel;
 pub use parameters::{

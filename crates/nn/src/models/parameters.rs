@@ -56,7 +56,7 @@ fn names(list: &[String]) -> String {
 }
 
 /// Fields whose parts count as parts of what holds them.
-const TRANSPARENT: [&str; 4] = ["body", "stack", "positions", "projections"];
+const TRANSPARENT: [&str; 5] = ["body", "output", "stack", "embeddings", "projections"];
 
 /// The dotted name of where a [`ModuleVisitor`] or [`ModuleMapper`] stands.
 ///

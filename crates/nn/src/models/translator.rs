@@ -9,9 +9,9 @@ use regard_kernels::{Error, Padding};
 use super::{
     ModelConfig, Sizes, TokenBatch,
     decoder::Decoder,
+    embeddings::Embeddings,
     encoder::Encoder,
-    head::{self, counted, logits},
-    positions::Positions,
+    head::{Head, counted},
 };
 use crate::{
     attention::{Attentions, ENCODER, at_place},
@@ -29,7 +29,7 @@ pub struct Translator {
     encoder: Encoder,
     decoder: Decoder,
     /// `[d,vocabulary]`; the token embedding where absent.
-    head: Option<Param<Tensor<2>>>,
+    output: Head,
     #[module(skip)]
     attentions: Attentions,
     #[module(skip)]
@@ -108,11 +108,11 @@ impl Translator {
         let sizes = config.sizes(encoder, vocabulary, vocabulary, context)?;
         let init = Init::new(seed, device);
         Ok(Self {
-            token_embedding: Positions::tokens(encoder.position, vocabulary, config.width, &init),
+            token_embedding: Embeddings::tokens(config, encoder.position, vocabulary, &init),
             encoder: Encoder::new(config, encoder, context, &init.part("encoder"))
                 .map_err(|error| at_place(ENCODER, error))?,
             decoder: Decoder::new(config, &attentions, context, &init.part("decoder"))?,
-            head: head::own(config, vocabulary, &init),
+            output: Head::new(config, vocabulary, &init),
             attentions,
             sizes,
         })
@@ -218,6 +218,6 @@ impl Translator {
     }
 
     fn logits<const D: usize>(&self, states: Tensor<D>) -> Tensor<D> {
-        logits(states, &self.head, self.token_embedding.val())
+        self.output.logits(states, self.token_embedding.val())
     }
 }

@@ -21,7 +21,9 @@ mod softmax;
 
 pub use attention::attention;
 pub use bridge::{MOST_OPERANDS, Operand, apply, runs_kernels, try_apply};
-pub use elementwise::{bias_gelu, bias_relu, cross_entropy, dropout, embedding, gelu, layer_norm, linear, relu};
+pub use elementwise::{
+    Curve, activation, cross_entropy, dropout, embedding, gated, layer_norm, linear, rms_norm, rotate,
+};
 pub use gaussian_mixture::{prior_after, shifted_keys};
 pub use inputs::Inputs;
 pub use joint::{Concatenation, RealTokens, additive_joint};

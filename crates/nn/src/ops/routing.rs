@@ -42,7 +42,7 @@ pub fn route(
 
 /// `logits [B,N,E]` unchanged; their gradient gets that of the router's losses added, times `coefficients`.
 ///
-/// Only kernels can do that: elsewhere the logits train without the losses.
+/// Only kernels can do that: layers with such losses are not built on other devices.
 pub fn router_loss(logits: Tensor<3>, routing: &Arc<Routing>, coefficients: RouterCoefficients) -> Tensor<3> {
     if coefficients.are_zero() || !runs_kernels(&logits.device()) {
         return logits;

@@ -1,7 +1,7 @@
 //! The same operations composed of tensor operations, for devices without kernels.
 
 use burn::tensor::{Int, Tensor, TensorData, activation as stock};
-use regard_kernels::elementwise::{Curve, Dropout, IGNORE};
+use regard_kernels::elementwise::{Curve, Dropout, IGNORE, Rotate};
 
 pub(super) fn activation<const D: usize>(x: Tensor<D>, bias: Option<Tensor<1>>, curve: Curve) -> Tensor<D> {
     let x = match bias {
@@ -20,6 +20,29 @@ pub(super) fn activation<const D: usize>(x: Tensor<D>, bias: Option<Tensor<1>>, 
 pub(super) fn layer_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, bias: Tensor<1>, epsilon: f32) -> Tensor<D> {
     let (variance, mean) = x.clone().var_mean_bias(D - 1);
     (x - mean) / (variance + epsilon).sqrt() * weight.unsqueeze() + bias.unsqueeze()
+}
+
+pub(super) fn rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, epsilon: f32) -> Tensor<D> {
+    let square = x.clone().square().mean_dim(D - 1);
+    x / (square + epsilon).sqrt() * weight.unsqueeze()
+}
+
+pub(super) fn rotate<const D: usize>(x: Tensor<D>, rotation: &Rotate) -> Tensor<D> {
+    let dims = x.dims();
+    let (width, pairs) = (dims[D - 1], rotation.pairs());
+    let mut shape = [1; D];
+    (shape[1], shape[D - 1]) = (dims[1], pairs);
+    let [cosine, sine] = rotation
+        .tables(dims[1])
+        .map(|table| Tensor::<D>::from_data(TensorData::new(table.to_vec(), shape), &x.device()));
+    let first = x.clone().narrow(D - 1, 0, pairs);
+    let second = x.clone().narrow(D - 1, pairs, pairs);
+    let mut parts =
+        vec![first.clone() * cosine.clone() - second.clone() * sine.clone(), second * cosine + first * sine];
+    if 2 * pairs < width {
+        parts.push(x.narrow(D - 1, 2 * pairs, width - 2 * pairs));
+    }
+    Tensor::cat(parts, D - 1)
 }
 
 pub(super) fn cross_entropy(logits: Tensor<2>, targets: &[i32], smoothing: f32) -> Tensor<1> {

@@ -5,9 +5,11 @@ mod composed;
 use std::sync::Arc;
 
 use burn::tensor::{DType, Tensor};
-use regard_kernels::elementwise::{Activation, Affine, CrossEntropy, Curve, Dropout, Embedding, LayerNorm};
+use regard_kernels::elementwise::{
+    Activation, Affine, CrossEntropy, Dropout, Embedding, Gated, LayerNorm, RmsNorm, Rotate,
+};
 
-pub use regard_kernels::elementwise::IGNORE;
+pub use regard_kernels::elementwise::{Curve, IGNORE};
 
 use super::bridge::{apply_forgetting_output as apply, runs_kernels};
 
@@ -16,34 +18,14 @@ fn fused<const D: usize>(x: &Tensor<D>) -> bool {
     x.dtype() == DType::F32 && runs_kernels(&x.device())
 }
 
-/// `x Phi(x)`, exact, element by element.
-pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    activation(x, None, Curve::Gelu)
-}
-
-/// [`gelu`] of `x + bias`, with `x [.., width]` and `bias [width]`.
+/// `curve(x + bias)`, element by element, with `x [.., width]` and `bias [width]`.
 ///
 /// # Panics
 /// If the bias has another width.
-pub fn bias_gelu<const D: usize>(x: Tensor<D>, bias: Tensor<1>) -> Tensor<D> {
-    activation(x, Some(bias), Curve::Gelu)
-}
-
-/// `max(x, 0)`, element by element. Burn's own, which works in place: a kernel of ours was slower.
-pub fn relu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    burn::tensor::activation::relu(x)
-}
-
-/// [`relu`] of `x + bias`, with `x [.., width]` and `bias [width]`.
-///
-/// # Panics
-/// If the bias has another width.
-pub fn bias_relu<const D: usize>(x: Tensor<D>, bias: Tensor<1>) -> Tensor<D> {
-    activation(x, Some(bias), Curve::Relu)
-}
-
-fn activation<const D: usize>(x: Tensor<D>, bias: Option<Tensor<1>>, curve: Curve) -> Tensor<D> {
-    if !fused(&x) {
+pub fn activation<const D: usize>(x: Tensor<D>, bias: Option<Tensor<1>>, curve: Curve) -> Tensor<D> {
+    // Burn's own works in place: a kernel of ours was slower.
+    let in_place = curve == Curve::Relu && bias.is_none();
+    if in_place || !fused(&x) {
         return composed::activation(x, bias, curve);
     }
     let operator = Arc::new(Activation { curve, bias: bias.is_some() });
@@ -51,6 +33,38 @@ fn activation<const D: usize>(x: Tensor<D>, bias: Option<Tensor<1>>, curve: Curv
         None => apply(operator, &[x.into()]),
         Some(bias) => apply(operator, &[x.into(), bias.into()]),
     }
+}
+
+/// `curve(gate) * up`, both `[.., width]`: SwiGLU with [`Curve::Silu`], GeGLU with [`Curve::Gelu`] (Shazeer 2020).
+///
+/// # Panics
+/// If the shapes differ.
+pub fn gated<const D: usize>(gate: Tensor<D>, up: Tensor<D>, curve: Curve) -> Tensor<D> {
+    if fused(&gate) {
+        apply(Arc::new(Gated { curve }), &[gate.into(), up.into()])
+    } else {
+        composed::activation(gate, None, curve) * up
+    }
+}
+
+/// `x / sqrt(mean(x^2) + epsilon) * weight` over the rows of `x [.., width]`, with `weight [width]` (Zhang and Sennrich 2019).
+///
+/// # Panics
+/// If the weight has another width.
+pub fn rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, epsilon: f32) -> Tensor<D> {
+    if fused(&x) {
+        apply(Arc::new(RmsNorm { epsilon }), &[x.into(), weight.into()])
+    } else {
+        composed::rms_norm(x, weight, epsilon)
+    }
+}
+
+/// Rotates `x [B,N,..,D]` by the angles of its positions.
+///
+/// # Panics
+/// A position beyond the tables of `rotation`, or channels that do not fit them.
+pub fn rotate<const D: usize>(x: Tensor<D>, rotation: Rotate) -> Tensor<D> {
+    if fused(&x) { apply(Arc::new(rotation), &[x.into()]) } else { composed::rotate(x, &rotation) }
 }
 
 /// Layer normalisation of the rows of `x [.., width]`, then `weight [width]` and `bias [width]`:

@@ -47,11 +47,34 @@ macro_rules! agree {
 #[test]
 fn activations_agree_with_their_composed_form() {
     let (x, bias) = (draw([3, 5, 8], 1), draw([8], 2));
-    agree!(gelu(x.clone()), composed::activation(x.clone(), None, Curve::Gelu), x);
-    agree!(activation(x.clone(), None, Curve::Relu), relu(x.clone()), x);
+    for &curve in Curve::ALL {
+        agree!(activation(x.clone(), None, curve), composed::activation(x.clone(), None, curve), x);
+    }
     let shift = || Some(bias.clone());
-    agree!(bias_gelu(x.clone(), bias.clone()), composed::activation(x.clone(), shift(), Curve::Gelu), x, bias);
-    agree!(bias_relu(x.clone(), bias.clone()), composed::activation(x.clone(), shift(), Curve::Relu), x, bias);
+    for curve in [Curve::Gelu, Curve::Relu] {
+        agree!(activation(x.clone(), shift(), curve), composed::activation(x.clone(), shift(), curve), x, bias);
+    }
+}
+
+#[test]
+fn gated_activations_agree_with_their_composed_form() {
+    let (gate, up) = (draw([3, 5, 8], 1), draw([3, 5, 8], 2));
+    let composed = composed::activation(gate.clone(), None, Curve::Silu) * up.clone();
+    agree!(gated(gate.clone(), up.clone(), Curve::Silu), composed.clone(), gate, up);
+}
+
+#[test]
+fn rms_norm_agrees_with_its_composed_form() {
+    let (x, weight) = (draw([2, 7, 24], 3), draw([24], 4));
+    agree!(rms_norm(x.clone(), weight.clone(), 1e-5), composed::rms_norm(x.clone(), weight.clone(), 1e-5), x, weight);
+}
+
+#[test]
+fn rotation_agrees_with_its_composed_form() {
+    let x = draw([2, 3, 4, 7], 3);
+    let table = |f: fn(f32) -> f32| (0..5 * 2).map(|i| f(i as f32 * 0.3)).collect::<Vec<_>>().into();
+    let rotation = Rotate::new(table(f32::cos), table(f32::sin), 2, 2);
+    agree!(rotate(x.clone(), rotation.clone()), composed::rotate(x.clone(), &rotation), x);
 }
 
 #[test]
@@ -119,5 +142,5 @@ fn linear_agrees_with_its_composed_form() {
 #[test]
 fn other_element_types_take_the_composed_form() {
     let x = draw([2, 8], 13).detach().cast(DType::F64);
-    assert_eq!(gelu(x).dtype(), DType::F64);
+    assert_eq!(activation(x, None, Curve::Gelu).dtype(), DType::F64);
 }

@@ -1,0 +1,271 @@
+//! Rotary positions and how they are stretched to longer sequences.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, Weak},
+};
+
+use regard_kernels::{Error, elementwise::Rotate};
+use serde::{Deserialize, Serialize};
+
+/// `model.rotary`: angles of rotary positions (Su et al. 2021).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RotaryConfig {
+    /// Base of the wavelengths: channel pair `i` of `D` turns by `base^(-2 i / D)` a position.
+    pub base: f64,
+    /// Share of a head's channels that are rotated, the first ones; in (0, 1].
+    pub share: f64,
+    /// How angles change so that sequences longer than the original ones can be read.
+    pub scaling: RotaryScaling,
+    /// How much longer they are.
+    pub factor: f64,
+    /// Length of the original sequences; 0 for the context of the model.
+    pub original_context: usize,
+    /// `llama3`: wavelengths of more than `original_context / low` are scaled in full ...
+    pub low: f64,
+    /// ... and those of less than `original_context / high` not at all.
+    pub high: f64,
+    /// `yarn`: pairs that turn more often than this over the original context keep their angles ...
+    pub fast: f64,
+    /// ... and those that turn less often than this are scaled in full.
+    pub slow: f64,
+    /// `yarn`: what rotated queries and keys are multiplied by; 0 for `0.1 ln(factor) + 1`.
+    pub magnitude: f64,
+}
+
+/// `model.rotary.scaling`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum RotaryScaling {
+    /// Angles as they are.
+    #[default]
+    None,
+    /// Positions are divided by the factor (Chen et al. 2023).
+    Linear,
+    /// The base grows with the context of the model, where that is longer than the original one.
+    Dynamic,
+    /// Long wavelengths are scaled, short ones not (Llama 3.1).
+    Llama3,
+    /// The same by the number of turns, with a magnitude (Peng et al. 2023).
+    Yarn,
+}
+
+impl Default for RotaryConfig {
+    fn default() -> Self {
+        Self {
+            base: 10_000.0,
+            share: 1.0,
+            scaling: RotaryScaling::None,
+            factor: 1.0,
+            original_context: 0,
+            low: 1.0,
+            high: 4.0,
+            fast: 32.0,
+            slow: 1.0,
+            magnitude: 0.0,
+        }
+    }
+}
+
+impl RotaryConfig {
+    /// # Errors
+    /// A number out of its range.
+    pub fn check(&self) -> Result<(), Error> {
+        let positive = [
+            ("base", self.base),
+            ("factor", self.factor),
+            ("low", self.low),
+            ("high", self.high),
+            ("fast", self.fast),
+            ("slow", self.slow),
+        ];
+        for (name, number) in positive {
+            if !(number > 0.0 && number.is_finite()) {
+                return Err(Error::option(format!("model.rotary.{name}"), number, "a positive number"));
+            }
+        }
+        if !(self.share > 0.0 && self.share <= 1.0) {
+            return Err(Error::option("model.rotary.share", self.share, "more than 0, at most 1"));
+        }
+        if !(self.magnitude >= 0.0 && self.magnitude.is_finite()) {
+            return Err(Error::option(
+                "model.rotary.magnitude",
+                self.magnitude,
+                "a positive number, or 0 for the default",
+            ));
+        }
+        if self.scaling == RotaryScaling::Llama3 && self.low >= self.high {
+            return Err(Error::option("model.rotary.low", self.low, format!("less than high ({})", self.high)));
+        }
+        Ok(())
+    }
+
+    /// Pairs of channels that are rotated in heads of `head_width`.
+    ///
+    /// # Errors
+    /// Channels that are not pairs.
+    pub fn pairs(&self, head_width: usize) -> Result<usize, Error> {
+        let rotated = (head_width as f64 * self.share) as usize;
+        if rotated == 0 || !rotated.is_multiple_of(2) {
+            let seen = match self.share {
+                1.0 => format!("'rotary' with heads of {head_width} channels"),
+                share => format!("'rotary' with a share of {share} of heads of {head_width} channels"),
+            };
+            return Err(Error::option(
+                "position",
+                seen,
+                "an even number of channels per head, which are rotated in pairs",
+            ));
+        }
+        Ok(rotated / 2)
+    }
+
+    /// Angle per position of every pair, in a model whose longest sequence has `context` tokens.
+    fn frequencies(&self, pairs: usize, context: usize) -> Vec<f64> {
+        let width = (2 * pairs) as f64;
+        let power = |base: f64, pair: usize| base.powf(-((2 * pair) as f64) / width);
+        let original = if self.original_context == 0 { context } else { self.original_context } as f64;
+        let plain = |pair| power(self.base, pair);
+        let turns = |frequency: f64| original * frequency / std::f64::consts::TAU;
+        let frequency = |pair: usize| match self.scaling {
+            RotaryScaling::None => plain(pair),
+            RotaryScaling::Linear => plain(pair) / self.factor,
+            RotaryScaling::Dynamic => {
+                let stretch = (self.factor * context as f64 / original - (self.factor - 1.0)).max(1.0);
+                power(self.base * stretch.powf(width / (width - 2.0).max(1.0)), pair)
+            }
+            RotaryScaling::Llama3 => {
+                let kept = ((turns(plain(pair)) - self.low) / (self.high - self.low)).clamp(0.0, 1.0);
+                plain(pair) * (kept + (1.0 - kept) / self.factor)
+            }
+            RotaryScaling::Yarn => {
+                // The pair, in fractions, that turns so often over the original context.
+                let at =
+                    |turns: f64| width * (original / (turns * std::f64::consts::TAU)).ln() / (2.0 * self.base.ln());
+                let (first, last) = (at(self.fast).floor().max(0.0), at(self.slow).ceil().min(width - 1.0));
+                let scaled = ((pair as f64 - first) / (last - first).max(1e-3)).clamp(0.0, 1.0);
+                plain(pair) * ((1.0 - scaled) + scaled / self.factor)
+            }
+        };
+        (0..pairs).map(frequency).collect()
+    }
+
+    /// What rotated channels are multiplied by.
+    fn magnitude(&self) -> f64 {
+        match (self.scaling, self.magnitude) {
+            (RotaryScaling::Yarn, 0.0) if self.factor > 1.0 => 0.1 * self.factor.ln() + 1.0,
+            (RotaryScaling::Yarn, magnitude) if magnitude > 0.0 => magnitude,
+            _ => 1.0,
+        }
+    }
+}
+
+/// Cosines and sines `[context, pairs]` of all positions of a model.
+#[derive(Debug)]
+pub struct Rotary {
+    cosine: Arc<[f32]>,
+    sine: Arc<[f32]>,
+    pairs: usize,
+}
+
+/// Tables in use, by what they depend on: the layers of a model, and models of the same sizes, share one.
+static TABLES: Mutex<Option<HashMap<String, Weak<Rotary>>>> = Mutex::new(None);
+
+impl Rotary {
+    /// For heads of `head_width` channels in sequences of at most `context` tokens.
+    ///
+    /// # Errors
+    /// Channels that are not pairs.
+    pub fn shared(config: &RotaryConfig, head_width: usize, context: usize) -> Result<Arc<Self>, Error> {
+        let pairs = config.pairs(head_width)?;
+        let key = format!("{config:?} {pairs} {context}");
+        let mut tables = TABLES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let tables = tables.get_or_insert_default();
+        if let Some(table) = tables.get(&key).and_then(Weak::upgrade) {
+            return Ok(table);
+        }
+        tables.retain(|_, table| table.strong_count() > 0);
+        let (frequencies, magnitude) = (config.frequencies(pairs, context), config.magnitude());
+        let table = |function: fn(f64) -> f64| {
+            let angles = (0..context).flat_map(|at| frequencies.iter().map(move |frequency| at as f64 * frequency));
+            angles.map(|angle| (magnitude * function(angle)) as f32).collect()
+        };
+        let rotary = Arc::new(Self { cosine: table(f64::cos), sine: table(f64::sin), pairs });
+        tables.insert(key, Arc::downgrade(&rotary));
+        Ok(rotary)
+    }
+
+    /// The rotation of tokens at positions `from ..`.
+    pub fn rotation(&self, from: usize) -> Rotate {
+        Rotate::new(self.cosine.clone(), self.sine.clone(), self.pairs, from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Device, Tensor};
+
+    use super::*;
+    use crate::ops;
+
+    fn frequencies(config: RotaryConfig, context: usize) -> Vec<f64> {
+        config.check().unwrap();
+        config.frequencies(4, context)
+    }
+
+    #[test]
+    fn rotated_products_depend_on_the_distance_only() {
+        let device = Device::flex();
+        let x = |values: [f32; 6]| Tensor::<1>::from_data(values, &device).reshape([1, 1, 1, 6]);
+        let (q, k) = (x([0.3, -1.0, 0.5, 2.0, 0.1, -0.7]), x([1.0, 0.2, -0.4, 0.6, -1.5, 0.9]));
+        for share in [1.0, 0.67] {
+            let rotary = Rotary::shared(&RotaryConfig { share, ..RotaryConfig::default() }, 6, 16).unwrap();
+            let product = |i, j| -> f32 {
+                let [q, k] = [(&q, i), (&k, j)].map(|(x, at)| ops::rotate(x.clone(), rotary.rotation(at)));
+                (q * k).sum().into_scalar::<f32>()
+            };
+            assert!((product(5, 2) - product(13, 10)).abs() < 1e-5);
+            assert!((product(5, 5) - (q.clone() * k.clone()).sum().into_scalar::<f32>()).abs() < 1e-5);
+            assert!((product(5, 2) - product(5, 3)).abs() > 1e-2);
+        }
+    }
+
+    #[test]
+    fn tables_are_shared_while_they_are_used() {
+        let config = RotaryConfig { base: 777.0, ..RotaryConfig::default() };
+        let [first, second] = [(); 2].map(|()| Rotary::shared(&config, 8, 5).unwrap());
+        assert!(Arc::ptr_eq(&first, &second));
+        let other = Rotary::shared(&config, 8, 6).unwrap();
+        assert!(!Arc::ptr_eq(&first, &other));
+    }
+
+    #[test]
+    fn scaling_stretches_long_wavelengths() {
+        let plain = frequencies(RotaryConfig::default(), 64);
+        assert_eq!(plain[0], 1.0);
+        let with = |scaling| RotaryConfig { scaling, factor: 4.0, original_context: 64, ..RotaryConfig::default() };
+        let linear = frequencies(with(RotaryScaling::Linear), 256);
+        assert!(plain.iter().zip(&linear).all(|(plain, linear)| plain / 4.0 == *linear));
+        // Not longer than the original context: as it is.
+        assert_eq!(frequencies(with(RotaryScaling::Dynamic), 64), plain);
+        assert!(frequencies(with(RotaryScaling::Dynamic), 256)[3] < plain[3]);
+        for scaling in [RotaryScaling::Llama3, RotaryScaling::Yarn] {
+            let scaled = frequencies(with(scaling), 256);
+            assert!((scaled[0] / plain[0] - 1.0).abs() < 1e-12, "the shortest wavelength stays: {scaled:?}");
+            assert!((4.0 * scaled[3] / plain[3] - 1.0).abs() < 1e-12, "the longest is stretched: {scaled:?}");
+        }
+        assert!((with(RotaryScaling::Yarn).magnitude() - (0.1 * 4f64.ln() + 1.0)).abs() < 1e-12);
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_named() {
+        let error = |config: RotaryConfig| config.check().unwrap_err().to_string();
+        let base = RotaryConfig::default;
+        assert!(error(RotaryConfig { base: 0.0, ..base() }).contains("model.rotary.base is 0"));
+        assert!(error(RotaryConfig { share: 1.5, ..base() }).contains("model.rotary.share is 1.5"));
+        assert!(RotaryConfig { share: 0.5, ..base() }.pairs(6).unwrap_err().to_string().contains("share of 0.5"));
+        assert_eq!(RotaryConfig { share: 0.5, ..base() }.pairs(8).unwrap(), 2);
+    }
+}
