@@ -9,16 +9,18 @@ use std::{
 };
 
 use regard_files::{sync_directory, write_synced};
+use serde_json::{Map, Value, json};
 
 use crate::{
     Element, Entry, Folder, PretrainedError,
+    folder::CONFIG,
     mapping::scatter,
-    shards::{Shard, Stored},
+    shards::{INDEX, LENGTH, Shard, Stored},
 };
 
 /// Files beside the weights that a folder is not complete without.
 const COMPANIONS: [&str; 13] = [
-    "config.json",
+    CONFIG,
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -45,7 +47,24 @@ impl Folder {
     /// # Errors
     /// A folder that is not empty, values of another number or beyond the type of the file, a full disk.
     pub fn save(&self, out: impl AsRef<Path>, changed: impl Fn(&Entry) -> Option<Vec<f32>>) -> Result<()> {
-        let out = out.as_ref();
+        self.save_whole(out.as_ref(), None, &changed)
+    }
+
+    /// The same with all parameters in one type: headers, `dtype` of `config.json` and the size in the index are changed where they
+    /// said another one.
+    ///
+    /// # Errors
+    /// As [`Folder::save`].
+    pub fn save_as(
+        &self,
+        out: impl AsRef<Path>,
+        element: Element,
+        changed: impl Fn(&Entry) -> Option<Vec<f32>>,
+    ) -> Result<()> {
+        self.save_whole(out.as_ref(), Some(element), &changed)
+    }
+
+    fn save_whole(&self, out: &Path, element: Option<Element>, changed: Changed<'_>) -> Result<()> {
         let occupied = match fs::read_dir(out) {
             Ok(mut names) => names.next().is_some(),
             Err(_) => out.symlink_metadata().is_ok(),
@@ -57,7 +76,7 @@ impl Folder {
         let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         fs::create_dir_all(parent).map_err(PretrainedError::writing(parent))?;
         let temporary = temporary(parent)?;
-        let written = self.fill(&temporary, &changed).and_then(|()| {
+        let written = self.fill(&temporary, element, changed).and_then(|()| {
             // Where a name cannot be given to a second folder, not even an empty one.
             let _ = fs::remove_dir(out);
             fs::rename(&temporary, out).map_err(PretrainedError::writing(out))
@@ -70,75 +89,154 @@ impl Folder {
     }
 
     /// Writes all files into a folder.
-    fn fill(&self, into: &Path, changed: &dyn Fn(&Entry) -> Option<Vec<f32>>) -> Result<()> {
-        for name in COMPANIONS.into_iter().chain(self.shards.index) {
-            let from = self.path().join(name);
-            if from.is_file() {
-                let content = fs::read(&from).map_err(PretrainedError::reading(&from))?;
-                let to = into.join(name);
-                write_synced(&to, &content).map_err(PretrainedError::writing(&to))?;
-            }
-        }
+    fn fill(&self, into: &Path, element: Option<Element>, changed: Changed<'_>) -> Result<()> {
         let mut parts: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
         for entry in self.entries() {
             for name in std::iter::once(&entry.source).chain(&entry.copies) {
                 parts.entry(name).or_default().push(entry);
             }
         }
+        let mut size = 0;
+        let mut retyped = false;
         for (index, shard) in self.shards.files.iter().enumerate() {
-            let mut tensors: Vec<(&str, &Stored)> = self
-                .shards
-                .tensors
-                .iter()
-                .filter(|(_, stored)| stored.shard == index)
-                .map(|(name, stored)| (name.as_str(), stored))
-                .collect();
-            tensors.sort_by_key(|(_, stored)| stored.range.start);
+            let mut tensors: Vec<Tensor<'_>> = Vec::new();
+            for (name, stored) in self.shards.tensors.iter().filter(|(_, stored)| stored.shard == index) {
+                let entries = parts.get(name.as_str()).map_or(&[][..], |entries| entries);
+                let own = Element::of(stored.dtype);
+                let target = element.filter(|_| !entries.is_empty()).or(own);
+                tensors.push(Tensor { name, stored, entries, own, target });
+            }
+            tensors.sort_by_key(|tensor| tensor.stored.range.start);
+            let other = tensors.iter().any(|tensor| tensor.own != tensor.target);
+            let head = if other { header(shard, &tensors) } else { shard.bytes()[..shard.head].to_vec() };
+            retyped |= other;
+            size += tensors.iter().map(Tensor::bytes).sum::<usize>();
             let path = into.join(&shard.name);
             let mut file = BufWriter::new(File::create(&path).map_err(PretrainedError::writing(&path))?);
-            file.write_all(&shard.bytes()[..shard.head]).map_err(PretrainedError::writing(&path))?;
-            for (name, stored) in tensors {
-                let entries = parts.get(name).map_or(&[][..], |entries| entries);
-                let replaced = replaced(shard, name, stored, entries, changed)?;
-                let bytes = replaced.as_deref().unwrap_or(&shard.bytes()[stored.range.clone()]);
+            file.write_all(&head).map_err(PretrainedError::writing(&path))?;
+            for tensor in tensors {
+                let replaced = tensor.replaced(shard, changed)?;
+                let bytes = replaced.as_deref().unwrap_or(&shard.bytes()[tensor.stored.range.clone()]);
                 file.write_all(bytes).map_err(PretrainedError::writing(&path))?;
             }
             let file = file.into_inner().map_err(|error| PretrainedError::writing(&path)(error.into_error()))?;
             file.sync_all().map_err(PretrainedError::writing(&path))?;
         }
+        for name in COMPANIONS.into_iter().chain(self.shards.index) {
+            let from = self.path().join(name);
+            if from.is_file() {
+                let mut content = fs::read(&from).map_err(PretrainedError::reading(&from))?;
+                if let Some(element) = element.filter(|_| retyped) {
+                    content = retype(name, content, element, size);
+                }
+                let to = into.join(name);
+                write_synced(&to, &content).map_err(PretrainedError::writing(&to))?;
+            }
+        }
         sync_directory(into).map_err(PretrainedError::writing(into))
     }
 }
 
-/// The new bytes of a tensor, if one of its parameters has changed.
-fn replaced(
-    shard: &Shard,
-    name: &str,
-    stored: &Stored,
-    entries: &[&Entry],
-    changed: &dyn Fn(&Entry) -> Option<Vec<f32>>,
-) -> Result<Option<Vec<u8>>> {
-    let Some(element) = Element::of(stored.dtype) else { return Ok(None) };
-    let mut bytes: Option<Vec<u8>> = None;
-    for entry in entries {
-        let Some(values) = changed(entry) else { continue };
-        let expected: usize = entry.shape.iter().product();
-        if values.len() != expected {
-            let problem =
-                format!("{} values for '{}'; expected {expected}, shape {:?}", values.len(), entry.name, entry.shape);
-            return Err(PretrainedError::Text(problem));
-        }
-        let bytes = bytes.get_or_insert_with(|| shard.bytes()[stored.range.clone()].to_vec());
-        if !scatter(entry, element, &values, bytes) {
-            let problem = format!(
-                "'{}' has values beyond {element:?}, the type of tensor '{name}'; expected smaller ones; write a folder whose \
-                 tensors are F32",
-                entry.name
-            );
-            return Err(PretrainedError::Text(problem));
+/// New values for a parameter, or `None` where they stay.
+type Changed<'a> = &'a dyn Fn(&Entry) -> Option<Vec<f32>>;
+
+/// A tensor to be written.
+struct Tensor<'a> {
+    name: &'a str,
+    stored: &'a Stored,
+    /// The parameters in it.
+    entries: &'a [&'a Entry],
+    /// Its type, if it is one of ours, and the one it gets.
+    own: Option<Element>,
+    target: Option<Element>,
+}
+
+impl Tensor<'_> {
+    /// Bytes that it takes.
+    fn bytes(&self) -> usize {
+        match (self.own, self.target) {
+            (Some(own), Some(target)) => self.stored.range.len() / own.bytes() * target.bytes(),
+            _ => self.stored.range.len(),
         }
     }
-    Ok(bytes)
+
+    /// Its new bytes, if type or values are others.
+    fn replaced(&self, shard: &Shard, changed: Changed<'_>) -> Result<Option<Vec<u8>>> {
+        let (Some(own), Some(target)) = (self.own, self.target) else { return Ok(None) };
+        let source = &shard.bytes()[self.stored.range.clone()];
+        let beyond = || {
+            let name = self.name;
+            PretrainedError::Text(format!(
+                "values of tensor '{name}' are beyond {target:?}; expected smaller ones; save all parameters as F32"
+            ))
+        };
+        let mut bytes: Option<Vec<u8>> = None;
+        if own != target {
+            let mut converted = vec![0; self.bytes()];
+            if !(0..source.len() / own.bytes()).all(|i| target.put(&mut converted, i, own.get(source, i))) {
+                return Err(beyond());
+            }
+            bytes = Some(converted);
+        }
+        for entry in self.entries {
+            let Some(values) = changed(entry) else { continue };
+            let expected: usize = entry.shape.iter().product();
+            if values.len() != expected {
+                let (count, name, shape) = (values.len(), &entry.name, &entry.shape);
+                let problem = format!("{count} values for '{name}'; expected {expected}, shape {shape:?}");
+                return Err(PretrainedError::Text(problem));
+            }
+            if !scatter(entry, target, &values, bytes.get_or_insert_with(|| source.to_vec())) {
+                return Err(beyond());
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+/// The beginning of a file whose tensors, in this order, have other types.
+fn header(shard: &Shard, tensors: &[Tensor<'_>]) -> Vec<u8> {
+    let old: Value = serde_json::from_slice(&shard.bytes()[LENGTH..shard.head]).unwrap_or_default();
+    let mut header = Map::new();
+    if let Some(metadata) = old.get("__metadata__") {
+        header.insert("__metadata__".into(), metadata.clone());
+    }
+    let mut start = 0;
+    for tensor in tensors {
+        let end = start + tensor.bytes();
+        let mut info = old.get(tensor.name).cloned().unwrap_or_default();
+        if let Some(target) = tensor.target {
+            info["dtype"] = target.name().into();
+        }
+        info["data_offsets"] = json!([start, end]);
+        header.insert(tensor.name.into(), info);
+        start = end;
+    }
+    let mut text = Value::Object(header).to_string();
+    // So that tensors are aligned, as the format asks for.
+    text.push_str(&" ".repeat(text.len().next_multiple_of(LENGTH) - text.len()));
+    [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
+}
+
+/// A companion that says type or size of the tensors, or as it was.
+fn retype(name: &str, content: Vec<u8>, element: Element, size: usize) -> Vec<u8> {
+    let Ok(mut value) = serde_json::from_slice::<Value>(&content) else { return content };
+    match name {
+        CONFIG => {
+            for key in ["dtype", "torch_dtype"] {
+                if let Some(dtype) = value.get_mut(key) {
+                    *dtype = element.torch_name().into();
+                }
+            }
+        }
+        INDEX => {
+            if let Some(total) = value.pointer_mut("/metadata/total_size") {
+                *total = size.into();
+            }
+        }
+        _ => return content,
+    }
+    serde_json::to_vec_pretty(&value).unwrap_or(content)
 }
 
 /// A new folder beside the one that it will replace.

@@ -17,9 +17,9 @@ use crate::{PretrainedError, keys::Keys};
 type Result<T> = std::result::Result<T, PretrainedError>;
 
 const WHOLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
 /// Bytes of the length of the header.
-const LENGTH: usize = 8;
+pub(crate) const LENGTH: usize = 8;
 
 /// How an element is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,24 @@ impl Element {
         match self {
             Self::F32 => 4,
             Self::F16 | Self::Bf16 => 2,
+        }
+    }
+
+    /// The name in safetensors files.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "F32",
+            Self::F16 => "F16",
+            Self::Bf16 => "BF16",
+        }
+    }
+
+    /// The name in `config.json`.
+    pub(crate) fn torch_name(self) -> &'static str {
+        match self {
+            Self::F32 => "float32",
+            Self::F16 => "float16",
+            Self::Bf16 => "bfloat16",
         }
     }
 

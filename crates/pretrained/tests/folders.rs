@@ -150,7 +150,7 @@ fn saving_refuses_what_would_be_lost() {
     assert!(error.starts_with("1 values for 'norm_f.weight'; expected 32"), "{error}");
     let error =
         folder.save(&target, |entry| (entry.name == "norm_f.weight").then(|| vec![1e6; 32])).unwrap_err().to_string();
-    assert!(error.starts_with("'norm_f.weight' has values beyond F16"), "{error}");
+    assert!(error.starts_with("values of tensor 'model.norm.weight' are beyond F16; expected smaller ones"), "{error}");
     assert_eq!(names(out.path()), ["mine"]);
 }
 
@@ -320,4 +320,60 @@ fn continuations_are_set_by_either_file() {
     fs::remove_file(copy.path().join("generation_config.json")).unwrap();
     assert_eq!(Folder::open(stories()).unwrap().generation().unwrap().eos, [2]);
     assert_eq!(Folder::open(copy.path()).unwrap().generation().unwrap().eos, [2]);
+}
+
+#[test]
+fn folders_are_written_in_another_type() {
+    for (model, element) in [
+        ("llama-grouped", Element::F32),
+        ("gpt2", Element::F32),
+        ("dinov2", Element::Bf16),
+        ("bert-masked", Element::F16),
+        ("llama-tied", Element::F32),
+    ] {
+        let folder = Folder::open(golden(model)).unwrap();
+        let out = tempfile::tempdir().unwrap();
+        let last = |entry: &regard_pretrained::Entry| {
+            (entry.name == "layers.1.norm_2.weight").then(|| (0..32).map(|i| 1.0 + i as f32 / 4096.0).collect())
+        };
+        folder.save_as(out.path(), element, last).unwrap();
+        let back = Folder::open(out.path()).unwrap();
+        assert_eq!(back.ignored(), folder.ignored());
+        for (old, new) in folder.load().zip(back.load()) {
+            assert_eq!(new.element(), element);
+            let expected = last(old.entry()).unwrap_or_else(|| old.values());
+            let rounding = match element {
+                Element::F32 => 0.0,
+                Element::F16 => 1.0 / 2048.0,
+                Element::Bf16 => 1.0 / 256.0,
+            };
+            for (new, old) in new.values().iter().zip(&expected) {
+                assert!((new - old).abs() <= rounding * old.abs() + 1e-4 * rounding, "{model}: {new} {old}");
+            }
+        }
+        let dtype = back.config()["dtype"].as_str().unwrap();
+        assert_eq!(dtype, ["float32", "float16", "bfloat16"][element as usize]);
+        // What was only written in another type is the same in the first one.
+        let again = tempfile::tempdir().unwrap();
+        back.save_as(again.path(), folder.load().next().unwrap().element(), |entry| {
+            folder.parameter(&entry.name).map(|parameter| parameter.values())
+        })
+        .unwrap();
+        for (old, new) in folder.load().zip(Folder::open(again.path()).unwrap().load()) {
+            assert_eq!(old.bytes(), new.bytes());
+        }
+        if model == "llama-tied" {
+            assert_eq!(
+                fs::read(out.path().join("config.json")).unwrap(),
+                fs::read(golden(model).join("config.json")).unwrap()
+            );
+        }
+    }
+    let total = |path: &std::path::Path| -> serde_json::Value {
+        let index = fs::read(path.join("model.safetensors.index.json")).unwrap();
+        serde_json::from_slice::<serde_json::Value>(&index).unwrap()["metadata"]["total_size"].clone()
+    };
+    let out = tempfile::tempdir().unwrap();
+    Folder::open(golden("llama-grouped")).unwrap().save_as(out.path(), Element::F32, |_| None).unwrap();
+    assert_eq!(total(out.path()).as_u64(), total(&golden("llama-grouped")).as_u64().map(|bytes| 2 * bytes));
 }

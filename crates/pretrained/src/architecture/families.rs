@@ -213,8 +213,12 @@ fn rotary(keys: &Keys<'_>, context: usize, head_width: usize) -> Result<Position
             Some(share) => share,
             None => keys.optional_positive("partial_rotary_factor")?.unwrap_or(1.0),
         };
+    if share == 1.0 && !head_width.is_multiple_of(2) {
+        let key = if keys.get("head_dim").is_some() { "head_dim" } else { "num_attention_heads" };
+        return Err(keys.problem(key, format!("one that makes heads of even width, not {head_width}")));
+    }
     let rotated = (head_width as f64 * share) as usize;
-    if share > 1.0 || rotated < 2 || rotated % 2 != 0 {
+    if share > 1.0 || rotated < 2 || !rotated.is_multiple_of(2) {
         let expected = format!("a share of at most 1 that leaves an even part of heads of {head_width}");
         return Err(keys.problem("partial_rotary_factor", expected));
     }
@@ -294,7 +298,7 @@ fn norm(keys: &Keys<'_>, key: &str, default: f64, place: NormPlace) -> Result<No
 }
 
 fn head_width(keys: &Keys<'_>, width_key: &str, width: usize, heads_key: &str, heads: usize) -> Result<usize> {
-    if width % heads == 0 {
+    if width.is_multiple_of(heads) {
         Ok(width / heads)
     } else {
         Err(keys.problem(heads_key, format!("a divisor of {width_key} = {width}")))

@@ -147,7 +147,7 @@ fn refusals_name_key_value_and_what_is_expected() {
             json!({"num_key_value_heads": 3}),
             "num_key_value_heads is 3; expected a divisor of num_attention_heads = 4",
         ),
-        ("llama-tied", json!({"head_dim": 7}), "partial_rotary_factor is missing; expected a share"),
+        ("llama-tied", json!({"head_dim": 7}), "head_dim is 7; expected one that makes heads of even width"),
         (
             "llama-tied",
             json!({"rope_parameters": {"rope_type": "longrope"}}),

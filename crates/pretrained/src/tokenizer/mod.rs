@@ -1,6 +1,7 @@
 //! Texts as tokens and back.
 
 mod chat;
+mod guard;
 mod settings;
 mod stream;
 mod words;
@@ -9,7 +10,7 @@ use std::path::Path;
 
 use tokenizers::{Encoding, TruncationDirection};
 
-use self::{chat::ChatTemplate, settings::Settings};
+use self::{chat::ChatTemplate, guard::guarded, settings::Settings};
 pub use self::{chat::Message, settings::SpecialTokens, stream::TokenStream};
 use crate::{Architecture, Family, PretrainedError};
 
@@ -55,9 +56,12 @@ impl Tokenizer {
         let (file, words) = (folder.join(TOKENIZER), folder.join(WORDS));
         let mut inner = if file.exists() {
             let bytes = std::fs::read(&file).map_err(PretrainedError::reading(&file))?;
-            tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| {
+            let broken = |error: String| {
                 PretrainedError::content(&file, format!("not a tokenizer that is read: {error}; fetch it again"))
-            })?
+            };
+            // The library itself does not tell all that is no JSON.
+            serde_json::from_slice::<serde_json::Value>(&bytes).map_err(|error| broken(error.to_string()))?;
+            guarded(|| tokenizers::Tokenizer::from_bytes(bytes)).map_err(broken)?
         } else if words.exists() {
             words::read(&words, &settings)?
         } else {
@@ -144,8 +148,7 @@ impl Tokenizer {
 
     /// The tokens of a text alone.
     fn cut(&self, text: &str) -> Result<Encoding> {
-        self.inner
-            .encode(text, false)
+        guarded(|| self.inner.encode(text, false))
             .map_err(|error| PretrainedError::Text(format!("cannot encode the text: {error}")))
     }
 
@@ -156,11 +159,11 @@ impl Tokenizer {
         special: bool,
         limit: Option<usize>,
     ) -> Result<Encoded> {
-        let broken = |error| PretrainedError::Text(format!("cannot add special tokens to the text: {error}"));
+        let broken = |error: String| PretrainedError::Text(format!("cannot add special tokens to the text: {error}"));
         let around = if special {
             // What is added to nothing, with the beginning that only settings ask for.
             let empty = second.is_some().then(Encoding::default);
-            let added = self.inner.post_process(Encoding::default(), empty, true).map_err(broken)?;
+            let added = guarded(|| self.inner.post_process(Encoding::default(), empty, true)).map_err(broken)?;
             self.begun(added.get_ids().to_vec(), added.get_type_ids().to_vec()).0.len()
         } else {
             0
@@ -180,7 +183,7 @@ impl Tokenizer {
             }
         }
         let dropped = before - first.len() - second.as_ref().map_or(0, Encoding::len);
-        let whole = self.inner.post_process(first, second, special).map_err(broken)?;
+        let whole = guarded(|| self.inner.post_process(first, second, special)).map_err(broken)?;
         let (ids, types) = (whole.get_ids().to_vec(), whole.get_type_ids().to_vec());
         let (ids, types) = if special { self.begun(ids, types) } else { (ids, types) };
         Ok(Encoded { ids, types, dropped })
@@ -209,8 +212,7 @@ impl Tokenizer {
         if let Some(id) = ids.iter().find(|id| **id as usize >= self.size) {
             return Err(PretrainedError::Text(format!("token {id}; expected numbers below {}", self.size)));
         }
-        self.inner
-            .decode(ids, !special)
+        guarded(|| self.inner.decode(ids, !special))
             .map_err(|error| PretrainedError::Text(format!("cannot decode the tokens: {error}")))
     }
 

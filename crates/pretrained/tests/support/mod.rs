@@ -75,3 +75,9 @@ pub fn edit_header(path: &Path, change: impl FnOnce(&mut Value)) {
     let length = (header.len() as u64).to_le_bytes();
     fs::write(path, [&length[..], &header, &bytes[end..]].concat()).unwrap();
 }
+
+/// Writes a file anew. Emptying the old one would have some file systems wait for the disk.
+pub fn put(path: &Path, content: impl AsRef<[u8]>) {
+    let _ = fs::remove_file(path);
+    fs::write(path, content).unwrap();
+}
