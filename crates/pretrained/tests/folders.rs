@@ -377,3 +377,70 @@ fn folders_are_written_in_another_type() {
     Folder::open(golden("llama-grouped")).unwrap().save_as(out.path(), Element::F32, |_| None).unwrap();
     assert_eq!(total(out.path()).as_u64(), total(&golden("llama-grouped")).as_u64().map(|bytes| 2 * bytes));
 }
+
+#[test]
+fn what_older_files_hold_besides_is_left_out() {
+    for (model, extra) in [
+        ("bert-masked", &["bert.embeddings.position_ids", "bert.pooler.dense.weight", "cls.seq_relationship.bias"][..]),
+        ("bert-sentences", &["embeddings.position_ids"]),
+        ("roberta", &["roberta.embeddings.position_ids", "roberta.pooler.dense.bias"]),
+        ("albert", &["albert.embeddings.position_ids", "albert.pooler.weight", "sop_classifier.classifier.weight"]),
+        ("gpt2", &["transformer.h.0.attn.bias", "transformer.h.1.attn.masked_bias"]),
+        ("llama-tied", &["model.layers.0.self_attn.rotary_emb.inv_freq"]),
+        ("vit", &["vit.embeddings.mask_token"]),
+    ] {
+        let copy = copy(&golden(model));
+        edit_header(&copy.path().join("model.safetensors"), |header| {
+            for name in extra {
+                header[*name] = serde_json::json!({"dtype": "I64", "shape": [0], "data_offsets": [0, 0]});
+            }
+        });
+        let folder = Folder::open(copy.path()).unwrap();
+        assert_eq!(folder.ignored(), extra, "{model}");
+        let out = tempfile::tempdir().unwrap();
+        folder.save_as(out.path(), Element::F32, |_| None).unwrap();
+        assert_eq!(Folder::open(out.path()).unwrap().ignored(), extra, "{model}");
+    }
+    // Not where the model has a use for it.
+    let copy = copy(&golden("llama-tied"));
+    edit_header(&copy.path().join("model.safetensors"), |header| {
+        header["model.layers.0.attn.bias"] = serde_json::json!({"dtype": "F32", "shape": [0], "data_offsets": [0, 0]});
+    });
+    assert!(Folder::open(copy.path()).is_err());
+}
+
+#[test]
+fn heads_have_the_names_of_their_classes() {
+    for (model, class, expected) in [
+        ("roberta", "RobertaForSequenceClassification", &["classifier.dense.weight", "classifier.out_proj.weight"][..]),
+        ("roberta", "RobertaForTokenClassification", &["classifier.weight"]),
+        ("roberta", "RobertaModel", &["pooler.dense.weight"]),
+        ("bert-masked", "BertForSequenceClassification", &["bert.pooler.dense.weight", "classifier.weight"]),
+        ("bert-masked", "BertForTokenClassification", &["classifier.weight"]),
+        ("albert", "AlbertForSequenceClassification", &["albert.pooler.weight", "classifier.weight"]),
+        ("gpt2", "GPT2ForSequenceClassification", &["score.weight"]),
+        ("gpt2", "GPT2Model", &[]),
+        ("llama-grouped", "LlamaForSequenceClassification", &["score.weight"]),
+        ("llama-grouped", "LlamaModel", &[]),
+        ("vit", "ViTModel", &["pooler.dense.weight"]),
+        ("dinov2", "Dinov2Backbone", &[]),
+    ] {
+        let mut config = Folder::open(golden(model)).unwrap().config().clone();
+        config["architectures"] = serde_json::json!([class]);
+        let entries = mapping(&Architecture::from_config(&config).unwrap(), |_| false);
+        let of_head = |name: &str| name == "head" || name == "pooler.w";
+        let sources: Vec<_> = entries.iter().filter(|e| of_head(&e.name)).map(|e| e.source.as_str()).collect();
+        assert_eq!(sources, expected, "{class}");
+        assert!(
+            entries.iter().any(|e| e.name == "head" && e.shape.len() == 2)
+                || !sources.iter().any(|s| s.contains("score"))
+        );
+    }
+}
+
+#[test]
+fn folders_and_tokenizers_can_be_shared_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<Folder>();
+    shared::<regard_pretrained::Tokenizer>();
+}

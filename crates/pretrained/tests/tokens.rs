@@ -60,6 +60,22 @@ fn what_does_not_fit_is_counted() {
     assert_eq!(tokenizer.encode("", true, Some(2)).unwrap().ids, [class, separator]);
 }
 
+/// What a `tokenizer.json` says about lengths is for another program.
+#[test]
+fn lengths_of_the_file_do_not_count() {
+    let copy = copy(&golden("llama-grouped"));
+    edit(copy.path(), "tokenizer.json", |value| {
+        value["truncation"] =
+            serde_json::json!({"max_length": 3, "strategy": "LongestFirst", "stride": 0, "direction": "Right"});
+        value["padding"] = serde_json::json!({"strategy": {"Fixed": 40}, "direction": "Right", "pad_to_multiple_of": null,
+            "pad_id": 0, "pad_type_id": 0, "pad_token": "<|endoftext|>"});
+    });
+    let tokenizer = Tokenizer::open(copy.path()).unwrap();
+    for row in rows("llama-grouped") {
+        assert_eq!(tokenizer.encode(&row.text, true, None).unwrap().ids, row.ids, "{}", row.text);
+    }
+}
+
 #[test]
 fn two_texts_share_a_row() {
     let tokenizer = tokenizer("bert-masked");

@@ -111,17 +111,17 @@ fn write_json(value: &serde_json::Value, out: &mut String) {
 fn without_marks(source: String) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source.as_str();
-    while let Some(start) = rest.find("{%") {
-        let Some(length) = rest[start..].find("%}") else { break };
-        let tag = &rest[start + 2..start + length];
-        out.push_str(&rest[..start + 2]);
+    while let Some((before, tagged)) = rest.split_once("{%") {
+        let Some((tag, after)) = tagged.split_once("%}") else { break };
+        out.push_str(before);
+        out.push_str("{%");
         match tag.trim_matches(['-', '+']).trim() {
             "generation" => out.push_str(&tag.replace("generation", "if true")),
             "endgeneration" => out.push_str(&tag.replace("endgeneration", "endif")),
             _ => out.push_str(tag),
         }
         out.push_str("%}");
-        rest = &rest[start + length + 2..];
+        rest = after;
     }
     out + rest
 }
@@ -144,6 +144,14 @@ mod tests {
         let tokens = BTreeMap::from([("bos_token".to_string(), "<s>".to_string())]);
         let text = template(source).unwrap().render(&turns(), false, &tokens).unwrap();
         assert_eq!(text, "<s>[Hi <b>]Yes.");
+    }
+
+    #[test]
+    fn text_without_marks_stays() {
+        for source in ["", "{%", "{%}", "a {%}{% b %}", "{% if x %}%}{{ y }}{%", "%}{%%}"] {
+            assert_eq!(without_marks(source.into()), source);
+        }
+        assert_eq!(without_marks("{%- generation %}x{% endgeneration -%}".into()), "{%- if true %}x{% endif -%}");
     }
 
     #[test]
