@@ -81,7 +81,7 @@ fn every_part_has_its_parameters_and_no_more() {
         "w_embedding",
         "layers.0.ff.w_2",
         "transform.w",
-        "transform.norm.weight",
+        "norm_transform.weight",
         "b_head",
     ] {
         assert!(names.iter().any(|own| own == name), "{name} is missing of {names:?}");

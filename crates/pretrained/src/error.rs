@@ -14,6 +14,9 @@ const LISTED: usize = 20;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PretrainedError {
+    /// Sizes or options that the model cannot have.
+    #[error(transparent)]
+    Model(#[from] regard_kernels::Error),
     /// A file or folder that cannot be read.
     #[error("cannot read {}: {source}; {remedy}", path.display())]
     Read {

@@ -36,6 +36,7 @@ mod folder;
 mod generation;
 mod keys;
 mod mapping;
+mod model;
 mod save;
 mod shards;
 mod tokenizer;
@@ -49,6 +50,7 @@ pub use self::{
     folder::{Folder, Parameter},
     generation::Generation,
     mapping::{Entry, How, mapping},
+    model::{LoadOptions, Model, Pretrained},
     shards::Element,
     tokenizer::{Encoded, Message, SpecialTokens, TokenStream, Tokenizer},
 };

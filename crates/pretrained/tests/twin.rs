@@ -2,11 +2,10 @@
 
 mod support;
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, path::Path};
 
 use regard_pretrained::{Activation, Architecture, Features, Folder, Head, NormKind, NormPlace, Position};
-use safetensors::{Dtype, SafeTensors};
-use support::{MODELS, golden, stories};
+use support::{Golden, MODELS, golden, stories};
 
 /// Rows of features.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,24 +51,7 @@ impl Matrix {
     }
 }
 
-/// Tensors of a golden file.
-struct Golden(BTreeMap<String, (Vec<usize>, Vec<f64>)>);
-
 impl Golden {
-    fn read(path: &Path) -> Self {
-        let bytes = fs::read(path).unwrap();
-        let tensor = |(name, view): (&str, safetensors::tensor::TensorView)| {
-            let words = view.data().as_chunks::<8>().0.iter();
-            let data = match view.dtype() {
-                Dtype::F64 => words.map(|b| f64::from_le_bytes(*b)).collect(),
-                Dtype::I64 => words.map(|b| i64::from_le_bytes(*b) as f64).collect(),
-                other => panic!("{other:?}"),
-            };
-            (name.to_string(), (view.shape().to_vec(), data))
-        };
-        Self(SafeTensors::deserialize(&bytes).unwrap().iter().map(tensor).collect())
-    }
-
     /// One item of a batch.
     fn item(&self, name: &str, item: usize) -> Option<Matrix> {
         let (shape, data) = self.0.get(name)?;

@@ -120,7 +120,7 @@ fn sequences(data: &TaskData, most: usize) -> Result<Vec<TokenBatch>, SourceErro
     Ok(real
         .map(|(mut ids, length)| {
             ids.truncate(length);
-            TokenBatch { ids: ids.into(), batch: 1, length, padding: None }
+            TokenBatch { ids: ids.into(), batch: 1, length, padding: None, types: None }
         })
         .collect())
 }

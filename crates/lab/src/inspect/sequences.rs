@@ -52,7 +52,7 @@ impl Recording {
 fn unpadded(batch: Batch) -> Batch {
     let cut = |tokens: TokenBatch| {
         let length = tokens.real_tokens();
-        TokenBatch { ids: tokens.ids[..length].into(), batch: 1, length, padding: None }
+        TokenBatch { ids: tokens.ids[..length].into(), batch: 1, length, padding: None, types: None }
     };
     // One target per token, or one per sequence.
     let of_tokens = batch.targets.len() == batch.tokens.length;

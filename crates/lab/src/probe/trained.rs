@@ -215,7 +215,7 @@ fn activations(model: &LanguageModel, tokens: &TokenBatch) -> Vec<Activation> {
 }
 
 fn joined(sequences: &[Vec<i32>], length: usize) -> TokenBatch {
-    TokenBatch { ids: sequences.concat().into(), batch: sequences.len(), length, padding: None }
+    TokenBatch { ids: sequences.concat().into(), batch: sequences.len(), length, padding: None, types: None }
 }
 
 /// The length of whole sequences of the test split, and `most` of them, spread over all.

@@ -87,11 +87,15 @@ impl GaussianMixture {
         self.projections.join(out)
     }
 
-    pub(crate) fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
+    pub(crate) fn decode(&self, tokens: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
         let from = state.position();
         // The prior is whole, also where it depends on the position: the state knows which it is at.
-        let inputs = self.inputs(token.clone(), self.keys(token, from), from, self.heads().context);
-        self.projections.join(state.step_heads(&inputs))
+        let inputs = self.inputs(tokens.clone(), self.keys(tokens, from), from, self.heads().context);
+        let out = match inputs.tensor::<4>("q").dims()[1] {
+            1 => state.step_heads(&inputs),
+            tokens => Tensor::cat((0..tokens).map(|token| state.step_heads(&inputs.token(token))).collect(), 1),
+        };
+        self.projections.join(out)
     }
 
     fn keys(&self, keys: Tensor<3>, from: usize) -> KeyState {

@@ -53,10 +53,13 @@ impl LinearAttention {
         self.projections.join(out)
     }
 
-    pub(crate) fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
+    pub(crate) fn decode(&self, tokens: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
         let from = state.position();
-        let inputs = self.inputs(token.clone(), self.keys(token, from), from);
-        self.projections.join(state.step_heads(&inputs))
+        let inputs = self.inputs(tokens.clone(), self.keys(tokens, from), from);
+        let heads = self.heads();
+        let out = state
+            .advance(&inputs, &heads.own_mask(), |mask, context| heads.attend(&inputs, mask, context, Place::Weights));
+        self.projections.join(out)
     }
 
     fn keys(&self, keys: Tensor<3>, from: usize) -> KeyState {

@@ -10,6 +10,7 @@ mod linear;
 mod mixture_of_heads;
 mod multi_head;
 mod places;
+mod planned;
 mod projection;
 mod record;
 mod scatterbrain;
@@ -35,6 +36,7 @@ pub use mixture_of_heads::MixtureOfHeads;
 pub use multi_head::MultiHead;
 pub use places::Attentions;
 pub(crate) use places::{DECODER, ENCODER, at as at_place};
+pub use planned::{HeadPlan, Planned};
 pub use record::{AttentionCall, AttentionLog, AttentionRecord};
 pub use regard_kernels::AttentionOptions as AttentionConfig;
 pub use scatterbrain::Scatterbrain;
@@ -83,6 +85,8 @@ pub enum Attention {
     MixtureOfHeads(MixtureOfHeads),
     /// Additive attention.
     Fastformer(Fastformer),
+    /// Softmax attention, of which some heads attend in another way.
+    Planned(Planned),
 }
 
 /// Calls a method of whichever layer it is.
@@ -95,6 +99,7 @@ macro_rules! each {
             Attention::Scatterbrain($layer) => $call,
             Attention::MixtureOfHeads($layer) => $call,
             Attention::Fastformer($layer) => $call,
+            Attention::Planned($layer) => $call,
         }
     };
 }
@@ -174,6 +179,7 @@ impl Attention {
         let decoder = match self {
             Self::Scatterbrain(layer) => layer.decoder(call, storage)?,
             Self::MixtureOfHeads(layer) => layer.decoder(call, storage)?,
+            Self::Planned(layer) => Some(layer.decoder(storage)?),
             _ => heads.kernel().operator(call)?.decoder(storage),
         };
         decoder.map(DecodeState::new).ok_or_else(|| {
@@ -181,9 +187,38 @@ impl Attention {
         })
     }
 
-    /// Self-attention of the next token `[B,1,d]` of every row to itself and the tokens before it.
-    pub fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
-        each!(self, layer => layer.decode(token, state))
+    /// Self-attention of the next tokens `[B,N,d]` of every row to themselves and the tokens before them.
+    ///
+    /// The first tokens of all go through the kernel of whole sequences, where the mechanism has one for it; later ones one
+    /// after the other.
+    pub fn decode(&self, tokens: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
+        let count = tokens.dims()[1];
+        match self {
+            Self::MixtureOfHeads(_) | Self::Fastformer(_) if count > 1 => {
+                Tensor::cat((0..count).map(|at| self.decode(tokens.clone().narrow(1, at, 1), state)).collect(), 1)
+            }
+            _ => each!(self, layer => layer.decode(tokens, state)),
+        }
+    }
+
+    /// Softmax attention with the heads of `plan` changed, from what it was at first; `seed` draws what mechanisms draw. An
+    /// empty plan gives the layer as it was.
+    ///
+    /// # Errors
+    /// Attention other than softmax; heads, mechanisms or options that cannot stand there.
+    pub fn planned(self, plan: &[HeadPlan], seed: u64) -> Result<Self, Error> {
+        let layer = match self {
+            Self::MultiHead(layer) => layer,
+            Self::Planned(layer) => layer.into_multi_head(),
+            other => {
+                let seen = each!(&other, layer => layer.heads()).options.label();
+                return Err(Error::option("mechanism of a planned layer", seen, "softmax"));
+            }
+        };
+        if plan.is_empty() {
+            return Ok(Self::MultiHead(layer));
+        }
+        Planned::new(layer, plan, seed).map(Self::Planned)
     }
 
     /// Takes over the buffers of `other`, a copy of this layer that saw one more batch.

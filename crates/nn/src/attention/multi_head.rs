@@ -41,10 +41,22 @@ impl MultiHead {
         self.projections.join(out)
     }
 
-    pub(crate) fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
+    pub(crate) fn decode(&self, tokens: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
         let from = state.position();
-        let inputs = self.inputs(token.clone(), self.keys(token, from), from);
-        self.projections.join(state.step_heads(&inputs))
+        let inputs = self.inputs(tokens.clone(), self.keys(tokens, from), from);
+        let heads = self.heads();
+        let out = state
+            .advance(&inputs, &heads.own_mask(), |mask, context| heads.attend(&inputs, mask, context, Place::Weights));
+        self.projections.join(out)
+    }
+
+    /// A layer around projections that were made before.
+    pub(crate) fn of(projections: Projections<2, 1>) -> Self {
+        Self { projections }
+    }
+
+    pub(crate) fn into_projections(self) -> Projections<2, 1> {
+        self.projections
     }
 
     fn keys(&self, keys: Tensor<3>, from: usize) -> KeyState {

@@ -85,6 +85,11 @@ impl Heads {
         self.bias.then(|| init.constant(shape, 0.0))
     }
 
+    /// The mask of self-attention without padding.
+    pub fn own_mask(&self) -> Mask {
+        Mask { causal: self.options.causal, window: self.options.window, ..Mask::none() }
+    }
+
     /// The call of an operator.
     pub fn call(&self, mask: Mask, context: &Context, place: Place) -> Call {
         let dropout =

@@ -91,9 +91,14 @@ impl Scatterbrain {
         context: &Context,
         place: Place,
     ) -> Tensor<3> {
-        let (n, s) = (queries.dims()[1], keys.length());
-        let inputs = self.inputs(queries, keys, context, 0);
-        let out = match (&self.gate, &self.parts) {
+        let out = self.attend_heads(&self.inputs(queries, keys, context, 0), mask, context, place);
+        context.record(Part::Heads, &out);
+        self.projections.join(out)
+    }
+
+    fn attend_heads(&self, inputs: &Inputs, mask: &Mask, context: &Context, place: Place) -> Tensor<4> {
+        let [n, s] = ["q", "v"].map(|name| inputs.tensor::<4>(name).dims()[1]);
+        match (&self.gate, &self.parts) {
             (Some(gate), Some([exact, smooth])) => {
                 let smooth_inputs = match inputs.operand("k") {
                     Some(_) => inputs.clone(),
@@ -101,7 +106,7 @@ impl Scatterbrain {
                 };
                 let gate = sigmoid(gate.val());
                 let parts = [
-                    AttentionPart::new(cut_to_length(exact, n, s), &inputs).with_shares(gate.clone()),
+                    AttentionPart::new(cut_to_length(exact, n, s), inputs).with_shares(gate.clone()),
                     AttentionPart::new(Cow::Borrowed(smooth), &smooth_inputs)
                         .with_shares(gate.clone().neg().add_scalar(1.0)),
                 ];
@@ -110,13 +115,11 @@ impl Scatterbrain {
                 low_rank.clone() + (sparse - low_rank) * gate
             }
             _ => {
-                let part = AttentionPart::new(cut_to_length(self.heads().kernel(), n, s), &inputs);
+                let part = AttentionPart::new(cut_to_length(self.heads().kernel(), n, s), inputs);
                 let [out] = self.heads().attend_parts([part], mask, context, place);
                 out
             }
-        };
-        context.record(Part::Heads, &out);
-        self.projections.join(out)
+        }
     }
 
     /// A fresh state, where every part has one.
@@ -133,10 +136,13 @@ impl Scatterbrain {
         }))
     }
 
-    pub(crate) fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
+    pub(crate) fn decode(&self, tokens: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
         let from = state.position();
-        let inputs = self.inputs(token.clone(), self.keys(token, from), &Context::evaluation(), from);
-        self.projections.join(state.step_heads(&inputs))
+        let inputs = self.inputs(tokens.clone(), self.keys(tokens, from), &Context::evaluation(), from);
+        let out = state.advance(&inputs, &self.heads().own_mask(), |mask, context| {
+            self.attend_heads(&inputs, mask, context, Place::Weights)
+        });
+        self.projections.join(out)
     }
 
     fn keys(&self, keys: Tensor<3>, from: usize) -> KeyState {

@@ -2,9 +2,12 @@
 
 use burn::module::RunningState;
 use burn::tensor::{Device, Tensor, TensorData};
-use regard_kernels::Decode;
+use regard_kernels::{Decode, Mask};
 
-use crate::ops::{Host, Inputs};
+use crate::{
+    blocks::Context,
+    ops::{Host, Inputs},
+};
 
 /// What a layer keeps of the tokens before.
 #[derive(Debug)]
@@ -51,6 +54,46 @@ impl DecodeState {
         let q = inputs.tensor::<4>("q");
         self.step(inputs, q.dims(), &q.device())
     }
+
+    /// The same `[B,N,H,D]` for the next `N` tokens. The first tokens of all attend to each other at once, by `whole` under
+    /// `mask`, and are only kept then.
+    pub(crate) fn advance(
+        &mut self,
+        inputs: &Inputs,
+        mask: &Mask,
+        whole: impl FnOnce(&Mask, &Context) -> Tensor<4>,
+    ) -> Tensor<4> {
+        let tokens = inputs.tensor::<4>("q").dims()[1];
+        if tokens == 1 {
+            return self.step_heads(inputs);
+        }
+        if self.position > 0 {
+            let each = (0..tokens).map(|token| self.step_heads(&inputs.token(token)));
+            return Tensor::cat(each.collect(), 1);
+        }
+        let out = whole(mask, &Context::evaluation());
+        let host: Vec<(&str, Host)> = inputs.iter().map(|(name, input)| (name, input.into())).collect();
+        let mut unused = vec![0.0; out.dims()[0] * out.dims()[2] * out.dims()[3]];
+        for token in 0..tokens {
+            let rows: Vec<Host> = host.iter().map(|(name, input)| token_of(name, input, token, tokens)).collect();
+            let views: Vec<_> = rows.iter().map(Host::view).collect();
+            self.decoder.absorb(&views, &mut unused);
+        }
+        self.position = tokens;
+        out
+    }
+}
+
+/// Row `token` of every batch row of an input that has a row for each of `tokens` tokens; parameters as they are.
+fn token_of(name: &str, input: &Host, token: usize, tokens: usize) -> Host {
+    if !["q", "k", "v"].contains(&name) {
+        return input.clone();
+    }
+    let width: usize = input.shape[2..].iter().product();
+    let rows = input.data.chunks_exact(tokens * width).flat_map(|row| &row[token * width..][..width]);
+    let mut shape = input.shape.clone();
+    shape[1] = 1;
+    Host { data: rows.copied().collect(), shape }
 }
 
 /// Sets a buffer at once: [`RunningState`] by itself lags one update behind.

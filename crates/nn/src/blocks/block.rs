@@ -6,7 +6,7 @@ use regard_kernels::{Error, Mask, Storage};
 
 use super::{Context, FeedForward, Init, Norm, Part, Place, drop_out};
 use crate::{
-    attention::{Attention, AttentionConfig, DecodeState},
+    attention::{Attention, AttentionConfig, DecodeState, HeadPlan},
     models::{ModelConfig, NormPlace},
 };
 
@@ -68,7 +68,7 @@ impl Block {
         out
     }
 
-    /// The next token `x [B,1,d]` of every row.
+    /// The next tokens `x [B,N,d]` of every row.
     pub fn decode(&self, x: Tensor<3>, shared: Option<&Attention>, state: &mut DecodeState) -> Tensor<3> {
         let attend = |x| scaled(self.attention_or(shared).decode(x, state), &self.scale_1);
         self.residuals(x, attend, |x| scaled(self.ff.forward(x, &Context::evaluation()), &self.scale_2))
@@ -82,6 +82,12 @@ impl Block {
             NormPlace::Post => x,
         };
         Some(attention.project(x.clone(), x, 0))
+    }
+
+    /// The block with the heads of its attention changed; see [`Attention::planned`].
+    pub(crate) fn planned(mut self, plan: &[HeadPlan], seed: u64) -> Result<Self, Error> {
+        self.attention = self.attention.map(|attention| attention.planned(plan, seed)).transpose()?;
+        Ok(self)
     }
 
     /// A fresh state for [`Block::decode`].

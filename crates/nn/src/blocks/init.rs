@@ -15,12 +15,19 @@ pub struct Init {
     seed: u64,
     path: String,
     device: Device,
+    /// Everything is 0: for models whose parameters are loaded.
+    blank: bool,
 }
 
 impl Init {
     /// The root of a model.
     pub fn new(seed: u64, device: &Device) -> Self {
-        Self { seed, path: String::new(), device: device.clone() }
+        Self { seed, path: String::new(), device: device.clone(), blank: false }
+    }
+
+    /// The root of a model whose parameters will be loaded: they are 0, which costs no draws.
+    pub fn blank(device: &Device) -> Self {
+        Self { blank: true, ..Self::new(0, device) }
     }
 
     /// The part `name` of this one.
@@ -59,7 +66,8 @@ impl Init {
     }
 
     fn fill<const D: usize>(&self, shape: [usize; D], mut draw: impl FnMut() -> f64) -> Param<Tensor<D>> {
-        let values: Vec<f32> = (0..shape.iter().product()).map(|_| draw() as f32).collect();
+        let count = shape.iter().product();
+        let values = if self.blank { vec![0.0; count] } else { (0..count).map(|_| draw() as f32).collect() };
         Param::from_data(TensorData::new(values, shape), &self.device)
     }
 

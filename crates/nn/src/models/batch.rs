@@ -15,6 +15,8 @@ pub struct TokenBatch {
     pub length: usize,
     /// Which tokens are real; all of them when absent.
     pub padding: Option<Arc<Padding>>,
+    /// Type of each token, where a model has vectors for them; 0 when absent.
+    pub types: Option<Arc<[i32]>>,
 }
 
 impl TokenBatch {
@@ -33,7 +35,7 @@ impl TokenBatch {
         if let Some(padding) = &padding {
             Error::check_shape("valid", &[padding.batch(), padding.length()], &[batch, length])?;
         }
-        Ok(Self { ids, batch, length, padding })
+        Ok(Self { ids, batch, length, padding, types: None })
     }
 
     /// Rows of the same length without padding.
@@ -44,6 +46,18 @@ impl TokenBatch {
         let ids = ids.into();
         let length = ids.len() / batch.max(1);
         Self::new(ids, batch, length, None)
+    }
+
+    /// The same with a type for each token.
+    ///
+    /// # Errors
+    /// Another number of types than of tokens.
+    pub fn with_types(self, types: impl Into<Arc<[i32]>>) -> Result<Self, Error> {
+        let types = types.into();
+        if types.len() != self.ids.len() {
+            return Err(Error::shape("token types", &[types.len()], format!("{} entries", self.ids.len())));
+        }
+        Ok(Self { types: Some(types), ..self })
     }
 
     /// Number of real tokens.

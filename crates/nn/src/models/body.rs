@@ -6,7 +6,7 @@ use regard_kernels::{Error, Storage};
 
 use super::{ModelConfig, TokenBatch, embeddings::Embeddings, encoder::Encoder};
 use crate::{
-    attention::{AttentionConfig, DecodeState},
+    attention::{AttentionConfig, DecodeState, HeadPlan},
     blocks::{Context, Init},
 };
 
@@ -74,9 +74,14 @@ impl Body {
         self.stack.projections(self.token_embedding(), tokens)
     }
 
-    /// States `[B,1,d]` of the next token of every row.
-    pub(super) fn decode(&self, tokens: &[i32], states: &mut [DecodeState]) -> Tensor<3> {
+    /// States `[B,N,d]` of the next tokens of every row.
+    pub(super) fn decode(&self, tokens: &TokenBatch, states: &mut [DecodeState]) -> Tensor<3> {
         self.stack.decode(self.token_embedding(), tokens, states)
+    }
+
+    /// The same with the heads of its layers changed; see [`Encoder::planned`].
+    pub(super) fn planned(self, plan: &[Vec<HeadPlan>], seed: u64) -> Result<Self, Error> {
+        Ok(Self { stack: self.stack.planned(plan, seed)?, ..self })
     }
 
     /// Fresh states for [`Body::decode`], one per block.

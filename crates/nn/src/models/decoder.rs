@@ -51,7 +51,7 @@ impl Decoder {
     /// States `[B,N,d]` of `tokens`, whose vectors are rows of `table`.
     pub fn forward(&self, table: Tensor<2>, tokens: &TokenBatch, memory: &Memory, context: &Context) -> Tensor<3> {
         let context = context.in_stack(Stack::Decoder);
-        let x = self.embeddings.embed(table, tokens.ids.clone(), [tokens.batch, tokens.length], 0);
+        let x = self.embeddings.embed(table, tokens, 0);
         let mut x = drop_out(x, self.dropout, &context.at_layer(0), Place::Embedding);
         for (i, block) in self.layers.iter().enumerate() {
             let context = context.at_layer(i + 1);
@@ -68,12 +68,11 @@ impl Decoder {
     pub fn decode(
         &self,
         table: Tensor<2>,
-        tokens: &[i32],
+        tokens: &TokenBatch,
         padding: &Option<Arc<Padding>>,
         states: &mut [BlockState],
     ) -> Tensor<3> {
-        let position = states[0].position();
-        let mut x = self.embeddings.embed(table, tokens.into(), [tokens.len(), 1], position);
+        let mut x = self.embeddings.embed(table, tokens, states[0].position());
         for (block, state) in self.layers.iter().zip(states) {
             x = block.decode(x, padding.clone(), self.attention.as_ref(), state);
         }

@@ -1,12 +1,10 @@
 //! Token numbers to vectors that know their place.
 
-use std::sync::Arc;
-
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use regard_kernels::mechanism::Position;
 
-use super::ModelConfig;
+use super::{ModelConfig, TokenBatch};
 use crate::{
     blocks::{Init, Norm, sinusoidal},
     ops,
@@ -23,7 +21,7 @@ const EMBEDDING_DEVIATION: f64 = 0.02;
 #[derive(Module, Debug)]
 pub(super) struct Embeddings {
     position_embedding: Option<Param<Tensor<2>>>,
-    /// `[types,e]`; every token is of type 0 as yet.
+    /// `[types,e]`
     token_type_embedding: Option<Param<Tensor<2>>>,
     norm_embedding: Option<Norm>,
     /// `[e,d]`
@@ -60,8 +58,9 @@ impl Embeddings {
     }
 
     /// Vectors `[batch,length,d]` of tokens at positions `from ..`; `table` is the token vectors.
-    pub fn embed(&self, table: Tensor<2>, ids: Arc<[i32]>, [batch, length]: [usize; 2], from: usize) -> Tensor<3> {
-        let x = ops::embedding(table, ids, [batch, length]);
+    pub fn embed(&self, table: Tensor<2>, tokens: &TokenBatch, from: usize) -> Tensor<3> {
+        let TokenBatch { batch, length, .. } = *tokens;
+        let x = ops::embedding(table, tokens.ids.clone(), [batch, length]);
         let width = x.dims()[2];
         let x = match (&self.position_embedding, self.scheme) {
             (Some(positions), _) => x + positions.val().narrow(0, from, length).unsqueeze_dim(0),
@@ -71,9 +70,10 @@ impl Embeddings {
             }
             _ => x,
         };
-        let x = match &self.token_type_embedding {
-            Some(types) => x + types.val().narrow(0, 0, 1).unsqueeze_dim(0),
-            None => x,
+        let x = match (&self.token_type_embedding, &tokens.types) {
+            (Some(table), None) => x + table.val().narrow(0, 0, 1).unsqueeze_dim(0),
+            (Some(table), Some(types)) => x + ops::embedding(table.val(), types.clone(), [batch, length]),
+            (None, _) => x,
         };
         let x = match &self.norm_embedding {
             Some(norm) => norm.forward(x),

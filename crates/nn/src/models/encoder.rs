@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use regard_kernels::{Error, Mask, Padding, Storage};
+use regard_kernels::{Error, Mask, Padding, Storage, random::substream};
 
 use super::{ModelConfig, NormPlace, TokenBatch, embeddings::Embeddings};
 use crate::{
-    attention::{Attention, AttentionConfig, DecodeState, shared_by_layers},
+    attention::{Attention, AttentionConfig, DecodeState, HeadPlan, shared_by_layers},
     blocks::{Block, Context, Init, Norm, Part, Place, drop_out, recomputed},
 };
 
@@ -53,7 +53,7 @@ impl Encoder {
 
     /// States `[B,N,d]` of `tokens`, whose vectors are rows of `table`.
     pub fn forward(&self, table: Tensor<2>, tokens: &TokenBatch, context: &Context) -> Tensor<3> {
-        let x = self.embeddings.embed(table, tokens.ids.clone(), [tokens.batch, tokens.length], 0);
+        let x = self.embeddings.embed(table, tokens, 0);
         self.forward_vectors(x, tokens.padding.clone(), context)
     }
 
@@ -77,7 +77,7 @@ impl Encoder {
     pub fn projections(&self, table: Tensor<2>, tokens: &TokenBatch) -> Option<Vec<[Tensor<4>; 3]>> {
         let mask = self.mask(tokens.padding.clone());
         let context = Context::evaluation();
-        let mut x = self.embeddings.embed(table, tokens.ids.clone(), [tokens.batch, tokens.length], 0);
+        let mut x = self.embeddings.embed(table, tokens, 0);
         let mut all = Vec::new();
         for (i, block) in self.blocks() {
             all.push(block.projections(x.clone(), self.attention.as_ref())?);
@@ -86,14 +86,29 @@ impl Encoder {
         Some(all)
     }
 
-    /// States `[B,1,d]` of the next token of every row.
-    pub fn decode(&self, table: Tensor<2>, tokens: &[i32], states: &mut [DecodeState]) -> Tensor<3> {
-        let position = states[0].position();
-        let mut x = self.embeddings.embed(table, tokens.into(), [tokens.len(), 1], position);
+    /// States `[B,N,d]` of the next tokens of every row.
+    pub fn decode(&self, table: Tensor<2>, tokens: &TokenBatch, states: &mut [DecodeState]) -> Tensor<3> {
+        let mut x = self.embeddings.embed(table, tokens, states[0].position());
         for ((_, block), state) in self.blocks().zip(states) {
             x = block.decode(x, self.attention.as_ref(), state);
         }
         self.last_norm(x)
+    }
+
+    /// The stack with the heads of its layers changed, `plan` having an entry for each; see [`Attention::planned`]. Layers that
+    /// share a block take the plan of the first of them.
+    ///
+    /// # Errors
+    /// A plan for another number of layers; heads, mechanisms or options that cannot stand there.
+    pub fn planned(mut self, plan: &[Vec<HeadPlan>], seed: u64) -> Result<Self, Error> {
+        if plan.len() != self.layers.len() {
+            return Err(Error::option("number of layers of a plan", plan.len(), self.layers.len().to_string()));
+        }
+        let layers = std::mem::take(&mut self.layers).into_iter().zip(plan).enumerate();
+        let planned =
+            |(i, (block, plan)): (usize, (Block, &Vec<HeadPlan>))| block.planned(plan, substream(seed, i as u64));
+        self.layers = layers.map(planned).collect::<Result<_, _>>()?;
+        Ok(self)
     }
 
     /// Fresh states for [`Encoder::decode`], one per block.

@@ -16,18 +16,18 @@ use crate::{
 #[derive(Module, Debug)]
 pub(super) struct Head {
     transform: Option<Transform>,
+    norm_transform: Option<Norm>,
     /// `[d,vocabulary]`, or `[e,vocabulary]` behind a transform; the token embedding where absent.
     head: Option<Param<Tensor<2>>>,
     b_head: Option<Param<Tensor<1>>>,
 }
 
-/// What a masked model does before its head: `norm(activation(x w + b))`.
+/// What a masked model does before the norm of its head: `activation(x w + b)`.
 #[derive(Module, Debug)]
 struct Transform {
     /// `[d,e]`
     w: Param<Tensor<2>>,
     b: Param<Tensor<1>>,
-    norm: Norm,
     #[module(skip)]
     activation: Activation,
 }
@@ -38,11 +38,11 @@ impl Head {
         let transform = |init: Init| Transform {
             w: init.projection("w", [config.width, inputs], 1.0),
             b: init.constant([inputs], 0.0),
-            norm: Norm::new(config, inputs, &init.part("norm")),
             activation: config.activation,
         };
         Self {
             transform: config.head_transform.then(|| transform(init.part("transform"))),
+            norm_transform: config.head_transform.then(|| Norm::new(config, inputs, &init.part("norm_transform"))),
             head: (!config.tied_head).then(|| init.projection("head", [inputs, vocabulary], 1.0)),
             b_head: config.head_bias.then(|| init.constant([vocabulary], 0.0)),
         }
@@ -50,11 +50,11 @@ impl Head {
 
     /// Logits `[..,vocabulary]` of states `x [..,d]`; `tokens [vocabulary,e]` is the token vectors.
     pub fn logits<const D: usize>(&self, x: Tensor<D>, tokens: Tensor<2>) -> Tensor<D> {
-        let x = match &self.transform {
-            Some(Transform { w, b, norm, activation }) => {
+        let x = match (&self.transform, &self.norm_transform) {
+            (Some(Transform { w, b, activation }), Some(norm)) => {
                 norm.forward(ops::activation(ops::linear(x, w.val(), None), Some(b.val()), activation.curve()))
             }
-            None => x,
+            _ => x,
         };
         let weight = match &self.head {
             Some(head) => head.val(),

@@ -8,7 +8,7 @@ use regard_kernels::{Error, Storage};
 
 use super::{Body, ModelConfig, Sizes, TokenBatch, head::Head};
 use crate::{
-    attention::{AttentionConfig, DecodeState},
+    attention::{AttentionConfig, DecodeState, HeadPlan},
     blocks::{Context, Init},
     ops,
 };
@@ -73,10 +73,23 @@ impl LanguageModel {
         seed: u64,
         device: &Device,
     ) -> Result<Self, Error> {
+        Self::build(config, attention, vocabulary, context, &Init::new(seed, device))
+    }
+
+    /// The same with parameters by `init`.
+    ///
+    /// # Errors
+    /// As [`LanguageModel::new`].
+    pub fn build(
+        config: &ModelConfig,
+        attention: &AttentionConfig,
+        vocabulary: usize,
+        context: usize,
+        init: &Init,
+    ) -> Result<Self, Error> {
         let attention = AttentionConfig { causal: true, ..attention.clone() };
         let sizes = config.sizes(&attention, vocabulary, vocabulary, context)?;
-        let init = Init::new(seed, device);
-        Ok(Self { body: Body::new(config, &attention, sizes, &init)?, output: Head::new(config, vocabulary, &init) })
+        Ok(Self { body: Body::new(config, &attention, sizes, init)?, output: Head::new(config, vocabulary, init) })
     }
 
     /// Logits `[B,N,vocabulary]`: those at position `i` are of token `i + 1`.
@@ -84,7 +97,28 @@ impl LanguageModel {
     /// # Panics
     /// Tokens that [`TokenBatch::check`] refuses.
     pub fn forward(&self, tokens: &TokenBatch, context: &Context) -> Tensor<3> {
-        self.head(self.body.forward(tokens, context))
+        self.logits(self.states(tokens, context))
+    }
+
+    /// States `[B,N,d]` before the head, of which [`LanguageModel::logits`] can be asked for some.
+    ///
+    /// # Panics
+    /// Tokens that [`TokenBatch::check`] refuses.
+    pub fn states(&self, tokens: &TokenBatch, context: &Context) -> Tensor<3> {
+        self.body.forward(tokens, context)
+    }
+
+    /// Logits `[..,vocabulary]` of states `[..,d]`.
+    pub fn logits<const D: usize>(&self, states: Tensor<D>) -> Tensor<D> {
+        self.output.logits(states, self.body.token_embedding())
+    }
+
+    /// The model with the heads of its layers changed, `plan` having an entry for each layer; `seed` draws what mechanisms draw.
+    ///
+    /// # Errors
+    /// A plan for another number of layers; heads, mechanisms or options that cannot stand there.
+    pub fn planned(self, plan: &[Vec<HeadPlan>], seed: u64) -> Result<Self, Error> {
+        Ok(Self { body: self.body.planned(plan, seed)?, ..self })
     }
 
     /// Mean cross entropy, `[1]`, in nats per token, of `targets [B,N]` over those that are not negative. `smoothing` is
@@ -115,15 +149,26 @@ impl LanguageModel {
     /// # Errors
     /// A number of tokens other than the rows of the state, or a token or position that the model does not have.
     pub fn step(&self, tokens: &[i32], state: &mut LanguageState) -> Result<Tensor<2>, Error> {
-        let Sizes { vocabulary, context, .. } = self.sizes();
         if tokens.len() != state.batch {
             return Err(Error::shape("tokens", &[tokens.len()], format!("{} rows", state.batch)));
         }
-        if state.position() >= context {
-            return Err(Error::option("position", state.position(), format!("below {context}, the model's context")));
+        self.extend(tokens, state)
+    }
+
+    /// The same after the next tokens of every row, row by row: a prompt. Those of a fresh state go through the model at once.
+    ///
+    /// # Errors
+    /// Tokens that are not whole rows, or a token or position that the model does not have.
+    pub fn extend(&self, tokens: &[i32], state: &mut LanguageState) -> Result<Tensor<2>, Error> {
+        let Sizes { vocabulary, context, .. } = self.sizes();
+        let batch = TokenBatch::full(tokens, state.batch)?;
+        let end = state.position() + batch.length;
+        if end > context {
+            return Err(Error::option("position", end - 1, format!("below {context}, the model's context")));
         }
-        TokenBatch::full(tokens, state.batch)?.check(vocabulary, context)?;
-        let logits = self.head(self.body.decode(tokens, &mut state.layers));
+        batch.check(vocabulary, context)?;
+        let states = self.body.decode(&batch, &mut state.layers);
+        let logits = self.logits(states.narrow(1, batch.length - 1, 1));
         Ok(logits.reshape([state.batch, vocabulary]))
     }
 
@@ -143,9 +188,5 @@ impl LanguageModel {
     /// Options of the attention.
     pub fn attention(&self) -> &AttentionConfig {
         self.body.options()
-    }
-
-    fn head(&self, x: Tensor<3>) -> Tensor<3> {
-        self.output.logits(x, self.body.token_embedding())
     }
 }

@@ -11,7 +11,7 @@ use super::{
     head::{Head, counted},
 };
 use crate::{
-    attention::AttentionConfig,
+    attention::{AttentionConfig, HeadPlan},
     blocks::{Context, Init},
     ops,
 };
@@ -38,10 +38,23 @@ impl MaskedModel {
         seed: u64,
         device: &Device,
     ) -> Result<Self, Error> {
+        Self::build(config, attention, vocabulary, context, &Init::new(seed, device))
+    }
+
+    /// The same with parameters by `init`.
+    ///
+    /// # Errors
+    /// As [`MaskedModel::new`].
+    pub fn build(
+        config: &ModelConfig,
+        attention: &AttentionConfig,
+        vocabulary: usize,
+        context: usize,
+        init: &Init,
+    ) -> Result<Self, Error> {
         let attention = AttentionConfig { causal: false, ..attention.clone() };
         let sizes = config.sizes(&attention, vocabulary, vocabulary, context)?;
-        let init = Init::new(seed, device);
-        Ok(Self { body: Body::new(config, &attention, sizes, &init)?, output: Head::new(config, vocabulary, &init) })
+        Ok(Self { body: Body::new(config, &attention, sizes, init)?, output: Head::new(config, vocabulary, init) })
     }
 
     /// Logits `[B,N,vocabulary]` of every token, masked or not.
@@ -49,7 +62,15 @@ impl MaskedModel {
     /// # Panics
     /// Tokens that [`TokenBatch::check`] refuses.
     pub fn forward(&self, tokens: &TokenBatch, context: &Context) -> Tensor<3> {
-        self.logits(self.body.forward(tokens, context))
+        self.logits(self.states(tokens, context))
+    }
+
+    /// States `[B,N,d]` before the head.
+    ///
+    /// # Panics
+    /// Tokens that [`TokenBatch::check`] refuses.
+    pub fn states(&self, tokens: &TokenBatch, context: &Context) -> Tensor<3> {
+        self.body.forward(tokens, context)
     }
 
     /// As [`MaskedModel::forward`], of the positions whose target is not negative alone: their logits
@@ -81,6 +102,14 @@ impl MaskedModel {
         self.body.projections(tokens)
     }
 
+    /// The model with the heads of its layers changed; see [`LanguageModel::planned`](super::LanguageModel::planned).
+    ///
+    /// # Errors
+    /// The same.
+    pub fn planned(self, plan: &[Vec<HeadPlan>], seed: u64) -> Result<Self, Error> {
+        Ok(Self { body: self.body.planned(plan, seed)?, ..self })
+    }
+
     /// Sizes.
     pub fn sizes(&self) -> Sizes {
         self.body.sizes()
@@ -91,7 +120,8 @@ impl MaskedModel {
         self.body.options()
     }
 
-    fn logits<const D: usize>(&self, states: Tensor<D>) -> Tensor<D> {
+    /// Logits `[..,vocabulary]` of states `[..,d]`.
+    pub fn logits<const D: usize>(&self, states: Tensor<D>) -> Tensor<D> {
         self.output.logits(states, self.body.token_embedding())
     }
 }

@@ -8,7 +8,9 @@ mod config;
 mod decoder;
 mod embeddings;
 mod encoder;
+mod features;
 mod head;
+mod image;
 mod language_model;
 mod masked;
 mod parameters;
@@ -19,6 +21,8 @@ pub use beam::{BeamOptions, beam_search};
 pub use body::{Body, Sizes};
 pub use classifier::Classifier;
 pub use config::{Activation, ModelConfig, NormKind, NormPlace, Pooling};
+pub use features::{FeatureModel, Pooler, TextHead};
+pub use image::{ImageHead, ImageModel, Patches};
 pub use language_model::{LanguageModel, LanguageState};
 pub use masked::MaskedModel;
 pub use parameters::{

@@ -196,9 +196,10 @@ impl Translator {
         if state.position() >= context {
             return Err(Error::option("position", state.position(), format!("below {context}, the model's context")));
         }
-        TokenBatch::full(tokens, rows)?.check(vocabulary, context)?;
+        let batch = TokenBatch::full(tokens, rows)?;
+        batch.check(vocabulary, context)?;
         let TranslationState { layers, padding, .. } = state;
-        let states = self.decoder.decode(self.token_embedding.val(), tokens, padding, layers);
+        let states = self.decoder.decode(self.token_embedding.val(), &batch, padding, layers);
         Ok(self.logits(states).reshape([rows, vocabulary]))
     }
 

@@ -81,6 +81,16 @@ impl Inputs {
         self.0.iter().map(|(name, input)| (*name, input))
     }
 
+    /// The inputs of one token: rows of queries, keys and values, parameters whole.
+    pub(crate) fn token(&self, token: usize) -> Self {
+        let row = |(name, input): &(&'static str, Operand)| match (*name, input.axes()) {
+            ("q" | "k" | "v", 5) => (*name, input.clone().into_tensor::<5>().narrow(1, token, 1).into()),
+            ("q" | "k" | "v", _) => (*name, input.clone().into_tensor::<4>().narrow(1, token, 1).into()),
+            _ => (*name, input.clone()),
+        };
+        Self(self.0.iter().map(row).collect())
+    }
+
     /// Device of the queries.
     pub fn device(&self) -> Device {
         self.tensor::<4>("q").device()

@@ -2,10 +2,12 @@
 #![allow(dead_code, reason = "each file of tests uses its part")]
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
 
+use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -80,4 +82,24 @@ pub fn edit_header(path: &Path, change: impl FnOnce(&mut Value)) {
 pub fn put(path: &Path, content: impl AsRef<[u8]>) {
     let _ = fs::remove_file(path);
     fs::write(path, content).unwrap();
+}
+
+/// Tensors of a golden file.
+pub struct Golden(pub BTreeMap<String, (Vec<usize>, Vec<f64>)>);
+
+impl Golden {
+    /// All tensors of a file.
+    pub fn read(path: &Path) -> Self {
+        let bytes = fs::read(path).unwrap();
+        let tensor = |(name, view): (&str, safetensors::tensor::TensorView)| {
+            let words = view.data().as_chunks::<8>().0.iter();
+            let data = match view.dtype() {
+                Dtype::F64 => words.map(|b| f64::from_le_bytes(*b)).collect(),
+                Dtype::I64 => words.map(|b| i64::from_le_bytes(*b) as f64).collect(),
+                other => panic!("{other:?}"),
+            };
+            (name.to_string(), (view.shape().to_vec(), data))
+        };
+        Self(SafeTensors::deserialize(&bytes).unwrap().iter().map(tensor).collect())
+    }
 }

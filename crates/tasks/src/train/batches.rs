@@ -40,7 +40,13 @@ impl Batch {
     }
 
     fn language(batch: LanguageBatch) -> Self {
-        let tokens = TokenBatch { ids: batch.inputs.into(), batch: batch.rows, length: batch.length, padding: None };
+        let tokens = TokenBatch {
+            ids: batch.inputs.into(),
+            batch: batch.rows,
+            length: batch.length,
+            padding: None,
+            types: None,
+        };
         Self { tokens, targets: batch.targets.into(), source: None }
     }
 
@@ -65,7 +71,7 @@ pub(super) fn source(batch: &TranslationBatch) -> TokenBatch {
 pub(super) fn padded(ids: Vec<i32>, lengths: &[usize], length: usize) -> TokenBatch {
     let padding = lengths.iter().any(|own| *own < length);
     let padding = padding.then(|| Arc::new(Padding::from_lengths(lengths, length)));
-    TokenBatch { ids: ids.into(), batch: lengths.len(), length, padding }
+    TokenBatch { ids: ids.into(), batch: lengths.len(), length, padding, types: None }
 }
 
 /// Training batches without end: batch `i` is a function of data, seed and `i`.

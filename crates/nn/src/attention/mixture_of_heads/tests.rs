@@ -34,7 +34,7 @@ const NO_LOSSES: MoaOptions = MoaOptions {
 fn layer(moa: MoaOptions, device: &Device) -> MixtureOfHeads {
     let options = AttentionConfig { mechanism: Mechanism::Moa, moa, ..AttentionConfig::default() };
     let model = ModelConfig { width: WIDTH, ..ModelConfig::default() };
-    let layer = MixtureOfHeads::new(Heads::new(&model, &options, LENGTH, 1.0), &Init::new(5, device));
+    let layer = MixtureOfHeads::new(Heads::new(&model, &options, LENGTH, 1.0), &Init::new(5, device)).unwrap();
     let mut random = Random::new(9);
     let parameters = named_parameters(&layer).into_iter().map(|parameter| {
         let values = parameter.values.iter().map(|_| (0.4 * random.normal()) as f32).collect();
@@ -210,7 +210,7 @@ fn a_released_router_starts_with_the_first_experts() {
     };
     let model = ModelConfig { width: WIDTH, ..ModelConfig::default() };
     let loads = [RouterStart::Released, RouterStart::Normal].map(|router| {
-        let layer = MixtureOfHeads::new(Heads::new(&model, &options(router), LENGTH, 1.0), &Init::new(5, &device));
+        let layer = MixtureOfHeads::new(Heads::new(&model, &options(router), LENGTH, 1.0), &Init::new(5, &device)).unwrap();
         let (routing, _) = ops::route(&layer.logits(input(1, LENGTH, &device)), 2, None, None);
         routing.load()
     });
