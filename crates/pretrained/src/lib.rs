@@ -37,6 +37,7 @@ mod generation;
 mod keys;
 mod mapping;
 mod model;
+mod plan;
 mod save;
 mod shards;
 mod tokenizer;
@@ -51,6 +52,7 @@ pub use self::{
     generation::Generation,
     mapping::{Entry, How, mapping},
     model::{LoadOptions, Model, Pretrained},
+    plan::{Plan, PlanGroup},
     shards::Element,
     tokenizer::{Encoded, Message, SpecialTokens, TokenStream, Tokenizer},
 };

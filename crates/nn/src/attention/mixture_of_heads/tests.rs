@@ -210,7 +210,8 @@ fn a_released_router_starts_with_the_first_experts() {
     };
     let model = ModelConfig { width: WIDTH, ..ModelConfig::default() };
     let loads = [RouterStart::Released, RouterStart::Normal].map(|router| {
-        let layer = MixtureOfHeads::new(Heads::new(&model, &options(router), LENGTH, 1.0), &Init::new(5, &device)).unwrap();
+        let layer =
+            MixtureOfHeads::new(Heads::new(&model, &options(router), LENGTH, 1.0), &Init::new(5, &device)).unwrap();
         let (routing, _) = ops::route(&layer.logits(input(1, LENGTH, &device)), 2, None, None);
         routing.load()
     });

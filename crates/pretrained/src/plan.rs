@@ -1,0 +1,164 @@
+//! Which attention each head of a trained model has, in a file.
+
+use std::path::Path;
+
+use regard_files::write_whole;
+use regard_kernels::Error;
+use regard_nn::attention::{AttentionConfig, HeadPlan};
+use serde::{Deserialize, Serialize};
+
+use crate::{Pretrained, PretrainedError};
+
+/// A plan for all layers of a model.
+///
+/// ```toml
+/// layers = 2
+/// seed = 1
+///
+/// [[group]]
+/// layer = 2
+/// key_heads = [0, 2]
+/// attention = { mechanism = "sparse", support = { kind = "longformer", globals = 16, radius = 255 } }
+/// ```
+///
+/// Heads that no group names stay exact. A group without `attention` is dropped: its heads give 0.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Layers of the model, those with weights of their own.
+    pub layers: usize,
+    /// Seed of what mechanisms draw.
+    #[serde(default)]
+    pub seed: u64,
+    /// What changes.
+    #[serde(default, rename = "group", skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<PlanGroup>,
+}
+
+/// Key heads of a layer that attend in the same way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlanGroup {
+    /// The layer, from 1.
+    pub layer: usize,
+    /// Its key heads, from 0; the query heads that read them go with them.
+    pub key_heads: Vec<usize>,
+    /// Mechanism and its options, as in a configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attention: Option<AttentionConfig>,
+}
+
+impl Plan {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// A file that cannot be read, is not TOML, or has a key or value that is none.
+    pub fn read(path: &Path) -> Result<Self, PretrainedError> {
+        let text = std::fs::read_to_string(path).map_err(PretrainedError::reading(path))?;
+        toml::from_str(&text).map_err(|error| PretrainedError::content(path, error.to_string().trim().to_owned()))
+    }
+
+    /// Writes a file, by another name first.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), PretrainedError> {
+        write_whole(path, self.to_toml().as_bytes()).map_err(|error| PretrainedError::content(path, error.to_string()))
+    }
+
+    /// As TOML, with the options that are not the defaults.
+    pub fn to_toml(&self) -> String {
+        let mut table = toml::Table::try_from(self).expect("numbers, names and lists");
+        let defaults = toml::Table::try_from(AttentionConfig::default()).expect("numbers, names and lists");
+        for group in table.get_mut("group").and_then(toml::Value::as_array_mut).into_iter().flatten() {
+            if let Some(attention) = group.get_mut("attention").and_then(toml::Value::as_table_mut) {
+                // Heads, positions and causality are those of the layer.
+                for key in ["heads", "key_value_heads", "position", "causal"] {
+                    attention.remove(key);
+                }
+                remove_equal(attention, &defaults);
+            }
+        }
+        table.to_string()
+    }
+
+    /// What [`Pretrained::planned`] takes.
+    ///
+    /// # Errors
+    /// A layer that is not one of `layers`.
+    pub fn heads(&self) -> Result<Vec<Vec<HeadPlan>>, Error> {
+        let mut layers = vec![Vec::new(); self.layers];
+        for group in &self.groups {
+            let layer = group.layer.checked_sub(1).and_then(|layer| layers.get_mut(layer)).ok_or_else(|| {
+                Error::option("layer of a plan", group.layer, format!("a number from 1 to {}", self.layers))
+            })?;
+            layer.push(HeadPlan { key_heads: group.key_heads.clone(), attention: group.attention.clone() });
+        }
+        Ok(layers)
+    }
+}
+
+impl Pretrained {
+    /// The model under a plan.
+    ///
+    /// # Errors
+    /// A plan for another number of layers; heads, mechanisms or options that cannot stand there.
+    pub fn with_plan(self, plan: &Plan) -> Result<Self, Error> {
+        self.planned(&plan.heads()?, plan.seed)
+    }
+}
+
+/// Takes out of `table` what is as in `defaults`.
+fn remove_equal(table: &mut toml::Table, defaults: &toml::Table) {
+    table.retain(|key, value| match (value, defaults.get(key)) {
+        (toml::Value::Table(inner), Some(toml::Value::Table(defaults))) => {
+            remove_equal(inner, defaults);
+            !inner.is_empty()
+        }
+        (value, default) => Some(&*value) != default,
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_is_written_without_its_defaults_and_read_back() {
+        let attention: AttentionConfig =
+            toml::from_str("mechanism = 'sparse'\nheads = 3\nsupport = { kind = 'longformer', radius = 7 }").unwrap();
+        let plan = Plan {
+            layers: 2,
+            seed: 5,
+            groups: vec![
+                PlanGroup { layer: 2, key_heads: vec![1], attention: Some(attention) },
+                PlanGroup { layer: 1, key_heads: vec![0], attention: None },
+            ],
+        };
+        let text = plan.to_toml();
+        assert!(text.contains("radius = 7") && !text.contains("heads = 3") && !text.contains("features"), "{text}");
+        let file = tempfile::tempdir().unwrap();
+        let path = file.path().join("plan.toml");
+        plan.write(&path).unwrap();
+        let read = Plan::read(&path).unwrap();
+        assert_eq!(read.groups[1], plan.groups[1]);
+        assert_eq!(read.to_toml(), text);
+        assert_eq!(read.heads().unwrap()[1][0].key_heads, [1]);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_plan_is_named() {
+        let read = |text: &str| {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), text).unwrap();
+            Plan::read(file.path()).unwrap_err().to_string()
+        };
+        assert!(read("layers = 2\nseeds = 3").contains("seeds"));
+        assert!(
+            read("layers = 2\n[[group]]\nlayer = 1\nkey_heads = [0]\nattention = { mechanism = 'sofmax' }")
+                .contains("sofmax")
+        );
+        let plan = Plan { groups: vec![PlanGroup { layer: 0, key_heads: vec![], attention: None }], ..Plan::default() };
+        assert!(plan.heads().unwrap_err().to_string().contains("layer of a plan is 0"));
+    }
+}
