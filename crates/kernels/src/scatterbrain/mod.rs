@@ -216,7 +216,11 @@ impl Operator for Scatterbrain {
                 let mask = self.mask.clone();
                 Softmax { layout: self.layout, mask, scale: self.scale, ..Softmax::default() }.decoder(storage)
             }
-            SupportKind::Local | SupportKind::Empty => Some(Box::new(band::Ring::new(self.clone(), self.radius()))),
+            SupportKind::Local | SupportKind::Empty => Some(Box::new(band::Ring::new(self.clone(), self.radius(), 0))),
+            SupportKind::Longformer => {
+                let support = self.support.as_ref()?;
+                Some(Box::new(band::Ring::new(self.clone(), Some(support.radius), support.globals)))
+            }
             _ => None,
         }
     }

@@ -1,16 +1,19 @@
-//! Decoding token by token: the last keys and values in a ring, the sums of the features of all keys before them.
+//! Decoding token by token: the first keys and values, the last ones in a ring, the sums of the features of all between.
 
 use std::f32::consts::LOG2_E;
 
 use super::states::StateShape;
 use crate::{Decode, View, gemm::Matrix, operator::reorder_rows, scatterbrain::Scatterbrain, simd};
 
-/// State of causal attention with a local support, or with none: a constant number of bytes once the ring is full.
+/// State of causal attention with a local support, with global first tokens too, or with none: a constant number of bytes once
+/// the ring is full.
 #[derive(Debug)]
 pub(crate) struct Ring {
     operator: Scatterbrain,
     /// Keys that the support holds at most, the token's own included; 0 without a support.
     reach: usize,
+    /// First tokens, which all others see.
+    globals: usize,
     batch: usize,
     /// One per batch row and key head.
     streams: Vec<Stream>,
@@ -18,7 +21,8 @@ pub(crate) struct Ring {
 
 #[derive(Clone, Debug, Default)]
 struct Stream {
-    /// Keys and values of the last tokens, `[reach,D]` and `[reach,Dv]`; token `t` is in row `t mod reach`.
+    /// Keys and values of the global tokens, then of the last ones, `[globals+reach,D]` and `[globals+reach,Dv]`; token `t`
+    /// behind the global ones is in row `globals + (t - globals) mod reach`.
     k: Vec<f32>,
     v: Vec<f32>,
     tokens: usize,
@@ -27,9 +31,9 @@ struct Stream {
 }
 
 impl Ring {
-    /// An empty state; `radius` is that of the support.
-    pub fn new(operator: Scatterbrain, radius: Option<usize>) -> Self {
-        Self { operator, reach: radius.map_or(0, |radius| radius + 1), batch: 0, streams: Vec::new() }
+    /// An empty state; `radius` is that of the support, `globals` how many first tokens all others see.
+    pub fn new(operator: Scatterbrain, radius: Option<usize>, globals: usize) -> Self {
+        Self { operator, reach: radius.map_or(0, |radius| radius + 1), globals, batch: 0, streams: Vec::new() }
     }
 }
 
@@ -62,7 +66,7 @@ impl Decode for Ring {
             self.batch = shape.batch;
         }
         assert_eq!(self.streams.len(), shape.batch * shape.key_heads, "sizes changed since the first token");
-        let (width, values, reach) = (shape.head_width, shape.value_width, self.reach);
+        let (width, values, reach, globals) = (shape.head_width, shape.value_width, self.reach, self.globals);
         let mut logs = vec![0.0f32; features];
         let mut scores = Vec::new();
         for (n, stream) in self.streams.iter_mut().enumerate() {
@@ -73,8 +77,8 @@ impl Decode for Ring {
                 stream.sum(&problem, state, key, value, &mut logs);
             }
             if reach > 0 {
-                let at = stream.tokens % reach;
-                if stream.tokens < reach {
+                let at = globals + stream.tokens.saturating_sub(globals) % reach;
+                if stream.tokens < globals + reach {
                     stream.k.extend_from_slice(key);
                     stream.v.extend_from_slice(value);
                 } else {
