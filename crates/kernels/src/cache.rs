@@ -25,6 +25,8 @@ pub(crate) struct Cache {
     layout: Layout,
     /// Keys further back than this are dropped.
     window: Option<usize>,
+    /// How many first and last tokens stay, where others are dropped one by one. The operator sees all that stay.
+    sliding: Option<[usize; 2]>,
     storage: Storage,
     rows: Vec<Row>,
     /// Tokens that came before the first one in the cache.
@@ -57,7 +59,13 @@ impl Row {
 impl Cache {
     /// An empty cache. `operator` takes tokens token first, under a causal mask with this `window`.
     pub fn new(operator: Arc<dyn Scored>, layout: Layout, window: Option<usize>, storage: Storage) -> Self {
-        Self { operator, layout, window, storage, rows: Vec::new(), dropped: 0, tokens: 0 }
+        Self { operator, layout, window, sliding: None, storage, rows: Vec::new(), dropped: 0, tokens: 0 }
+    }
+
+    /// An empty cache of the first `globals` and the last `reach` tokens. What `operator`, which has no window, makes of keys
+    /// must not depend on where they are.
+    pub fn sliding(operator: Arc<dyn Scored>, layout: Layout, [globals, reach]: [usize; 2], storage: Storage) -> Self {
+        Self { sliding: Some([globals, reach]), ..Self::new(operator, layout, None, storage) }
     }
 
     /// Keys and values of the next token join the cache; returns how many tokens are in it.
@@ -71,6 +79,15 @@ impl Cache {
         let (heads, width, value_width) = (self.heads(k), q.shape[3], v.shape[3]);
         let (k_len, v_len) = (k.data.len() / batch, v.data.len() / batch);
         let components = k_len / (heads * width);
+        // The row that a token takes from one that leaves.
+        let taken = self.sliding.and_then(|[globals, reach]| {
+            let behind = (self.tokens - 1).saturating_sub(globals);
+            (behind >= reach).then(|| globals + behind % reach)
+        });
+        let put = |rows: &mut Numbers, row: &[f32]| match taken {
+            Some(at) => rows.set_row(at, row),
+            None => rows.push(row),
+        };
         for (b, row) in self.rows.iter_mut().enumerate() {
             row.k.resize_with(components * heads, || Numbers::new(storage, width));
             row.v.resize_with(heads, || Numbers::new(storage, value_width));
@@ -78,11 +95,12 @@ impl Cache {
             for (n, keys) in row.k.iter_mut().enumerate() {
                 let (r, h) = (n / heads, n % heads);
                 let at = if head_first { h * components + r } else { n };
-                keys.push(&token[at * width..(at + 1) * width]);
+                put(keys, &token[at * width..(at + 1) * width]);
             }
             let token = &v.data[b * v_len..(b + 1) * v_len];
-            row.v.iter_mut().zip(token.chunks_exact(value_width)).for_each(|(values, token)| values.push(token));
+            row.v.iter_mut().zip(token.chunks_exact(value_width)).for_each(|(values, token)| put(values, token));
         }
+        self.dropped += usize::from(taken.is_some());
         let cached = self.tokens - self.dropped;
         match self.window {
             Some(window) if cached > 2 * (window + 1) => {

@@ -8,10 +8,11 @@ mod band;
 mod feature_map;
 mod gathered;
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use crate::{
     AttentionShape, Decode, Error, Layout, Mask, Operator, Reference, Saved, Softmax, Storage, View, Weights,
+    cache::Cache,
     features::FeatureKind,
     padding::{Inputs, Number},
     reference,
@@ -215,6 +216,14 @@ impl Operator for Scatterbrain {
             SupportKind::Full if !self.naive => {
                 let mask = self.mask.clone();
                 Softmax { layout: self.layout, mask, scale: self.scale, ..Softmax::default() }.decoder(storage)
+            }
+            // Without features, tokens between the first and the last ones leave no trace.
+            SupportKind::Local | SupportKind::Longformer if self.features.is_none() => {
+                let support = self.support.as_ref()?;
+                let globals = if self.kind() == SupportKind::Longformer { support.globals } else { 0 };
+                let (layout, mask, scale) = (self.layout, Mask { causal: true, ..Mask::none() }, self.scale);
+                let exact = Softmax { layout: Layout::TokenFirst, mask, scale, ..Softmax::default() };
+                Some(Box::new(Cache::sliding(Arc::new(exact), layout, [globals, support.radius + 1], storage)))
             }
             SupportKind::Local | SupportKind::Empty => Some(Box::new(band::Ring::new(self.clone(), self.radius(), 0))),
             SupportKind::Longformer => {

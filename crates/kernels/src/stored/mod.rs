@@ -107,10 +107,29 @@ impl Numbers {
             Self::Bf16(numbers) => numbers.extend(row.iter().map(|x| bf16::from_f32(*x))),
             Self::F16(numbers) => numbers.extend(row.iter().map(|x| f16::from_f32(*x))),
             Self::Int8 { numbers, scales, .. } => {
-                let most = row.iter().fold(0.0f32, |most, x| most.max(x.abs()));
-                let inverse = if most > 0.0 { 127.0 / most } else { 0.0 };
-                scales.push(most / 127.0);
+                let (scale, inverse) = int8_scale(row);
+                scales.push(scale);
                 numbers.extend(row.iter().map(|x| (x * inverse).round() as i8));
+            }
+        }
+    }
+
+    /// Puts another row in place of row `i`.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn set_row(&mut self, i: usize, row: &[f32]) {
+        let at = i * row.len();
+        match self {
+            Self::F32(numbers) => numbers[at..at + row.len()].copy_from_slice(row),
+            Self::Bf16(numbers) => {
+                numbers[at..].iter_mut().zip(row).for_each(|(number, x)| *number = bf16::from_f32(*x));
+            }
+            Self::F16(numbers) => numbers[at..].iter_mut().zip(row).for_each(|(number, x)| *number = f16::from_f32(*x)),
+            Self::Int8 { numbers, scales, .. } => {
+                let (scale, inverse) = int8_scale(row);
+                scales[i] = scale;
+                numbers[at..].iter_mut().zip(row).for_each(|(number, x)| *number = (x * inverse).round() as i8);
             }
         }
     }
@@ -147,6 +166,12 @@ impl Numbers {
             Self::Int8 { numbers, scales, .. } => size_of_val(&numbers[..]) + size_of_val(&scales[..]),
         }
     }
+}
+
+/// The scale of a row of whole numbers, and what its numbers are multiplied by to become them.
+fn int8_scale(row: &[f32]) -> (f32, f32) {
+    let most = row.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+    (most / 127.0, if most > 0.0 { 127.0 / most } else { 0.0 })
 }
 
 impl<'a> Stored<'a> {
