@@ -11,6 +11,7 @@ pub mod probe;
 pub mod report;
 pub mod reproduce;
 pub mod run_report;
+pub mod swap;
 mod tensors;
 
 /// The example of the README is a test.

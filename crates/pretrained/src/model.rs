@@ -172,6 +172,18 @@ impl Pretrained {
         Ok(Self { model, ..self })
     }
 
+    /// The model with parameters that no gradient is computed for: what remains is the gradient in what passes through it.
+    #[must_use]
+    pub fn frozen(self) -> Self {
+        let model = match self.model {
+            Model::Language(model) => Model::Language(model.no_grad()),
+            Model::Masked(model) => Model::Masked(model.no_grad()),
+            Model::Features(model) => Model::Features(model.no_grad()),
+            Model::Image(model) => Model::Image(model.no_grad()),
+        };
+        Self { model, ..self }
+    }
+
     /// States `[B,N,d]` of texts after the last layer, before any head.
     ///
     /// # Errors

@@ -36,7 +36,7 @@ impl MultiHead {
         context: &Context,
         place: Place,
     ) -> Tensor<3> {
-        let out = self.heads().attend(&self.inputs(queries, keys, 0), mask, context, place);
+        let out = context.tap(self.heads().attend(&self.inputs(queries, keys, 0), mask, context, place));
         context.record(Part::Heads, &out);
         self.projections.join(out)
     }

@@ -20,6 +20,18 @@ pub struct Activation {
     pub values: Vec<f32>,
 }
 
+/// Collects the taps of a forward pass.
+pub type HeadTaps = Log<HeadTap>;
+
+/// Zeros that were added to the outputs of heads: their gradient is that of the outputs.
+#[derive(Clone, Debug)]
+pub struct HeadTap {
+    /// Number of the layer, from 1.
+    pub layer: usize,
+    /// `[B,N,H,D]`
+    pub leaf: Tensor<4>,
+}
+
 /// Places of a block whose values a log can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::tensor::Tensor;
 use regard_kernels::random::substream;
 
-use super::{Activation, ActivationLog, Part, RouterLog};
+use super::{Activation, ActivationLog, HeadTap, HeadTaps, Part, RouterLog};
 use crate::attention::AttentionLog;
 
 /// Whether a forward pass trains, and which draws of dropout are its own.
@@ -29,6 +29,8 @@ pub struct Context {
     pub router: Option<Arc<RouterLog>>,
     /// Log of what attention computes, if one is wanted.
     pub attention: Option<Arc<AttentionLog>>,
+    /// Where the gradients of the heads' outputs can be read after a backward pass, if they are wanted.
+    pub taps: Option<Arc<HeadTaps>>,
     /// Log of what blocks compute, if one is wanted.
     pub activations: Option<Arc<ActivationLog>>,
     stack: Stack,
@@ -55,6 +57,7 @@ impl Default for Context {
             loss_scale: 1.0,
             router: None,
             attention: None,
+            taps: None,
             activations: None,
             stack: Stack::default(),
             layer: 0,
@@ -122,6 +125,20 @@ impl Context {
         Self { activations: Some(log), ..self }
     }
 
+    /// The same, with softmax attention leaving a tap at its heads' outputs.
+    #[must_use]
+    pub fn with_taps(self, taps: Arc<HeadTaps>) -> Self {
+        Self { taps: Some(taps), ..self }
+    }
+
+    /// `out` unchanged, with a tap where they are wanted.
+    pub(crate) fn tap(&self, out: Tensor<4>) -> Tensor<4> {
+        let Some(taps) = &self.taps else { return out };
+        let leaf = Tensor::zeros(out.dims(), &out.device()).require_grad();
+        taps.push(HeadTap { layer: self.layer as usize, leaf: leaf.clone() });
+        out + leaf
+    }
+
     /// Writes `values` into the log of the pass, if there is one.
     pub(crate) fn record<const D: usize>(&self, part: Part, values: &Tensor<D>) {
         if let Some(log) = &self.activations {
@@ -132,7 +149,7 @@ impl Context {
     /// The same, without logs.
     #[must_use]
     pub(crate) fn without_logs(self) -> Self {
-        Self { router: None, attention: None, activations: None, ..self }
+        Self { router: None, attention: None, activations: None, taps: None, ..self }
     }
 
     /// The same inside layer `layer`; 0 is the embedding.

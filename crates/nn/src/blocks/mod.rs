@@ -14,7 +14,7 @@ mod recompute;
 mod rotary;
 mod router;
 
-pub use activations::{Activation, ActivationLog, Part};
+pub use activations::{Activation, ActivationLog, HeadTap, HeadTaps, Part};
 pub use block::Block;
 pub(crate) use block::residual_gain;
 pub use context::{Context, Place, Stack};

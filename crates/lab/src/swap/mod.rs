@@ -1,0 +1,121 @@
+//! Which attention a trained model could have instead, in which heads, and what it would lose.
+//!
+//! [`measure`] runs the model on a sample and says, for every group of heads and every candidate, how far the heads' outputs
+//! move and what that does to the loss by its gradient; [`price`] says what a candidate costs at the length that is asked for;
+//! [`solve`] chooses one candidate per group with the least predicted loss within a budget. The result is a
+//! [`Plan`](regard_pretrained::Plan).
+
+mod candidates;
+mod measure;
+mod solve;
+#[cfg(test)]
+mod tests;
+
+use regard_kernels::{AttentionOptions, Error};
+use regard_pretrained::{Plan, PlanGroup};
+use serde::{Deserialize, Serialize};
+
+pub use candidates::{Candidate, Kind, candidates};
+pub use measure::{Effect, Example, Group, Measured, Price, loss, measure, price};
+pub use solve::{Choice, Limits, solve};
+
+/// What can go wrong.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SwapError {
+    /// Sizes or options that do not fit.
+    #[error(transparent)]
+    Model(#[from] Error),
+    /// A model whose attention is not plain softmax.
+    #[error("the model's attention is not plain softmax, expected a model as it was trained, without a plan")]
+    NotSoftmax,
+    /// A model without a loss of its own.
+    #[error("the model has no head over tokens, and so no loss of its own; expected a language model or a masked one")]
+    NoLoss,
+    /// Stopped by the user.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// Which number stands for the loss that a candidate would cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Predictor {
+    /// Relative error of the heads' outputs.
+    Error,
+    /// First-order change of the loss.
+    First,
+    /// Second-order change of the loss by its gradients.
+    #[default]
+    Fisher,
+}
+
+impl Predictor {
+    /// All of them.
+    pub const ALL: &[Self] = &[Self::Error, Self::First, Self::Fisher];
+
+    /// Its name on the command line and in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::First => "first",
+            Self::Fisher => "fisher",
+        }
+    }
+
+    /// The number.
+    pub fn of(self, effect: &Effect) -> f64 {
+        match self {
+            Self::Error => effect.error,
+            Self::First => effect.first,
+            Self::Fisher => effect.fisher,
+        }
+    }
+}
+
+/// What a choice costs, beside exact attention.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Total {
+    /// Predicted change of the loss.
+    pub loss: f64,
+    /// Bytes, as a share of exact attention.
+    pub bytes: f64,
+    /// Time of attention, as a share of exact attention.
+    pub seconds: f64,
+}
+
+/// Choices of every group in the order of `measured`, those of a group in the order of the candidates.
+pub fn choices(measured: &[Measured], prices: &[Price], predictor: Predictor) -> Vec<Vec<Choice>> {
+    let choice = |(effect, price): (&Effect, &Price)| Choice {
+        loss: predictor.of(effect),
+        bytes: price.bytes,
+        seconds: price.seconds,
+    };
+    measured.iter().map(|measured| measured.effects.iter().zip(prices).map(choice).collect()).collect()
+}
+
+/// What `chosen` costs in all, as shares of the first candidate, which is exact.
+pub fn total(choices: &[Vec<Choice>], chosen: &[usize]) -> Total {
+    let sum = |of: fn(&Choice) -> f64| -> f64 { choices.iter().zip(chosen).map(|(group, at)| of(&group[*at])).sum() };
+    let exact = |of: fn(&Choice) -> f64| -> f64 { choices.iter().map(|group| of(&group[0])).sum() };
+    Total {
+        loss: sum(|choice| choice.loss),
+        bytes: sum(|choice| choice.bytes) / exact(|choice| choice.bytes),
+        seconds: sum(|choice| choice.seconds) / exact(|choice| choice.seconds),
+    }
+}
+
+/// The plan of a choice. Groups of a layer with the same candidate stand together; exact ones are left out.
+pub fn plan(layers: usize, seed: u64, measured: &[Measured], candidates: &[Candidate], chosen: &[usize]) -> Plan {
+    let mut groups: Vec<PlanGroup> = Vec::new();
+    for (measured, &at) in measured.iter().zip(chosen).filter(|(_, at)| **at != 0) {
+        let attention: Option<AttentionOptions> = candidates[at].attention.clone();
+        let Group { layer, key_head } = measured.group;
+        match groups.iter_mut().find(|group| group.layer == layer && group.attention == attention) {
+            Some(group) => group.key_heads.push(key_head),
+            None => groups.push(PlanGroup { layer, key_heads: vec![key_head], attention }),
+        }
+    }
+    Plan { layers, seed, groups }
+}
