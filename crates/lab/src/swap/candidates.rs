@@ -116,7 +116,14 @@ fn sized(
             SupportOptions { kind: SupportKind::Longformer, globals, ..SupportOptions::default() }
         }
     };
-    options.within_budget(length, length, width)
+    let mut options = options.within_budget(length, length, width)?;
+    if base.causal && options.uses_support() {
+        // First tokens see nothing but each other here: all entries of a row are for what it sees.
+        let exact = if options.uses_features() { options.scatterbrain.sparse_share } else { 1.0 };
+        let entries = (exact * share * length as f64) as usize;
+        options.support.radius = entries.saturating_sub(options.support.globals + 1);
+    }
+    Ok(options)
 }
 
 #[cfg(test)]
