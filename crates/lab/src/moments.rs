@@ -1,8 +1,7 @@
 //! Mean and variance of numbers, without cancellation.
 
+use regard_report::Cell;
 use serde::{Serialize, Serializer, ser::SerializeStruct};
-
-use crate::report::Cell;
 
 /// Numbers summed one after the other before pairs of sums are added.
 const RUN: usize = 32;

@@ -1,24 +1,47 @@
 //! `regard eval`
 
+use std::path::PathBuf;
+
+use clap::Args;
 use regard_tasks::{
-    data::TaskData,
+    data::{Objective, Shape, TaskData},
     metrics::BLEU_SIGNATURE,
+    run::Run,
     train::{Evaluation, Split, evaluate, measure_bleu},
 };
 
-use super::{Trained, trained};
+use super::trained;
 use crate::{
-    args::{Common, Eval},
+    args::{Common, SplitName, Which},
     error::Outcome,
     output,
+    values::size,
 };
+
+#[derive(Debug, Args)]
+pub struct Eval {
+    /// Directory of a run.
+    pub run: PathBuf,
+    /// Split of the data.
+    #[arg(long, value_enum, default_value_t = SplitName::Test)]
+    pub split: SplitName,
+    /// Checkpoint of the run.
+    #[arg(long, value_enum, default_value_t = Which::Best)]
+    pub checkpoint: Which,
+    /// Sequences per batch; as in training by default.
+    #[arg(long, value_parser = size(1), value_name = "N")]
+    pub batch: Option<usize>,
+    /// Directory for generated data, or 'none' to generate it each time.
+    #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+}
 
 /// Measures a trained model.
 ///
 /// # Errors
 /// A directory without a run, data that are missing.
 pub fn run(args: &Eval, common: &Common) -> Outcome {
-    let Trained { config, data, model, step } = trained(&args.run, args.checkpoint, args.cache.as_deref(), common)?;
+    let Run { config, data, model, step, .. } = trained(&args.run, args.checkpoint, args.cache.as_deref(), common)?;
     let split = Split::from(args.split);
     let batch = args.batch.unwrap_or(config.train.batch);
     let mut result = evaluate(&model, &data, split, batch, 0, step)?;
@@ -61,8 +84,10 @@ struct Scored {
 
 impl Scored {
     fn of(data: &TaskData, result: &Evaluation) -> Option<Self> {
-        let TaskData::Language(data) = data else { return None };
+        let Shape { objective: Objective::NextToken { certain: false }, max_length, .. } = data.shape() else {
+            return None;
+        };
         // Windows follow one another without overlap.
-        Some(Self { context: data.context, stride: data.context, tokens: result.items })
+        Some(Self { context: max_length, stride: max_length, tokens: result.items })
     }
 }

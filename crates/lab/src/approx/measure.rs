@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 use regard_kernels::{AttentionOptions, Error, random::substream, sparse_share_for_entropy};
+use regard_report::{Cell, Sample};
 use serde::Serialize;
 
 use super::{
@@ -12,7 +13,6 @@ use super::{
     head::Head,
     method::{Estimator, Method},
 };
-use crate::report::Cell;
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -46,11 +46,9 @@ impl Mean {
     /// Of the finite values; `None` without one.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let values: Vec<f64> = values.into_iter().filter(|x| x.is_finite()).collect();
-        let count = values.len();
-        let mean = values.iter().sum::<f64>() / count as f64;
-        let squares = values.iter().map(|x| (x - mean).powi(2)).sum::<f64>();
-        let standard_error = (count > 1).then(|| (squares / (count as f64 - 1.0) / count as f64).sqrt());
-        (count > 0).then_some(Self { mean, standard_error, count })
+        let sample = Sample::of(&values);
+        let standard_error = sample.variance_of_mean().map(f64::sqrt);
+        (!values.is_empty()).then_some(Self { mean: sample.mean, standard_error, count: sample.count })
     }
 }
 

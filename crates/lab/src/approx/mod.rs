@@ -30,6 +30,8 @@ pub use oracle::{RobustPca, keep_in_all, keep_in_rows, robust_pca, truncate_to_r
 pub use process::Process;
 pub use report::Approximation;
 
+use regard_tasks::{Class, Classed};
+
 /// Why there are no matrices to approximate.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
@@ -42,4 +44,14 @@ pub enum SourceError {
     /// Data that cannot be read.
     #[error(transparent)]
     Task(#[from] regard_tasks::data::DataError),
+}
+
+impl Classed for SourceError {
+    fn class(&self) -> Class {
+        match self {
+            Self::Data(_) => Class::Data,
+            Self::Model(_) => Class::Usage,
+            Self::Task(error) => error.class(),
+        }
+    }
 }

@@ -2,6 +2,9 @@
 
 use std::{io, path::Path};
 
+use regard_report::{
+    Axis, Block, Cell, Chart, Column, Data, Format, Mark, Point, Report, Scale, Section, Series, Table,
+};
 use regard_tasks::train::Environment;
 use serde_json::json;
 
@@ -10,9 +13,7 @@ use super::{
     measure::{Mean, Measured, Related, Row},
     method::Method,
 };
-use crate::report::{
-    Axis, Block, Cell, Chart, Column, Data, Files, Format, Mark, Point, Record, Report, Scale, Section, Series, Table,
-};
+use crate::record::{Files, Record};
 
 /// More matrices than this are averaged by entropy before they are drawn as lines.
 const MOST_POINTS: usize = 12;

@@ -7,6 +7,7 @@ mod plan;
 use std::collections::BTreeMap;
 
 use regard_kernels::{AttentionOptions, Error};
+use regard_tasks::{Class, Classed};
 use safetensors::{Dtype, tensor::TensorView};
 
 use inputs::{Inputs, Tensor};
@@ -36,6 +37,15 @@ pub enum AttendError {
     /// Tensors or options that do not fit together.
     #[error(transparent)]
     Call(#[from] Error),
+}
+
+impl Classed for AttendError {
+    fn class(&self) -> Class {
+        match self {
+            Self::Data(_) => Class::Data,
+            Self::Call(error) => error.class(),
+        }
+    }
 }
 
 /// Applies the mechanism to the tensors of `file`; returns the bytes of a file with `out`, `lse` where it exists,

@@ -1,11 +1,11 @@
 //! A benchmark beside an earlier one, row by row.
 
+use regard_report::{Cell, Column, Format, Table};
 use regard_tasks::train::Environment;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{Benchmark, Measurement, Pass, Timing, sizes::Dimension};
-use crate::report::{Cell, Column, Format, Table};
 
 /// An earlier benchmark.
 #[derive(Clone, Debug)]

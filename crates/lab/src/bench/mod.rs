@@ -22,6 +22,7 @@ mod timing;
 mod workload;
 
 use regard_kernels::{AttentionOptions, Error, Mechanism, Storage, support::SupportKind};
+use regard_tasks::{Class, Classed};
 use serde::{Deserialize, Serialize};
 
 pub use check::{BOUND, Check, check};
@@ -316,4 +317,15 @@ pub enum BenchError {
     /// The stop flag was raised.
     #[error("interrupted")]
     Interrupted,
+}
+
+impl Classed for BenchError {
+    fn class(&self) -> Class {
+        match self {
+            Self::Options { source: Error::Budget { .. }, .. } => Class::Budget,
+            Self::Options { .. } | Self::Model { .. } | Self::Threads { .. } => Class::Usage,
+            Self::Numeric { .. } => Class::Numeric,
+            Self::Interrupted => Class::Interrupted,
+        }
+    }
 }

@@ -2,11 +2,12 @@
 
 use std::{io, path::Path};
 
+use regard_report::{Block, Cell, Column, Format, Report, Section, Table, number::significant};
 use regard_tasks::train::Environment;
 use serde_json::json;
 
 use super::{BOUND, Earlier, Level, Measurement, Pass, Timing, sizes::Dimension};
-use crate::report::{Block, Cell, Column, Files, Format, Record, Report, Section, Table, number::significant};
+use crate::record::{Files, Record};
 
 /// All measurements, with what a reader needs to judge them.
 #[derive(Clone, Debug)]
@@ -237,7 +238,7 @@ impl Benchmark {
             text += &format!(" Fastest at {longest} tokens: {}, {}.", m.label, times.join(" and "));
         }
         if let Some((bytes, m)) = there().filter_map(|m| Some((m.bytes(last)?, m))).min_by_key(|(bytes, _)| *bytes) {
-            text += &format!(" Least memory there: {}, {}.", m.label, crate::report::number::bytes(bytes as f64));
+            text += &format!(" Least memory there: {}, {}.", m.label, regard_report::number::bytes(bytes as f64));
         }
         for (label, words) in self.wrong() {
             text += &format!(" {label} is {words}.");

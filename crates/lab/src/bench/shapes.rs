@@ -12,6 +12,7 @@ use regard_kernels::{
     parallel::{for_each_part, release_scratch},
     simd,
 };
+use regard_report::{Block, Cell, Column, Format, Report, Section, Table};
 use regard_tasks::train::Environment;
 use serde::Serialize;
 use serde_json::json;
@@ -22,7 +23,7 @@ use super::{
     operator::Problem,
     workload::{Meter, Trouble, Workload},
 };
-use crate::report::{Block, Cell, Column, Files, Format, Record, Report, Section, Table};
+use crate::record::{Files, Record};
 
 /// Sizes of a call of exact attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

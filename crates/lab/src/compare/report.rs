@@ -2,13 +2,12 @@
 
 use std::{io, path::Path};
 
-use regard_tasks::{data::TaskData, metrics::majority_rate, train::Environment};
+use regard_report::{Axis, Best, Block, Cell, Chart, Column, Data, Format, Mark, Report, Section, Series, Table};
+use regard_tasks::train::Environment;
 use serde_json::json;
 
 use super::RunResult;
-use crate::report::{
-    Axis, Best, Block, Cell, Chart, Column, Data, Files, Format, Mark, Record, Report, Section, Series, Table,
-};
+use crate::record::{Files, Record};
 
 /// All results of a comparison, with what a reader needs to judge them.
 #[derive(Clone, Debug)]
@@ -32,14 +31,6 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Share of the most frequent class among the test labels.
-    pub fn majority_of(data: &TaskData) -> Option<f64> {
-        match data {
-            TaskData::Classification(data) => Some(majority_rate(data.test.labels(), data.classes)),
-            TaskData::Language(_) | TaskData::Copy(_) | TaskData::Translation(_) | TaskData::Masked(_) => None,
-        }
-    }
-
     fn classifies(&self) -> bool {
         self.results.iter().any(|result| result.test_perplexity.is_none())
     }
@@ -162,7 +153,7 @@ impl Comparison {
             text += &format!(" Fastest update: {label}, {:.1} ms.", -value);
         }
         if let Some((label, value)) = memory {
-            text += &format!(" Least memory in training: {label}, {}.", crate::report::number::bytes(-value));
+            text += &format!(" Least memory in training: {label}, {}.", regard_report::number::bytes(-value));
         }
         text
     }

@@ -2,6 +2,7 @@
 
 use std::{io, path::Path};
 
+use regard_report::{Block, Cell, Column, Format, Report, Section, Table};
 use regard_tasks::train::Environment;
 use serde_json::{Value, json};
 
@@ -14,7 +15,7 @@ use super::{
     tally::Quantity,
     trained::MeasuredModel,
 };
-use crate::report::{Block, Cell, Column, Files, Format, Record, Report, Section, Table};
+use crate::record::{Files, Record};
 
 /// What was measured of a model, with what a reader needs to judge it.
 #[derive(Clone, Debug)]
@@ -129,7 +130,7 @@ impl ModelProbe {
             ("cumulative", cumulative(replicates, *layers, subtitle())),
             ("neighbours", neighbours(replicates, *layers, subtitle())),
         ];
-        let chart = |(name, chart): (&str, Option<crate::report::Chart>)| {
+        let chart = |(name, chart): (&str, Option<regard_report::Chart>)| {
             Some(Block::Chart { name: name.into(), chart: chart? })
         };
         let mut blocks = vec![Block::Table(self.by_layer())];

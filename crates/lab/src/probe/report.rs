@@ -2,6 +2,7 @@
 
 use std::{io, path::Path};
 
+use regard_report::{Axis, Block, Chart, Data, Report, Scale, Section, Series, Table};
 use regard_tasks::train::Environment;
 use serde_json::{Value, json};
 
@@ -14,7 +15,7 @@ use super::{
     tables,
     tally::Quantity,
 };
-use crate::report::{Axis, Block, Chart, Data, Files, Record, Report, Scale, Section, Series, Table};
+use crate::record::{Files, Record};
 
 /// Most lines in one chart.
 const MOST_LINES: usize = 8;

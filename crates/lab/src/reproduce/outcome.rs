@@ -6,12 +6,13 @@ use std::{
 };
 
 use regard_files::write_whole;
+use regard_report::{Block, Report, Section, Written};
 use regard_tasks::train::Environment;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Entry, Finding, Scale, Verdict};
-use crate::report::{Block, Record, Report, Section, Written};
+use crate::record::Record;
 
 const FILE: &str = "outcome.json";
 
@@ -52,10 +53,7 @@ pub struct OutcomeError {
 
 /// Where an entry's outcome lies below the directory of all outcomes.
 pub(super) fn directory(all: &Path, name: &str, scale: Scale) -> PathBuf {
-    match scale {
-        Scale::Reduced => all.join(name),
-        Scale::Paper => all.join(format!("{name}-paper")),
-    }
+    all.join(scale.named(name))
 }
 
 impl Outcome {

@@ -26,11 +26,13 @@ use crate::data::TextTokenizer;
 
 /// The file of a run directory that [`TextTokenizer::load`] reads.
 pub const TOKENIZER: &str = "tokenizer.json";
-
-const CONFIG: &str = "config.toml";
+/// The resolved configuration.
+pub const CONFIG: &str = "config.toml";
+/// What [`Record::read`] reads.
+pub const METRICS: &str = "metrics.jsonl";
+/// The folder of [`Checkpoints`].
+pub const CHECKPOINTS: &str = "checkpoints";
 const ENVIRONMENT: &str = "env.json";
-const METRICS: &str = "metrics.jsonl";
-const CHECKPOINTS: &str = "checkpoints";
 const EVENTS: &str = "events.out.tfevents.";
 /// Written by later stages into the same directory, and removed with the run when it is overwritten.
 const REPORTS: [&str; 2] = ["plots", "report.html"];

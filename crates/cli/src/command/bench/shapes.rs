@@ -3,8 +3,8 @@
 use regard_lab::bench::{SHAPES, Shapes, read_rate, time_shape};
 
 use crate::{
-    args::{Bench, Common},
-    command::{command_line, environment, show},
+    args::Common,
+    command::{bench::Bench, command_line, environment, show},
     console,
     error::Outcome,
     signal,

@@ -2,12 +2,13 @@
 
 use std::{io, path::Path};
 
+use regard_report::{Axis, Block, Cell, Chart, Column, Data, Format, Report, Section, Series, Table};
 use regard_tasks::train::Environment;
 use serde::Serialize;
 use serde_json::json;
 
 use super::tally::{Load, Preference};
-use crate::report::{Axis, Block, Cell, Chart, Column, Data, Files, Format, Record, Report, Section, Series, Table};
+use crate::record::{Files, Record};
 
 /// One router of a model.
 #[derive(Clone, Debug, Serialize)]

@@ -5,6 +5,7 @@ mod tables;
 
 use std::{io, path::Path};
 
+use regard_report::{Block, Report, Section, Table};
 use regard_tasks::train::Environment;
 use serde_json::json;
 
@@ -13,10 +14,8 @@ use super::{
     pictures::{Picture, projections},
     survey::{Attention, Part, Survey},
 };
-use crate::{
-    moments::Moments,
-    report::{Block, Files, Record, Report, Section, Table},
-};
+use crate::moments::Moments;
+use crate::record::{Files, Record};
 
 /// A survey with what a reader needs to judge it.
 #[derive(Clone, Debug)]
