@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory, Error, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Error, FromArgMatches, Parser, Subcommand};
 use regard_kernels::Storage;
-use regard_tasks::train::Split;
+use regard_lab::reproduce::Scale;
+use regard_tasks::{run::Which, train::Split};
 
 use crate::{
     command::{
@@ -157,77 +158,31 @@ pub enum Command {
     },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum SplitName {
-    /// To choose a model by.
-    Valid,
-    /// To report results on.
-    Test,
-}
+/// A type of named values: the name of each, and what it is.
+pub type Named<T, const N: usize> = [(&'static str, &'static str, T); N];
 
-impl From<SplitName> for Split {
-    fn from(name: SplitName) -> Self {
-        match name {
-            SplitName::Valid => Self::Valid,
-            SplitName::Test => Self::Test,
-        }
-    }
-}
+/// Splits of the data.
+pub const SPLITS: Named<Split, 2> =
+    [("valid", "To choose a model by", Split::Valid), ("test", "To report results on", Split::Test)];
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Which {
-    /// The best on the validation split, or the mean of the last ones where train.average asked for it.
-    Best,
-    /// The newest.
-    Last,
-}
+/// Checkpoints of a run.
+pub const CHECKPOINTS: Named<Which, 2> = [
+    (
+        "best",
+        "The best on the validation split, or the mean of the last ones where train.average asked for it",
+        Which::Best,
+    ),
+    ("last", "The newest", Which::Last),
+];
 
-impl From<Which> for regard_tasks::run::Which {
-    fn from(which: Which) -> Self {
-        match which {
-            Which::Best => Self::Best,
-            Which::Last => Self::Last,
-        }
-    }
-}
+/// How numbers are kept while a model decodes.
+pub const STORAGES: Named<Storage, 4> = [
+    ("f32", "32 bits, exact", Storage::F32),
+    ("bf16", "16 bits with the range of f32, 2^-8 of a number", Storage::Bf16),
+    ("f16", "16 bits, 2^-11 of a number up to 65,504", Storage::F16),
+    ("int8", "8 bits, 1/254 of the largest number of a token and head", Storage::Int8),
+];
 
-/// Numbers of keys and values while a model decodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum KeptAs {
-    /// 32 bits, exact.
-    F32,
-    /// 16 bits with the range of f32, 2^-8 of a number.
-    Bf16,
-    /// 16 bits, 2^-11 of a number up to 65,504.
-    F16,
-    /// 8 bits, 1/254 of the largest number of a token and head.
-    Int8,
-}
-
-impl From<KeptAs> for Storage {
-    fn from(kept: KeptAs) -> Self {
-        match kept {
-            KeptAs::F32 => Self::F32,
-            KeptAs::Bf16 => Self::Bf16,
-            KeptAs::F16 => Self::F16,
-            KeptAs::Int8 => Self::Int8,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Scale {
-    /// As in the paper.
-    Paper,
-    /// For a first look.
-    Reduced,
-}
-
-impl From<Scale> for regard_lab::reproduce::Scale {
-    fn from(scale: Scale) -> Self {
-        match scale {
-            Scale::Paper => Self::Paper,
-            Scale::Reduced => Self::Reduced,
-        }
-    }
-}
+/// Scales of what papers measure.
+pub const SCALES: Named<Scale, 2> =
+    [("paper", "As in the paper", Scale::Paper), ("reduced", "For a first look", Scale::Reduced)];

@@ -73,3 +73,31 @@ impl Record<'_> {
         Ok(Files { report: report.write(folder)?, tables })
     }
 }
+
+/// Results of a command, in every form in which they are shown.
+pub trait Shown {
+    /// How they came to be.
+    fn record(&self) -> Record<'_>;
+
+    /// The page.
+    fn report(&self) -> Report;
+
+    /// The tables that a reader sees.
+    fn tables(&self) -> Vec<Table>;
+
+    /// All of it, for programs.
+    fn to_json(&self) -> Value;
+
+    /// The tables of files.
+    fn files(&self) -> Vec<Table> {
+        self.tables()
+    }
+
+    /// Writes the page with its pictures, and the tables in three formats, into `folder`.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn write(&self, folder: &Path) -> io::Result<Files> {
+        self.record().write(folder, &self.report(), &self.to_json(), &self.files())
+    }
+}

@@ -8,14 +8,14 @@ use regard_lab::{
     approx::{Approximation, Captured, Head, Method, Plan, Process, capture, dump, measure},
     cost::fits,
 };
-use regard_tasks::run::{Layers, Run, SECTIONS};
+use regard_tasks::run::{Layers, Run, SECTIONS, Which};
 
 use super::{command_line, environment, show, trained};
 use crate::{
-    args::{Common, Which},
+    args::{CHECKPOINTS, Common},
     console,
     error::{Failure, Outcome},
-    values::{Real, seed, size},
+    values::{Real, choice, seed, size},
 };
 
 #[derive(Debug, Args)]
@@ -83,7 +83,7 @@ pub struct Approx {
     #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 4, conflicts_with_all = ["input", "process"])]
     pub sequences: usize,
     /// Run: checkpoint to read.
-    #[arg(long, value_enum, default_value_t = Which::Best)]
+    #[arg(long, value_parser = choice(&CHECKPOINTS), default_value = "best")]
     pub checkpoint: Which,
     /// Run: directory for generated data, or 'none' to generate it each time.
     #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
@@ -129,16 +129,7 @@ pub fn run(args: &Approx, common: &Common) -> Outcome {
         command: command_line(),
         environment: environment(),
     };
-    show(
-        common,
-        args.out.as_deref(),
-        |out| approximation.write(out),
-        || {
-            let related = !approximation.measured.related.is_empty();
-            [approximation.table()].into_iter().chain(related.then(|| approximation.correlations())).collect()
-        },
-        || approximation.to_json(),
-    )
+    show(common, args.out.as_deref(), &approximation)
 }
 
 fn from_process(args: &Approx) -> bool {

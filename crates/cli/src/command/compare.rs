@@ -5,12 +5,12 @@ use std::{fs, path::PathBuf};
 use regard_lab::compare::{self, Candidate, Comparison};
 use regard_tasks::train::DirectoryLock;
 
-use super::{cache_directory, command_line, environment, resolve};
+use super::{cache_directory, command_line, environment, resolve, show};
 use crate::{
     args::{Common, Directory, Source},
     console::Console,
     error::{Failure, Outcome},
-    output, signal,
+    signal,
 };
 
 /// Trains the same model with each mechanism and reports.
@@ -40,11 +40,5 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
         config: config.to_toml(),
         environment,
     };
-    let files = comparison.write(&out).map_err(|error| Failure::written(&error))?;
-    if common.json {
-        output::json(&comparison.to_json())
-    } else {
-        output::text(comparison.table().to_text())?;
-        output::line(format_args!("\nreport: {}", files.report.page.display()))
-    }
+    show(common, Some(&out), &comparison)
 }

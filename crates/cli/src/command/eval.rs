@@ -6,16 +6,16 @@ use clap::Args;
 use regard_tasks::{
     data::{Objective, Shape, TaskData},
     metrics::BLEU_SIGNATURE,
-    run::Run,
+    run::{Run, Which},
     train::{Evaluation, Split, evaluate, measure_bleu},
 };
 
 use super::trained;
 use crate::{
-    args::{Common, SplitName, Which},
+    args::{CHECKPOINTS, Common, SPLITS},
     error::Outcome,
     output,
-    values::size,
+    values::{choice, size},
 };
 
 #[derive(Debug, Args)]
@@ -23,10 +23,10 @@ pub struct Eval {
     /// Directory of a run.
     pub run: PathBuf,
     /// Split of the data.
-    #[arg(long, value_enum, default_value_t = SplitName::Test)]
-    pub split: SplitName,
+    #[arg(long, value_parser = choice(&SPLITS), default_value = "test")]
+    pub split: Split,
     /// Checkpoint of the run.
-    #[arg(long, value_enum, default_value_t = Which::Best)]
+    #[arg(long, value_parser = choice(&CHECKPOINTS), default_value = "best")]
     pub checkpoint: Which,
     /// Sequences per batch; as in training by default.
     #[arg(long, value_parser = size(1), value_name = "N")]
@@ -42,7 +42,7 @@ pub struct Eval {
 /// A directory without a run, data that are missing.
 pub fn run(args: &Eval, common: &Common) -> Outcome {
     let Run { config, data, model, step, .. } = trained(&args.run, args.checkpoint, args.cache.as_deref(), common)?;
-    let split = Split::from(args.split);
+    let split = args.split;
     let batch = args.batch.unwrap_or(config.train.batch);
     let mut result = evaluate(&model, &data, split, batch, 0, step)?;
     let bleu = measure_bleu(&model, &data, split, &config.train, batch)?;

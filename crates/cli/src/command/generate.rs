@@ -7,15 +7,18 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use regard_kernels::Storage;
 use regard_nn::models::{LanguageModel, LanguageState};
-use regard_tasks::{run::Run, train::Model};
+use regard_tasks::{
+    run::{Run, Which},
+    train::Model,
+};
 use serde_json::json;
 
 use super::trained;
 use crate::{
-    args::{Common, KeptAs, Which},
+    args::{CHECKPOINTS, Common, STORAGES},
     error::{Failure, Outcome},
     output, signal,
-    values::{Real, seed, size},
+    values::{Real, choice, seed, size},
 };
 
 #[derive(Debug, Args)]
@@ -35,10 +38,10 @@ pub struct Generate {
     #[arg(long, value_parser = seed(), default_value_t = 0, value_name = "N")]
     pub seed: u64,
     /// How keys and values are stored.
-    #[arg(long, value_enum, default_value_t = KeptAs::F32)]
-    pub kv_cache: KeptAs,
+    #[arg(long, value_parser = choice(&STORAGES), default_value = "f32")]
+    pub kv_cache: Storage,
     /// Checkpoint of the run.
-    #[arg(long, value_enum, default_value_t = Which::Best)]
+    #[arg(long, value_parser = choice(&CHECKPOINTS), default_value = "best")]
     pub checkpoint: Which,
 }
 
@@ -62,7 +65,7 @@ pub fn run(args: &Generate, common: &Common) -> Outcome {
         return Err(Failure::usage("--prompt is empty, expected at least one character"));
     }
     let stop = signal::stop_flag();
-    let storage = args.kv_cache.into();
+    let storage = args.kv_cache;
     let state = model.decoder(1, storage)?;
     let mut writer = Writer { model, context: data.shape().max_length, storage, state, text: Vec::new() };
     let mut logits = Vec::new();

@@ -7,16 +7,16 @@ use regard_lab::inspect::{
     Experts, Inspection, Part, Plan, Recording, Wanted, key_projections, routers, survey, token_texts,
 };
 use regard_tasks::{
-    run::Run,
+    run::{Run, Which},
     train::{Model, Split},
 };
 
 use super::{command_line, environment, show, trained};
 use crate::{
-    args::{Common, SplitName, Which},
+    args::{CHECKPOINTS, Common, SPLITS},
     console,
     error::{Failure, Outcome},
-    values::{seed, size},
+    values::{choice, seed, size},
 };
 
 #[derive(Debug, Args)]
@@ -43,8 +43,8 @@ pub struct Inspect {
     #[arg(long, conflicts_with_all = ["what", "layers", "heads", "sequences", "matrices"])]
     pub experts: bool,
     /// Split of the data.
-    #[arg(long, value_enum, default_value_t = SplitName::Test)]
-    pub split: SplitName,
+    #[arg(long, value_parser = choice(&SPLITS), default_value = "test")]
+    pub split: Split,
     /// With --experts: batches of 32 sequences, spread over the split; 0 for all of it.
     #[arg(long, value_parser = size(0), value_name = "N", default_value_t = 0)]
     pub batches: usize,
@@ -55,7 +55,7 @@ pub struct Inspect {
     #[arg(long, value_parser = seed(), value_name = "N", default_value_t = 10)]
     pub least: u64,
     /// Checkpoint of the run.
-    #[arg(long, value_enum, default_value_t = Which::Best)]
+    #[arg(long, value_parser = choice(&CHECKPOINTS), default_value = "best")]
     pub checkpoint: Which,
     /// Directory for generated data, or 'none' to generate it each time.
     #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
@@ -80,7 +80,7 @@ fn attention(args: &Inspect, common: &Common) -> Outcome {
         return Err(Failure::usage(format!("--what {part} draws pictures, expected --out DIR to write them to")));
     }
     let Run { config, data, model, .. } = trained(&args.run, args.checkpoint, args.cache.as_deref(), common)?;
-    let split = Split::from(args.split);
+    let split = args.split;
     let plan =
         Plan { parts: parts.clone(), layers: args.layers.clone(), heads: args.heads.clone(), matrices: args.matrices };
     let recordings = Recording::all(&model, &data, split, args.sequences)?;
@@ -98,7 +98,7 @@ fn attention(args: &Inspect, common: &Common) -> Outcome {
         command: command_line(),
         environment: environment(),
     };
-    show(common, args.out.as_deref(), |out| inspection.write(out), || inspection.tables(), || inspection.to_json())
+    show(common, args.out.as_deref(), &inspection)
 }
 
 /// The parts that these names mean, in the order of reports.
@@ -116,7 +116,7 @@ fn parts(names: &[String]) -> Outcome<Vec<Part>> {
 
 fn experts(args: &Inspect, common: &Common) -> Outcome {
     let Run { config, data, model, .. } = trained(&args.run, args.checkpoint, args.cache.as_deref(), common)?;
-    let split = Split::from(args.split);
+    let split = args.split;
     let wanted = Wanted { split, batches: args.batches, tokens: args.tokens, least: args.least };
     let routers = routers(&model, &data, &wanted)?;
     if routers.is_empty() {
@@ -133,11 +133,5 @@ fn experts(args: &Inspect, common: &Common) -> Outcome {
         command: command_line(),
         environment: environment(),
     };
-    show(
-        common,
-        args.out.as_deref(),
-        |out| experts.write(out),
-        || [experts.loads()].into_iter().chain(experts.routers.iter().map(|router| experts.tokens(router))).collect(),
-        || experts.to_json(),
-    )
+    show(common, args.out.as_deref(), &experts)
 }

@@ -17,20 +17,17 @@ pub mod reproduce;
 pub mod train;
 pub mod translate;
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
-use regard_lab::{load, record::Files};
+use regard_lab::{load, record::Shown};
 use regard_report::Table;
 use regard_tasks::{
-    run::{Layers, Run, RunConfig},
+    run::{Layers, Run, RunConfig, Which},
     train::{Environment, Existing},
 };
 
 use crate::{
-    args::{Common, Directory, Source, Which},
+    args::{Common, Directory, Source},
     console::Console,
     error::{Failure, Outcome},
     output,
@@ -110,22 +107,16 @@ fn command_line() -> String {
 
 /// Reads a run directory back, and its data.
 fn trained(run: &Path, which: Which, cache: Option<&Path>, common: &Common) -> Outcome<Run> {
-    load::run(run, which.into(), cache_directory(cache).as_deref(), &Console::new(common))
+    load::run(run, which, cache_directory(cache).as_deref(), &Console::new(common))
 }
 
 /// Writes what was measured where asked for, prints it as tables or JSON, and says where the report is.
-fn show(
-    common: &Common,
-    out: Option<&Path>,
-    write: impl FnOnce(&Path) -> io::Result<Files>,
-    tables: impl FnOnce() -> Vec<Table>,
-    json: impl FnOnce() -> serde_json::Value,
-) -> Outcome {
-    let files = out.map(write).transpose().map_err(|error| Failure::written(&error))?;
+fn show(common: &Common, out: Option<&Path>, results: &dyn Shown) -> Outcome {
+    let files = out.map(|out| results.write(out)).transpose().map_err(|error| Failure::written(&error))?;
     if common.json {
-        return output::json(&json());
+        return output::json(&results.to_json());
     }
-    output::text(tables().iter().map(Table::to_text).collect::<Vec<_>>().join("\n"))?;
+    output::text(results.tables().iter().map(Table::to_text).collect::<Vec<_>>().join("\n"))?;
     match files {
         Some(files) => output::line(format_args!("\nreport: {}", files.report.page.display())),
         None => Ok(()),

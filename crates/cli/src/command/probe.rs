@@ -11,17 +11,18 @@ use regard_lab::{
     probe::{
         Classifier, Decoder, Distribution, ModelPlan, ModelProbe, Plan, Probe, Setting, measure, measure_model, steps,
     },
+    reproduce::Scale,
 };
 use regard_nn::{attention::AttentionConfig, models::ModelConfig};
-use regard_tasks::run::{Layers, Run, SECTIONS};
+use regard_tasks::run::{Layers, Run, SECTIONS, Which};
 
 use super::{command_line, environment, show, trained};
 use crate::{
-    args::{Common, Scale, Which},
+    args::{CHECKPOINTS, Common, SCALES},
     console,
     error::{Failure, Outcome},
     signal,
-    values::{Real, seed, within},
+    values::{Real, choice, seed, within},
 };
 
 /// Largest size and count of a decoder: far more than any machine has memory for.
@@ -33,7 +34,7 @@ pub struct Arguments {
     pub run: Option<PathBuf>,
     /// Default sizes: those of the paper (width 768, 12 heads, 512 positions, 12 layers, 5,000 updates) or
     /// smaller ones (256, 4, 256, 6; 1,000).
-    #[arg(long, value_enum, default_value_t = Scale::Paper, conflicts_with = "run")]
+    #[arg(long, value_parser = choice(&SCALES), default_value = "paper", conflicts_with = "run")]
     pub scale: Scale,
     /// Channels.
     #[arg(long, value_parser = within(1, MOST), value_name = "N", conflicts_with = "run")]
@@ -115,7 +116,7 @@ pub struct Arguments {
     #[arg(long, value_parser = seed(), value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// Checkpoint of the run.
-    #[arg(long, value_enum, default_value_t = Which::Best, requires = "run")]
+    #[arg(long, value_parser = choice(&CHECKPOINTS), default_value = "best", requires = "run")]
     pub checkpoint: Which,
     /// Directory for generated data, or 'none' to generate it each time.
     #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
@@ -191,7 +192,7 @@ fn probe_decoders(args: &Arguments, common: &Common) -> Outcome {
         command: command_line(),
         environment: environment(),
     };
-    show(common, args.out.as_deref(), |out| probe.write(out), || probe.tables(), || probe.to_json())
+    show(common, args.out.as_deref(), &probe)
 }
 
 fn probe_model(path: &Path, args: &Arguments, common: &Common) -> Outcome {
@@ -217,7 +218,7 @@ fn probe_model(path: &Path, args: &Arguments, common: &Common) -> Outcome {
         command: command_line(),
         environment: environment(),
     };
-    show(common, args.out.as_deref(), |out| probe.write(out), || probe.tables(), || probe.to_json())
+    show(common, args.out.as_deref(), &probe)
 }
 
 fn sizes(args: &Arguments) -> Sizes {

@@ -9,16 +9,17 @@ use std::{
 
 use clap::Args;
 use regard_files::write_whole;
-use regard_lab::reproduce::{self, ENTRIES, Entry, Outcome as Recorded, Workbench};
+use regard_lab::reproduce::{self, ENTRIES, Entry, Outcome as Recorded, Scale, Workbench};
 use regard_tasks::run::nearest;
 use serde_json::json;
 
 use super::{cache_directory, environment};
 use crate::{
-    args::{Common, Scale},
+    args::{Common, SCALES},
     console::Console,
     error::{Failure, Outcome},
     output, signal,
+    values::choice,
 };
 
 #[derive(Debug, Args)]
@@ -30,7 +31,7 @@ pub struct Reproduce {
     #[arg(long, conflicts_with = "names")]
     pub list: bool,
     /// Reduced for two cores, or as in the paper.
-    #[arg(long, value_enum, default_value_t = Scale::Reduced)]
+    #[arg(long, value_parser = choice(&SCALES), default_value = "reduced")]
     pub scale: Scale,
     /// Directory of all outcomes, one directory per entry below it.
     #[arg(long, value_name = "DIR", default_value = "runs/reproduce")]
@@ -54,7 +55,7 @@ pub fn run(args: &Reproduce, common: &Common) -> Outcome {
     if args.list {
         return list(args, common);
     }
-    let scale = args.scale.into();
+    let scale = args.scale;
     let (console, cache) = (Console::new(common), cache_directory(args.cache.as_deref()));
     let bench = Workbench {
         scale,

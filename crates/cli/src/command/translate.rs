@@ -11,16 +11,17 @@ use regard_lab::load;
 use regard_nn::models::{BeamOptions, Translator};
 use regard_tasks::{
     data::{TaskName, TextLines, TextTokenizer},
+    run::Which,
     train::{CONFIG, Checkpoint, Model, TOKENIZER, Translation, translate},
 };
 use serde_json::json;
 
 use crate::{
-    args::{Common, Which},
+    args::{CHECKPOINTS, Common},
     console,
     error::{Failure, Outcome},
     output, signal,
-    values::{Real, size},
+    values::{Real, choice, size},
 };
 
 #[derive(Debug, Args)]
@@ -37,7 +38,7 @@ pub struct Translate {
     #[arg(long, value_parser = size(1), value_name = "N")]
     pub batch: Option<usize>,
     /// Checkpoint of the run.
-    #[arg(long, value_enum, default_value_t = Which::Best)]
+    #[arg(long, value_parser = choice(&CHECKPOINTS), default_value = "best")]
     pub checkpoint: Which,
 }
 
@@ -47,7 +48,7 @@ pub struct Translate {
 /// A run of another task, a line that is not text.
 pub fn run(args: &Translate, common: &Common) -> Outcome {
     let stored = load::stored(&args.run)?;
-    let (_, Checkpoint { model: tensors, .. }) = stored.checkpoint(args.checkpoint.into())?;
+    let (_, Checkpoint { model: tensors, .. }) = stored.checkpoint(args.checkpoint)?;
     let config = stored.config;
     if config.task.name != TaskName::Translation {
         return Err(Failure::usage(format!(

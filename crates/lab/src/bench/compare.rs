@@ -207,6 +207,7 @@ fn change(now: &Measurement, before: &Measurement, pass: Pass) -> [Cell; 4] {
 mod tests {
     use super::super::report::tests::{benchmark, measurement, wrong};
     use super::*;
+    use crate::record::Shown;
 
     const OLD: &str = r#"{
         "setting": "batch 1, 8 heads of 64, bidirectional", "command": "regard bench",

@@ -1,13 +1,11 @@
 //! The benchmark as a table, files and a page (figure 6 of arXiv 2110.15343).
 
-use std::{io, path::Path};
-
 use regard_report::{Block, Cell, Column, Format, Report, Section, Table, number::significant};
 use regard_tasks::train::Environment;
 use serde_json::json;
 
 use super::{BOUND, Earlier, Level, Measurement, Pass, Timing, sizes::Dimension};
-use crate::record::{Files, Record};
+use crate::record::{Record, Shown};
 
 /// All measurements, with what a reader needs to judge them.
 #[derive(Clone, Debug)]
@@ -177,53 +175,6 @@ impl Benchmark {
         ]
     }
 
-    /// Everything as one JSON value.
-    pub fn to_json(&self) -> serde_json::Value {
-        let mut all = json!({
-            "setting": self.setting,
-            "command": self.command,
-            "environment": self.environment,
-            "table": self.table().to_json(),
-            "measurements": self.measurements,
-        });
-        if self.crossover {
-            all["crossover"] = self.crossover_json();
-        }
-        if let Some(earlier) = &self.earlier {
-            all["comparison"] = self.comparison_json(earlier);
-        }
-        all
-    }
-
-    /// All tables, the measurements first.
-    pub fn tables(&self) -> Vec<Table> {
-        let crossover = self.crossover.then(|| self.crossover_table());
-        let comparison = self.earlier.as_ref().map(|earlier| self.comparison(earlier));
-        std::iter::once(self.table()).chain(crossover).chain(comparison).collect()
-    }
-
-    /// The page.
-    pub fn report(&self) -> Report {
-        let tables = self.tables().into_iter().map(Block::Table).collect();
-        Report {
-            title: match self.level() {
-                Level::Operator => "Time and memory of attention against length",
-                Level::Layer => "Time and memory of attention layers in training",
-                Level::Inference => "Time and memory of attention layers in inference",
-                Level::Step => "Time and memory of training steps",
-                Level::Decode => "Time and memory of decoding",
-            }
-            .into(),
-            summary: self.summary(),
-            facts: self.record().facts(),
-            sections: vec![
-                Section { title: "Time".into(), blocks: self.time_charts() },
-                Section { title: "Memory".into(), blocks: self.memory_charts() },
-                Section { title: "Figures".into(), blocks: tables },
-            ],
-        }
-    }
-
     /// The answer in a sentence or two: the fastest and the smallest at the longest length.
     fn summary(&self) -> String {
         let Some(longest) = self.measurements.iter().map(|m| m.at.length).max() else { return String::new() };
@@ -245,17 +196,55 @@ impl Benchmark {
         }
         text
     }
+}
 
+impl Shown for Benchmark {
     fn record(&self) -> Record<'_> {
         Record { command: &self.command, environment: &self.environment }
     }
 
-    /// Writes the page, its pictures and the table in three formats into `folder`.
-    ///
-    /// # Errors
-    /// Those of the file system.
-    pub fn write(&self, folder: &Path) -> io::Result<Files> {
-        self.record().write(folder, &self.report(), &self.to_json(), &self.tables())
+    fn report(&self) -> Report {
+        let tables = self.tables().into_iter().map(Block::Table).collect();
+        Report {
+            title: match self.level() {
+                Level::Operator => "Time and memory of attention against length",
+                Level::Layer => "Time and memory of attention layers in training",
+                Level::Inference => "Time and memory of attention layers in inference",
+                Level::Step => "Time and memory of training steps",
+                Level::Decode => "Time and memory of decoding",
+            }
+            .into(),
+            summary: self.summary(),
+            facts: self.record().facts(),
+            sections: vec![
+                Section { title: "Time".into(), blocks: self.time_charts() },
+                Section { title: "Memory".into(), blocks: self.memory_charts() },
+                Section { title: "Figures".into(), blocks: tables },
+            ],
+        }
+    }
+
+    fn tables(&self) -> Vec<Table> {
+        let crossover = self.crossover.then(|| self.crossover_table());
+        let comparison = self.earlier.as_ref().map(|earlier| self.comparison(earlier));
+        std::iter::once(self.table()).chain(crossover).chain(comparison).collect()
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        let mut all = json!({
+            "setting": self.setting,
+            "command": self.command,
+            "environment": self.environment,
+            "table": self.table().to_json(),
+            "measurements": self.measurements,
+        });
+        if self.crossover {
+            all["crossover"] = self.crossover_json();
+        }
+        if let Some(earlier) = &self.earlier {
+            all["comparison"] = self.comparison_json(earlier);
+        }
+        all
     }
 }
 

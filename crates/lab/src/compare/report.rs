@@ -1,13 +1,11 @@
 //! The comparison as a table, files and a page.
 
-use std::{io, path::Path};
-
 use regard_report::{Axis, Best, Block, Cell, Chart, Column, Data, Format, Mark, Report, Section, Series, Table};
 use regard_tasks::train::Environment;
 use serde_json::json;
 
 use super::RunResult;
-use crate::record::{Files, Record};
+use crate::record::{Record, Shown};
 
 /// All results of a comparison, with what a reader needs to judge them.
 #[derive(Clone, Debug)]
@@ -89,40 +87,6 @@ impl Comparison {
                 table.note(format!("Always answering the most frequent class gives {:.1} %.", 100.0 * share))
             }
             None => table,
-        }
-    }
-
-    /// Everything as one JSON value.
-    pub fn to_json(&self) -> serde_json::Value {
-        json!({
-            "task": self.task,
-            "setting": self.setting,
-            "majority": self.majority,
-            "command": self.command,
-            "environment": self.environment,
-            "config": self.config,
-            "table": self.table().to_json(),
-            "runs": self.results,
-        })
-    }
-
-    /// The page.
-    pub fn report(&self) -> Report {
-        let mut sections = vec![Section { title: "Results".into(), blocks: vec![Block::Table(self.table())] }];
-        sections.push(Section { title: "Quality against cost".into(), blocks: self.trade_offs() });
-        sections.push(Section { title: "Learning curves".into(), blocks: self.learning_curves() });
-        sections.push(Section {
-            title: "Setting".into(),
-            blocks: vec![
-                Block::Prose("Configuration common to all candidates; each differs in its attention alone.".into()),
-                Block::Code(self.config.clone()),
-            ],
-        });
-        Report {
-            title: format!("Attention mechanisms on {}", self.task),
-            summary: self.summary(),
-            facts: self.record().facts(),
-            sections,
         }
     }
 
@@ -222,16 +186,46 @@ impl Comparison {
             Block::Chart { name: "training-loss".into(), chart: train },
         ]
     }
+}
 
+impl Shown for Comparison {
     fn record(&self) -> Record<'_> {
         Record { command: &self.command, environment: &self.environment }
     }
 
-    /// Writes the page, its pictures and the table in three formats into `folder`.
-    ///
-    /// # Errors
-    /// Those of the file system.
-    pub fn write(&self, folder: &Path) -> io::Result<Files> {
-        self.record().write(folder, &self.report(), &self.to_json(), &[self.table()])
+    fn report(&self) -> Report {
+        let mut sections = vec![Section { title: "Results".into(), blocks: vec![Block::Table(self.table())] }];
+        sections.push(Section { title: "Quality against cost".into(), blocks: self.trade_offs() });
+        sections.push(Section { title: "Learning curves".into(), blocks: self.learning_curves() });
+        sections.push(Section {
+            title: "Setting".into(),
+            blocks: vec![
+                Block::Prose("Configuration common to all candidates; each differs in its attention alone.".into()),
+                Block::Code(self.config.clone()),
+            ],
+        });
+        Report {
+            title: format!("Attention mechanisms on {}", self.task),
+            summary: self.summary(),
+            facts: self.record().facts(),
+            sections,
+        }
+    }
+
+    fn tables(&self) -> Vec<Table> {
+        vec![self.table()]
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        json!({
+            "task": self.task,
+            "setting": self.setting,
+            "majority": self.majority,
+            "command": self.command,
+            "environment": self.environment,
+            "config": self.config,
+            "table": self.table().to_json(),
+            "runs": self.results,
+        })
     }
 }

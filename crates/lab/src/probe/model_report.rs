@@ -1,7 +1,5 @@
 //! A trained decoder: tables, charts, files and a page.
 
-use std::{io, path::Path};
-
 use regard_report::{Block, Cell, Column, Format, Report, Section, Table};
 use regard_tasks::train::Environment;
 use serde_json::{Value, json};
@@ -15,7 +13,7 @@ use super::{
     tally::Quantity,
     trained::MeasuredModel,
 };
-use crate::record::{Files, Record};
+use crate::record::{Record, Shown};
 
 /// What was measured of a model, with what a reader needs to judge it.
 #[derive(Clone, Debug)]
@@ -35,12 +33,6 @@ pub struct ModelProbe {
 }
 
 impl ModelProbe {
-    /// All tables that have something to say.
-    pub fn tables(&self) -> Vec<Table> {
-        let by_layer = self.by_layer();
-        [Some(by_layer), accuracies(&self.classified())].into_iter().flatten().collect()
-    }
-
     fn classified(&self) -> Vec<ByDepth<'_>> {
         vec![ByDepth { label: self.source.clone(), accuracies: &self.measured.accuracies }]
     }
@@ -98,27 +90,32 @@ impl ModelProbe {
             )
     }
 
-    /// Everything as one JSON value.
-    pub fn to_json(&self) -> Value {
-        let MeasuredModel { layers, length, replicates, accuracies } = &self.measured;
-        let accuracies = accuracies.iter().map(|(layers, accuracy)| json!({ "layers": layers, "accuracy": accuracy }));
-        json!({
-            "source": self.source,
-            "setting": self.setting,
-            "command": self.command,
-            "environment": self.environment,
-            "layers": layers,
-            "length": length,
-            "classifier": self.classifier,
-            "accuracies": accuracies.collect::<Vec<_>>(),
-            "slopes": slopes_json(replicates, *layers),
-            "curves": curves_json(replicates, *layers),
-            "tables": self.tables().iter().map(Table::to_json).collect::<Vec<_>>(),
-        })
+    fn summary(&self) -> String {
+        let mut text = format!("{}.", self.source);
+        let slopes = (1..=self.measured.layers).filter_map(|layer| {
+            let slope = self.measured.replicates.log_slope(layer, Quantity::Attention)?;
+            Some(format!("{:.2}", slope.mean))
+        });
+        text += &format!(
+            " Slope of log variance of o_m over log position, layer by layer: {}.",
+            slopes.collect::<Vec<_>>().join(", ")
+        );
+        if let Some((layers, best)) = self.measured.accuracies.iter().min_by(|a, b| a.1.error.total_cmp(&b.1.error)) {
+            text += &format!(
+                " A classifier tells positions best after {layers} layers: off by {:.1} tokens (always the middle: {:.1}).",
+                best.error, best.chance
+            );
+        }
+        text
+    }
+}
+
+impl Shown for ModelProbe {
+    fn record(&self) -> Record<'_> {
+        Record { command: &self.command, environment: &self.environment }
     }
 
-    /// The page.
-    pub fn report(&self) -> Report {
+    fn report(&self) -> Report {
         let MeasuredModel { layers, replicates, accuracies, .. } = &self.measured;
         let subtitle = || format!("{}; band: 95 % interval", self.source);
         let variance = |quantity, title| variances(replicates, *layers, quantity, title, subtitle(), None);
@@ -147,36 +144,31 @@ impl ModelProbe {
         Report {
             title: "Positions in a trained decoder".into(),
             summary: self.summary(),
-            facts: Record { command: &self.command, environment: &self.environment }.facts(),
+            facts: self.record().facts(),
             sections,
         }
     }
 
-    fn summary(&self) -> String {
-        let mut text = format!("{}.", self.source);
-        let slopes = (1..=self.measured.layers).filter_map(|layer| {
-            let slope = self.measured.replicates.log_slope(layer, Quantity::Attention)?;
-            Some(format!("{:.2}", slope.mean))
-        });
-        text += &format!(
-            " Slope of log variance of o_m over log position, layer by layer: {}.",
-            slopes.collect::<Vec<_>>().join(", ")
-        );
-        if let Some((layers, best)) = self.measured.accuracies.iter().min_by(|a, b| a.1.error.total_cmp(&b.1.error)) {
-            text += &format!(
-                " A classifier tells positions best after {layers} layers: off by {:.1} tokens (always the middle: {:.1}).",
-                best.error, best.chance
-            );
-        }
-        text
+    fn tables(&self) -> Vec<Table> {
+        let by_layer = self.by_layer();
+        [Some(by_layer), accuracies(&self.classified())].into_iter().flatten().collect()
     }
 
-    /// Writes the page, its pictures and the tables into `folder`.
-    ///
-    /// # Errors
-    /// Those of the file system.
-    pub fn write(&self, folder: &Path) -> io::Result<Files> {
-        let record = Record { command: &self.command, environment: &self.environment };
-        record.write(folder, &self.report(), &self.to_json(), &self.tables())
+    fn to_json(&self) -> Value {
+        let MeasuredModel { layers, length, replicates, accuracies } = &self.measured;
+        let accuracies = accuracies.iter().map(|(layers, accuracy)| json!({ "layers": layers, "accuracy": accuracy }));
+        json!({
+            "source": self.source,
+            "setting": self.setting,
+            "command": self.command,
+            "environment": self.environment,
+            "layers": layers,
+            "length": length,
+            "classifier": self.classifier,
+            "accuracies": accuracies.collect::<Vec<_>>(),
+            "slopes": slopes_json(replicates, *layers),
+            "curves": curves_json(replicates, *layers),
+            "tables": self.tables().iter().map(Table::to_json).collect::<Vec<_>>(),
+        })
     }
 }

@@ -121,7 +121,7 @@ impl Split {
 ///         Ok(Box::new(move |index| batch(seed + index, rows)))
 ///     }
 ///     fn split(&self, _: Split, rows: usize) -> Result<SplitBatches<'_>, DataError> {
-///         Ok(Box::new((0..4).map(move |index| batch(1000 + index, rows))))
+///         Ok(Box::new((0..4u32).map(move |index| batch(1000 + u64::from(index), rows))))
 ///     }
 ///     fn setting(&self) -> String {
 ///         "sequences of 8 digits".into()

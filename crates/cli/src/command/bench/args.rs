@@ -2,12 +2,13 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use regard_kernels::Storage;
 use regard_lab::bench::Level;
 
 use crate::{
-    args::KeptAs,
-    values::{Real, seed, size, threads, within},
+    args::{Named, STORAGES},
+    values::{Real, choice, seed, size, threads, within},
 };
 
 /// Most runs of one point: tables of positions of a decoder reach to the last.
@@ -22,8 +23,8 @@ pub struct Bench {
     ])]
     pub shapes: bool,
     /// What is measured: the mechanism alone, or with the layer or model around it.
-    #[arg(long, value_enum, default_value_t = BenchLevel::Operator)]
-    pub level: BenchLevel,
+    #[arg(long, value_parser = choice(&LEVELS), default_value = "operator")]
+    pub level: Level,
     /// Mechanism, with options after a colon where wanted, as in sparse:support.kind=smyrf; may be repeated. By default those of
     /// figure 6 of the Scatterbrain paper; with --level step that of the configuration.
     #[arg(long, value_name = "ENTRY")]
@@ -51,8 +52,8 @@ pub struct Bench {
     #[arg(long)]
     pub causal: bool,
     /// Level decode: how keys and values are stored.
-    #[arg(long, value_enum, default_value_t = KeptAs::F32)]
-    pub kv_cache: KeptAs,
+    #[arg(long, value_parser = choice(&STORAGES), default_value = "f32")]
+    pub kv_cache: Storage,
     /// Level step: named configuration; a decoder of 4 layers, 256 wide, where there is neither it nor --config.
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
@@ -88,28 +89,15 @@ pub struct Bench {
     pub out: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum BenchLevel {
-    /// The operator alone, forward and backward.
-    Operator,
-    /// The attention layer with its projections in training, forward and backward.
-    Layer,
-    /// The same layer as a trained model runs it: forward alone, nothing kept for a backward pass.
-    Inference,
-    /// A training step of a model: forward pass, loss, backward pass, optimizer.
-    Step,
-    /// One token of incremental decoding.
-    Decode,
-}
-
-impl From<BenchLevel> for Level {
-    fn from(level: BenchLevel) -> Self {
-        match level {
-            BenchLevel::Operator => Self::Operator,
-            BenchLevel::Layer => Self::Layer,
-            BenchLevel::Inference => Self::Inference,
-            BenchLevel::Step => Self::Step,
-            BenchLevel::Decode => Self::Decode,
-        }
-    }
-}
+/// What can be measured.
+const LEVELS: Named<Level, 5> = [
+    ("operator", "The operator alone, forward and backward", Level::Operator),
+    ("layer", "The attention layer with its projections in training, forward and backward", Level::Layer),
+    (
+        "inference",
+        "The same layer as a trained model runs it: forward alone, nothing kept for a backward pass",
+        Level::Inference,
+    ),
+    ("step", "A training step of a model: forward pass, loss, backward pass, optimizer", Level::Step),
+    ("decode", "One token of incremental decoding", Level::Decode),
+];

@@ -35,7 +35,7 @@ const CACHED: u128 = 2;
 /// # Errors
 /// Invalid options, more memory than there is, a mechanism that differs from its twin, an interrupt.
 pub fn run(args: &Bench, common: &Common) -> Outcome {
-    let level = Level::from(args.level);
+    let level = args.level;
     if !(args.seconds >= 0.0 && args.seconds.is_finite()) {
         return Err(Failure::usage(format!("--seconds is {}, expected a number from 0", args.seconds)));
     }
@@ -56,7 +56,7 @@ pub fn run(args: &Bench, common: &Common) -> Outcome {
         repeats: args.repeats,
         seconds: args.seconds,
         longest_quadratic: args.longest_quadratic,
-        storage: args.kv_cache.into(),
+        storage: args.kv_cache,
         seed: args.seed,
     };
     let against = args.compare.as_deref().map(Against::new).transpose()?;
@@ -80,7 +80,7 @@ pub fn run(args: &Bench, common: &Common) -> Outcome {
     if let Some(earlier) = &benchmark.earlier {
         benchmark.differences(earlier).iter().for_each(|warning| console::line(format_args!("warning: {warning}")));
     }
-    show(common, args.out.as_deref(), |out| benchmark.write(out), || benchmark.tables(), || benchmark.to_json())?;
+    show(common, args.out.as_deref(), &benchmark)?;
     verdict(&benchmark)
 }
 

@@ -41,7 +41,7 @@ pub struct Chosen {
 /// # Errors
 /// Options that do not exist or do not fit each other.
 pub fn choose(args: &Bench) -> Outcome<Chosen> {
-    let level = Level::from(args.level);
+    let level = args.level;
     let base = base(args, level)?;
     let given: Vec<&str> = match (args.mechanism.is_empty(), level) {
         (false, _) => args.mechanism.iter().map(String::as_str).collect(),
