@@ -17,3 +17,21 @@ pub fn code(class: Class) -> u8 {
         Class::Interrupted => 130,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use regard_lab::{bench::BenchError, compare::CompareError, probe::ProbeError};
+
+    use super::*;
+
+    #[test]
+    fn an_interrupt_has_one_code_whatever_it_ends() {
+        let failures: [Failure; 4] = [
+            BenchError::Interrupted.into(),
+            ProbeError::Interrupted.into(),
+            CompareError::Interrupted.into(),
+            Failure::interrupted("x").at("entry"),
+        ];
+        assert!(failures.iter().all(|failure| code(failure.class) == 130));
+    }
+}

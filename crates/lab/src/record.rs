@@ -101,3 +101,14 @@ pub trait Shown {
         self.record().write(folder, &self.report(), &self.to_json(), &self.files())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use regard_report::{PAGE, PLOTS};
+    use regard_tasks::train::REPORTS;
+
+    #[test]
+    fn runs_know_what_reports_leave_in_their_directories() {
+        assert_eq!(REPORTS, [PLOTS, PAGE]);
+    }
+}

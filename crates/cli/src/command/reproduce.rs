@@ -2,7 +2,6 @@
 
 use std::{
     cell::RefCell,
-    fs, io,
     path::{Path, PathBuf},
     time::Instant,
 };
@@ -129,8 +128,7 @@ fn chosen(names: &[String]) -> Outcome<Vec<&'static Entry>> {
 fn outcome(bench: &Workbench, entry: &'static Entry) -> Outcome<Recorded> {
     let Workbench { out, scale, .. } = *bench;
     if bench.overwrite {
-        let directory = Recorded::directory(out, entry, scale);
-        remove(&directory).map_err(|error| Failure::writing(&directory, &error))?;
+        Recorded::remove(out, entry, scale)?;
     } else if let Some(outcome) = Recorded::read(out, entry, scale).map_err(Failure::data)? {
         let date = &outcome.environment.date;
         bench.note(&format!("{}: recorded on {date}; --overwrite runs it again", entry.name));
@@ -141,17 +139,6 @@ fn outcome(bench: &Workbench, entry: &'static Entry) -> Outcome<Recorded> {
     let finding = (entry.run)(bench, scale).map_err(|failure| failure.at(entry.name))?;
     let seconds = begin.elapsed().as_secs_f64();
     Recorded::write(out, entry, scale, &finding, seconds, environment).map_err(|error| Failure::written(&error))
-}
-
-/// Removes what entries write, and nothing else.
-fn remove(directory: &Path) -> io::Result<()> {
-    let gone = |result: io::Result<()>| match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    };
-    let file = |name: &str| gone(fs::remove_file(directory.join(name)));
-    file("outcome.json").and_then(|()| file("report.html"))?;
-    gone(fs::remove_dir_all(directory.join("plots")))
 }
 
 #[cfg(test)]

@@ -17,17 +17,17 @@ use super::{
 /// What is measured.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
-    /// The matrices, those of one group one after the other.
+    /// The matrices, grouped.
     pub heads: &'a [Head],
     /// The methods, in the order of the tables.
     pub methods: &'a [Method],
-    /// Budget, split, and what methods take from options beside.
+    /// Budget, split, and further options of the methods.
     pub options: &'a AttentionOptions,
-    /// Splits the budget by the mean row entropy of each matrix, in place of `scatterbrain.sparse_share`.
+    /// Splits the budget by the mean row entropy of each matrix instead of by `scatterbrain.sparse_share`.
     pub split_by_entropy: bool,
     /// Draws of each method on each matrix, at least 1.
     pub draws: usize,
-    /// Names the draws.
+    /// Seed of the draws.
     pub seed: u64,
 }
 
@@ -64,11 +64,11 @@ impl From<Mean> for Cell {
 pub struct MatrixErrors {
     /// The method.
     pub method: Method,
-    /// Relative Frobenius errors of the normalised matrix `A`, one a draw.
+    /// Relative Frobenius errors of the normalised matrix `A`, one per draw.
     pub matrix: Vec<f64>,
     /// Relative Frobenius errors of `A V`.
     pub output: Vec<f64>,
-    /// Relative Frobenius errors of `exp(tau q.k)`, of which theorem 1 speaks; none for robust PCA.
+    /// Relative Frobenius errors of `exp(tau q.k)`, the subject of theorem 1; none for robust PCA.
     pub unnormalised: Vec<f64>,
 }
 
@@ -106,7 +106,7 @@ pub struct Row {
     pub cost: Option<Cost>,
 }
 
-/// How the errors of two methods go together over matrices.
+/// How the errors of two methods are correlated across matrices.
 #[derive(Clone, Debug, Serialize)]
 pub struct Related {
     /// The sparse one.
@@ -115,7 +115,7 @@ pub struct Related {
     pub low_rank: Method,
     /// Matrices.
     pub matrices: usize,
-    /// Their errors, sparse and low-rank, a matrix.
+    /// Sparse and low-rank error of each matrix.
     pub pairs: Vec<(f64, f64)>,
     /// The measures; `None` for fewer than three matrices.
     pub correlation: Option<Correlation>,
@@ -130,11 +130,11 @@ pub struct Measured {
     pub rows: Vec<Row>,
     /// Correlations of sparse and low-rank errors.
     pub related: Vec<Related>,
-    /// Errors of single entries against `tau q.k`, a group.
+    /// Errors of single entries against `tau q.k`, by group.
     pub entries: Vec<EntryErrors>,
 }
 
-/// Measures every method on every matrix. Same plan, same figures, on any number of threads, times aside.
+/// Measures every method on every matrix. The figures, times aside, depend on the plan alone, not on the number of threads.
 ///
 /// # Errors
 /// A budget too small for a method, options that do not fit.

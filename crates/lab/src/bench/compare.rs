@@ -1,4 +1,4 @@
-//! A benchmark beside an earlier one, row by row.
+//! A benchmark compared with an earlier one, row by row.
 
 use regard_report::{Cell, Column, Format, Table};
 use regard_tasks::train::Environment;

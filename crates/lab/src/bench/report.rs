@@ -42,7 +42,7 @@ impl Benchmark {
         Dimension::varied(self.measurements.iter().map(|m| m.at))
     }
 
-    /// Mechanisms that compute something else than they should, each with what its check says.
+    /// Mechanisms whose check failed, each with the result of the check.
     pub fn wrong(&self) -> Vec<(&str, String)> {
         let mut all: Vec<(&str, String)> = Vec::new();
         for m in self.measurements.iter().filter(|m| m.is_wrong()) {

@@ -109,3 +109,29 @@ fn children(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
     let entries = fs::read_dir(directory).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
     entries.map_err(|error| Failure::reading(directory, &error))
 }
+
+#[cfg(test)]
+mod tests {
+    use regard_tasks::run::Layers;
+
+    use super::*;
+
+    #[test]
+    fn a_configuration_without_a_newer_key_is_the_same_and_another_value_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut layers = Layers::new();
+        layers.preset("smoke").unwrap();
+        let config = layers.resolve().unwrap();
+        open(folder.path(), Existing::Refuse, &config).unwrap();
+        let (path, text) = (folder.path().join(CONFIG), config.to_toml());
+        let older: String =
+            text.lines().filter(|line| !line.starts_with("label_column")).map(|l| l.to_owned() + "\n").collect();
+        assert!(older.len() < text.len());
+        fs::write(&path, older).unwrap();
+        open(folder.path(), Existing::Refuse, &config).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        layers.assign("model.width=8", "--set").unwrap();
+        let failure = open(folder.path(), Existing::Resume, &layers.resolve().unwrap()).unwrap_err();
+        assert!(failure.message.contains("another configuration"), "{failure}");
+    }
+}

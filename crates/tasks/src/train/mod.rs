@@ -36,7 +36,7 @@ pub use model::Model;
 pub use optimizer::{AdamW, Moments};
 pub use report::{Evaluation, Progress, Record, Silent, StepReport};
 pub use routers::RouterReport;
-pub use run_directory::{CHECKPOINTS, CONFIG, Existing, METRICS, RunDirectory, TOKENIZER};
+pub use run_directory::{CHECKPOINTS, CONFIG, Existing, METRICS, REPORTS, RunDirectory, TOKENIZER};
 pub use trainer::{Outcome, Trainer};
 pub use translate::{Translation, measure_bleu, translate, translations};
 

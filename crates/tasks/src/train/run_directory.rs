@@ -32,10 +32,10 @@ pub const CONFIG: &str = "config.toml";
 pub const METRICS: &str = "metrics.jsonl";
 /// The folder of [`Checkpoints`].
 pub const CHECKPOINTS: &str = "checkpoints";
-const ENVIRONMENT: &str = "env.json";
+pub(super) const ENVIRONMENT: &str = "env.json";
 const EVENTS: &str = "events.out.tfevents.";
-/// Written by later stages into the same directory, and removed with the run when it is overwritten.
-const REPORTS: [&str; 2] = ["plots", "report.html"];
+/// Written by reports into the same directory, and removed with the run when it is overwritten.
+pub const REPORTS: [&str; 2] = ["plots", "report.html"];
 
 /// What to do with a directory that already holds something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
