@@ -10,6 +10,7 @@ use super::{
     AttendError, Request,
     inputs::{Inputs, Tensor, check_finite, place},
 };
+use crate::moments::normal;
 
 /// Random stream of the key shifts; [`InputSpec::numbers`] uses others.
 const SHIFT_STREAM: u64 = 1;
@@ -95,11 +96,7 @@ pub(super) fn complete(
 fn shift(spec: &InputSpec, seed: u64) -> Vec<f64> {
     let mut stream = ChaCha8Rng::seed_from_u64(seed);
     stream.set_stream(SHIFT_STREAM);
-    (0..spec.shape.iter().product()).map(|_| normal(&mut stream)).collect()
-}
-
-/// A standard normal number, rounded to float32 (Box and Muller 1958).
-fn normal(stream: &mut ChaCha8Rng) -> f64 {
-    let (radius, angle): (f64, f64) = (1.0 - stream.random::<f64>(), stream.random());
-    f64::from(((-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()) as f32)
+    // Numbers that float32 holds.
+    let one = |_| f64::from(normal(1.0 - stream.random::<f64>(), stream.random()) as f32);
+    (0..spec.shape.iter().product()).map(one).collect()
 }
