@@ -1,9 +1,4 @@
-"""The most memory that a run needs, in a process of its own.
-
-    python -m speed.memory ROW SIDE LENGTH
-
-runs one side of a row after a warm-up at a short length and prints bytes.
-"""
+"""The most memory that a run needs, in a process of its own."""
 
 from __future__ import annotations
 
@@ -38,23 +33,9 @@ def peak(run: Callable[[], object]) -> int:
 
 def of_side(row: str, side: str, length: int, threads: int) -> int | None:
     """Bytes of one side of a row at a length; nothing where the system does not tell."""
-    command = [sys.executable, "-m", "speed.memory", row, side, str(length), str(threads)]
+    command = [sys.executable, "-m", "speed.side", row, side, str(length), str(threads)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         print(f"memory of {row}, {side}: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
         return None
     return int(done.stdout)
-
-
-def main(row: str, side: str, length: int, threads: int) -> None:
-    from . import rows, sizes
-
-    sizes.use_threads(threads)
-    for tokens in (128, length):
-        run = rows.MEMORY[row](tokens)[side]
-        bytes_ = peak(run)
-    print(bytes_)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

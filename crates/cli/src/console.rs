@@ -2,6 +2,7 @@
 //! does no harm.
 
 use std::{
+    cell::RefCell,
     fmt::Display,
     io::{IsTerminal, Write, stderr},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -9,7 +10,17 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use regard_tasks::train::{Evaluation, Progress, StepReport};
+use regard_lab::{
+    compare::{RunResult, Watch},
+    load::Loading,
+    reproduce::Observer,
+};
+use regard_tasks::{
+    data::TaskName,
+    train::{Evaluation, Progress, StepReport},
+};
+
+use crate::args::Common;
 
 /// Prints a line.
 pub fn line(text: impl Display) {
@@ -64,6 +75,12 @@ impl TrainingBar {
     }
 }
 
+impl Drop for TrainingBar {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
 impl Progress for TrainingBar {
     fn step(&self, report: &StepReport) {
         // A running mean over about 20 updates: single losses jump.
@@ -108,6 +125,67 @@ impl Progress for TrainingBar {
             line(text);
         } else {
             self.bar.println(text);
+        }
+    }
+}
+
+/// What a person sees of data, comparisons and entries.
+pub struct Console {
+    quiet: bool,
+    /// Of the data that are loading.
+    data: RefCell<Option<ProgressBar>>,
+}
+
+impl Console {
+    /// As quiet as the options say.
+    pub fn new(common: &Common) -> Self {
+        Self { quiet: common.quiet, data: RefCell::default() }
+    }
+}
+
+impl Loading for Console {
+    fn part(&self, task: TaskName, done: u64, total: u64) {
+        let mut bar = self.data.borrow_mut();
+        let bar = bar.get_or_insert_with(|| {
+            let bar = self::bar(total, self.quiet);
+            bar.set_prefix(format!("{task} data"));
+            bar
+        });
+        bar.set_length(total);
+        bar.set_position(done);
+    }
+
+    fn done(&self, notes: &[String]) {
+        if let Some(bar) = self.data.take() {
+            bar.finish_and_clear();
+        }
+        notes.iter().for_each(|text| self.note(&format!("note: {text}")));
+    }
+}
+
+impl Watch for Console {
+    fn begin(&self, label: &str, seed: u64, number: usize, total: usize, steps: usize) -> Box<dyn Progress> {
+        Box::new(TrainingBar::new(&format!("[{}/{total}] {label}, seed {seed}", number + 1), steps, self.quiet))
+    }
+
+    fn end(&self, result: &RunResult, fresh: bool) {
+        let quality = match (result.test_accuracy, result.test_perplexity) {
+            (Some(accuracy), Some(perplexity)) => {
+                format!("test accuracy {:.1} %, perplexity {perplexity:.3}", 100.0 * accuracy)
+            }
+            (Some(accuracy), None) => format!("test accuracy {:.1} %", 100.0 * accuracy),
+            (None, perplexity) => format!("test perplexity {:.3}", perplexity.unwrap_or(f64::NAN)),
+        };
+        let before = if fresh { "" } else { " (done before)" };
+        let RunResult { label, seed, milliseconds_per_step: time, .. } = result;
+        self.note(&format!("{label}, seed {seed}: {quality}, {time:.1} ms a step{before}"));
+    }
+}
+
+impl Observer for Console {
+    fn note(&self, text: &str) {
+        if !self.quiet {
+            line(text);
         }
     }
 }

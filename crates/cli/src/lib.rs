@@ -1,12 +1,11 @@
 //! The command line of Regard: parse, validate, call, print.
 //!
-//! A library beside the binary, so that trials can read configurations in process.
+//! The program alone: what it calls is in the other crates.
 
 mod args;
 mod command;
-pub mod config;
 mod console;
-pub mod error;
+mod error;
 mod output;
 mod signal;
 mod values;
@@ -15,10 +14,9 @@ use std::process::ExitCode;
 
 use regard_kernels::simd::{self, Vectors};
 
-pub use command::check_training;
-
 use args::{Arguments, Command, Common};
-use error::{Code, Failure, Outcome};
+use error::{Failure, Outcome, code};
+use regard_tasks::Class;
 
 /// The whole program, its arguments those of the process.
 pub fn main() -> ExitCode {
@@ -30,16 +28,16 @@ pub fn main() -> ExitCode {
         Err(error) if error.use_stderr() => {
             // In colours where a terminal shows them.
             let _ = error.print();
-            return ExitCode::from(Code::Usage as u8);
+            return ExitCode::from(code(Class::Usage));
         }
         // --help and --version.
         Err(answer) => output::print(|| answer.print()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure { code, message }) => {
+        Err(Failure { class, message }) => {
             console::error(&message);
-            ExitCode::from(signal::code().unwrap_or(code as u8))
+            ExitCode::from(signal::code().unwrap_or(code(class)))
         }
     }
 }

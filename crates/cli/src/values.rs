@@ -2,7 +2,11 @@
 
 use std::{any::TypeId, ffi::OsStr, fmt::Display, marker::PhantomData, path::PathBuf};
 
-use clap::{Arg, Command, Error, builder::TypedValueParser, error::ErrorKind};
+use clap::{
+    Arg, Command, Error,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+    error::ErrorKind,
+};
 
 /// Lets numbers and paths of options begin with a dash: a negative number is then refused for its range, not taken for an
 /// option.
@@ -57,6 +61,15 @@ pub fn threads() -> Whole<usize> {
 /// Seeds and other numbers of 64 bits.
 pub fn seed() -> Whole<u64> {
     Whole { least: 0, most: u64::MAX, number: PhantomData }
+}
+
+/// One of the values of a list, each with its name and what it is.
+pub fn choice<T: Copy + Send + Sync + 'static>(
+    all: &'static [(&'static str, &'static str, T)],
+) -> impl TypedValueParser<Value = T> {
+    let names = all.iter().map(|(name, what, _)| PossibleValue::new(*name).help(*what));
+    let value = |name: String| all.iter().find(|(own, ..)| *own == name).expect("a name of the list").2;
+    PossibleValuesParser::new(names).map(value)
 }
 
 /// Numbers with a fraction, whatever their size.

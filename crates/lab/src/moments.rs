@@ -1,8 +1,7 @@
 //! Mean and variance of numbers, without cancellation.
 
+use regard_report::Cell;
 use serde::{Serialize, Serializer, ser::SerializeStruct};
-
-use crate::report::Cell;
 
 /// Numbers summed one after the other before pairs of sums are added.
 const RUN: usize = 32;
@@ -103,6 +102,11 @@ impl From<&Moments> for Cell {
     fn from(moments: &Moments) -> Self {
         moments.value().map_or(Self::Empty, |mean| Self::Estimate { mean, deviation: moments.deviation() })
     }
+}
+
+/// A standard normal number from two uniform ones, the first not 0 (Box and Muller 1958).
+pub(crate) fn normal(radius: f64, angle: f64) -> f64 {
+    (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
 }
 
 /// Sum of `f` over the numbers, halves added to each other.

@@ -2,9 +2,8 @@
 
 use std::{io, path::Path};
 
+use regard_report::{Axis, Block, Cell, Chart, Column, Data, Format, Report, Section, Series, Table, Written};
 use regard_tasks::train::{Environment, Evaluation, Record, Split, StepReport};
-
-use crate::report::{Axis, Block, Cell, Chart, Column, Data, Format, Report, Section, Series, Table, Written};
 
 /// Points of a curve over updates.
 const POINTS: usize = 200;
@@ -115,7 +114,7 @@ impl RunReport<'_> {
         Report {
             title: self.title.into(),
             summary: String::new(),
-            facts: crate::report::Record { command: self.command, environment: self.environment }.facts(),
+            facts: crate::record::Record { command: self.command, environment: self.environment }.facts(),
             sections: vec![
                 Section { title: "Figures".into(), blocks: vec![Block::Table(self.table())] },
                 Section { title: "Curves".into(), blocks },

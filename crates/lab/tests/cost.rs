@@ -11,6 +11,7 @@ use regard_kernels::{Mechanism, Storage};
 use regard_lab::cost::{Count, ModelCost, ModelSizes, Run};
 use regard_nn::attention::AttentionConfig;
 use regard_nn::models::{Classifier, LanguageModel, ModelConfig, NormPlace, Pooling, parameter_count};
+use regard_tasks::data::{Objective, Shape};
 
 const CONTEXT: usize = 12;
 
@@ -61,6 +62,13 @@ fn variants() -> Vec<AttentionConfig> {
     all
 }
 
+const CLASSIFY: Objective = Objective::Classify { classes: 5 };
+const NEXT: Objective = Objective::NextToken { certain: false };
+
+fn sized(config: &ModelConfig, attention: &AttentionConfig, objective: Objective) -> ModelSizes {
+    ModelSizes::new(config, &attention.into(), Shape { objective, vocabulary: 11, max_length: CONTEXT })
+}
+
 #[test]
 fn parameters_are_those_of_the_built_models() {
     let device = Device::default();
@@ -72,10 +80,10 @@ fn parameters_are_those_of_the_built_models() {
         {
             let config = ModelConfig { width: 16, bias, norm, pooling, tied_head: bias, ..ModelConfig::default() };
             let model = Classifier::new(&config, &attention, 11, 5, CONTEXT, 0, &device).expect("classifier");
-            let sizes = ModelSizes::classifier(&config, &attention, 11, 5, CONTEXT);
+            let sizes = sized(&config, &attention, CLASSIFY);
             assert_eq!(counted(&sizes), parameter_count(&model) as Count, "{attention:?} {config:?}");
             let model = LanguageModel::new(&config, &attention, 11, CONTEXT, 0, &device).expect("language model");
-            let sizes = ModelSizes::language_model(&config, &attention, 11, CONTEXT);
+            let sizes = sized(&config, &attention, NEXT);
             assert_eq!(counted(&sizes), parameter_count(&model) as Count, "{attention:?} {config:?}");
         }
     }
@@ -91,12 +99,12 @@ fn interactions_of_fastformer_are_counted_with_their_matrices() {
                 AttentionConfig { mechanism: Mechanism::Fastformer, heads: 4, ..AttentionConfig::default() };
             (attention.fastformer.interaction, attention.fastformer.sharing) = (interaction, sharing);
             let model = Classifier::new(&config, &attention, 11, 5, CONTEXT, 0, &Device::default()).expect("model");
-            let sizes = ModelSizes::classifier(&config, &attention, 11, 5, CONTEXT);
+            let sizes = sized(&config, &attention, CLASSIFY);
             let total = ModelCost::of(&sizes, run).expect("sizes").total();
             assert_eq!(total.parameters, parameter_count(&model) as Count, "{interaction:?}, {sharing:?}");
             assert_eq!(total.state_bytes, 0);
             // A language model is causal.
-            let sizes = ModelSizes::language_model(&config, &attention, 11, CONTEXT);
+            let sizes = sized(&config, &attention, NEXT);
             let error = ModelCost::of(&sizes, run).expect_err("causal").to_string();
             assert!(error.contains("fastformer.interaction") && error.contains(interaction.name()), "{error}");
         }
@@ -112,7 +120,7 @@ fn decode_state_is_that_of_the_models() {
         let mut state = model.decoder(1, Storage::F32).expect("every mechanism here decodes");
         for decoded in 1..=3 {
             model.step(&[1], &mut state).expect("a token");
-            let sizes = ModelSizes::language_model(&config, &attention, 11, CONTEXT);
+            let sizes = sized(&config, &attention, NEXT);
             let cost = ModelCost::of(&sizes, Run { batch: 1, length: 1, decoded }).expect("sizes");
             assert_eq!(cost.total().state_bytes, state.bytes() as Count, "{attention:?} after {decoded}");
         }

@@ -1,8 +1,12 @@
 //! Data sets, metrics and the training loop.
 
 pub mod data;
+mod failure;
 pub mod metrics;
+pub mod run;
 pub mod train;
+
+pub use failure::{Class, Classed, Failure};
 
 /// The example of the README is a test.
 #[cfg(doctest)]

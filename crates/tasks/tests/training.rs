@@ -44,7 +44,7 @@ fn first_token() -> TaskData {
         }
         set
     };
-    TaskData::Classification(ClassificationData {
+    Box::new(ClassificationData {
         train: set(256, 0),
         valid: set(64, 1000),
         test: set(64, 2000),

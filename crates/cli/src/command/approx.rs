@@ -1,17 +1,105 @@
 //! `regard approx`
 
-use std::fs;
+use std::{fs, path::PathBuf};
 
+use clap::{Args, ValueEnum};
 use regard_kernels::{AttentionOptions, mechanism::Fraction};
-use regard_lab::approx::{Approximation, Captured, Head, Method, Plan, Process, capture, dump, measure};
-
-use super::{Trained, budget::total_memory, command_line, environment, show, trained};
-use crate::{
-    args::{Approx, BudgetSplit, Common},
-    config::{Layers, SECTIONS},
-    console,
-    error::{Code, Failure, Outcome},
+use regard_lab::{
+    approx::{Approximation, Captured, Head, Method, Plan, Process, capture, dump, measure},
+    cost::fits,
 };
+use regard_tasks::run::{Layers, Run, SECTIONS, Which};
+
+use super::{command_line, environment, show, trained};
+use crate::{
+    args::{CHECKPOINTS, Common},
+    console,
+    error::{Failure, Outcome},
+    values::{Real, choice, seed, size},
+};
+
+#[derive(Debug, Args)]
+pub struct Approx {
+    /// Matrices of the clustered process of the Scatterbrain paper; the default.
+    #[arg(long, conflicts_with_all = ["input", "run"])]
+    pub process: bool,
+    /// Matrices of a safetensors file: q (B, H, N, D), k (B, Hk, S, D), v (B, Hk, S, Dv), F32 or F64.
+    #[arg(long, value_name = "FILE", conflicts_with = "run")]
+    pub input: Option<PathBuf>,
+    /// Matrices of a softmax model on its test data: the directory of its run.
+    #[arg(long, value_name = "DIR")]
+    pub run: Option<PathBuf>,
+    /// Share of the N x S entries that a method may use, as 0.125 or 1/8.
+    #[arg(long, allow_hyphen_values = true, value_name = "SHARE", default_value = "1/4")]
+    pub budget: String,
+    /// How Scatterbrain splits it: scatterbrain.sparse_share (3:1 by default), or the row entropy of each matrix.
+    #[arg(long, value_enum, default_value_t = BudgetSplit::Share)]
+    pub split: BudgetSplit,
+    /// Methods: softmax, top-k, svd, robust-pca, local, smyrf, lsh, performer, scatterbrain-local, scatterbrain-smyrf,
+    /// naive-smyrf. All that the matrices allow by default.
+    #[arg(long, value_name = "NAME,NAME,...", value_delimiter = ',')]
+    pub methods: Vec<String>,
+    /// Draws: of methods on each matrix, or of the process with a draw of methods each.
+    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 5)]
+    pub draws: usize,
+    /// One option of the methods, as in support.rounds=1; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Seed for all random draws.
+    #[arg(long, value_parser = seed(), value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Process: inverse temperatures beta of exp(beta q.k).
+    #[arg(
+        long,
+        value_parser = Real,
+        value_name = "NUMBER,NUMBER,...",
+        value_delimiter = ',',
+        default_values_t = [0.25, 1.25, 2.0, 4.0, 8.0],
+        conflicts_with_all = ["input", "run"]
+    )]
+    pub inverse_temperatures: Vec<f64>,
+    /// Process: tokens.
+    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 256, conflicts_with_all = ["input", "run"])]
+    pub tokens: usize,
+    /// Process: channels of a token.
+    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 64, conflicts_with_all = ["input", "run"])]
+    pub width: usize,
+    /// Process: clusters.
+    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 8, conflicts_with_all = ["input", "run"])]
+    pub clusters: usize,
+    /// Process: distance of a token to the centre of its cluster; centres have norm 1.
+    #[arg(long, value_parser = Real, value_name = "NUMBER", default_value_t = 0.02, conflicts_with_all = ["input", "run"])]
+    pub spread: f64,
+    /// Input: score scale in place of 1/sqrt(D).
+    #[arg(long, value_parser = Real, value_name = "NUMBER", requires = "input")]
+    pub scale: Option<f64>,
+    /// Input: each query sees only keys up to its own position.
+    #[arg(long, requires = "input")]
+    pub causal: bool,
+    /// Run: layers, from 1; all by default.
+    #[arg(long, value_parser = size(0), value_name = "N,N,...", value_delimiter = ',', requires = "run")]
+    pub layers: Vec<usize>,
+    /// Run: test sequences; each has one matrix per head.
+    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 4, conflicts_with_all = ["input", "process"])]
+    pub sequences: usize,
+    /// Run: checkpoint to read.
+    #[arg(long, value_parser = choice(&CHECKPOINTS), default_value = "best")]
+    pub checkpoint: Which,
+    /// Run: directory for generated data, or 'none' to generate it each time.
+    #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+    /// Directory for the tables, the charts as SVG and a report.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BudgetSplit {
+    /// scatterbrain.sparse_share.
+    Share,
+    /// High entropy gives more to the low-rank part.
+    Entropy,
+}
 
 /// Measures how well methods approximate attention matrices.
 ///
@@ -41,16 +129,7 @@ pub fn run(args: &Approx, common: &Common) -> Outcome {
         command: command_line(),
         environment: environment(),
     };
-    show(
-        common,
-        args.out.as_deref(),
-        |out| approximation.write(out),
-        || {
-            let related = !approximation.measured.related.is_empty();
-            [approximation.table()].into_iter().chain(related.then(|| approximation.correlations())).collect()
-        },
-        || approximation.to_json(),
-    )
+    show(common, args.out.as_deref(), &approximation)
 }
 
 fn from_process(args: &Approx) -> bool {
@@ -80,15 +159,12 @@ fn heads(args: &Approx, common: &Common) -> Outcome<(Vec<Head>, String)> {
             return Err(Failure::usage(format!("--scale is {scale}, expected a positive number")));
         }
         let file = fs::read(path).map_err(|error| Failure::reading(path, &error))?;
-        let heads = dump(&file, args.scale, args.causal).map_err(|error| {
-            let failure = Failure::from(error);
-            Failure { message: format!("{}: {}", path.display(), failure.message), ..failure }
-        })?;
+        let heads = dump(&file, args.scale, args.causal).map_err(|error| Failure::from(error).at(path.display()))?;
         let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         return Ok((heads, name));
     }
     if let Some(path) = &args.run {
-        let Trained { data, model, config, .. } = trained(path, args.checkpoint, args.cache.as_deref(), common)?;
+        let Run { data, model, config, .. } = trained(path, args.checkpoint, args.cache.as_deref(), common)?;
         let wanted = Captured { layers: args.layers.clone(), sequences: args.sequences };
         return Ok((capture(&model, &data, &wanted)?, format!("model of {}", config.task.name)));
     }
@@ -124,19 +200,7 @@ fn check_memory(tokens: usize, width: usize, matrices: usize) -> Outcome {
     let (tokens, width, matrices) = (tokens as u128, width as u128, matrices as u128);
     let held = tokens.saturating_mul(width).saturating_mul(3).saturating_mul(matrices);
     let bytes = tokens.saturating_mul(tokens).saturating_mul(AT_WORK).saturating_add(held).saturating_mul(8);
-    match total_memory() {
-        Some(memory) if bytes > memory => {
-            let gib = |bytes: u128| bytes as f64 / f64::from(1 << 30);
-            let message = format!(
-                "{matrices} matrices of {tokens} x {tokens} need at least {:.1} GiB, this machine has {:.1} GiB; lower --tokens \
-                 or --draws",
-                gib(bytes),
-                gib(memory)
-            );
-            Err(Failure { code: Code::Budget, message })
-        }
-        _ => Ok(()),
-    }
+    fits(&format!("{matrices} matrices of {tokens} x {tokens} need at least"), bytes, "lower --tokens or --draws")
 }
 
 /// The methods asked for, or all that the matrices allow.

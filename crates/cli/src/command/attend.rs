@@ -1,16 +1,54 @@
 //! `regard attend`
 
-use std::fs;
+use std::{fs, path::PathBuf};
 
+use clap::Args;
 use regard_files::write_whole;
 use regard_lab::attend::{Request, attend};
+use regard_tasks::run::{Layers, SECTIONS};
 
 use crate::{
-    args::{Attend, Common},
-    config::{Layers, SECTIONS},
+    args::Common,
     error::{Failure, Outcome},
     output,
+    values::{Real, seed},
 };
+
+/// Help on the tensors.
+pub const TENSORS: &str = "Tensors of the input: q [B,H,N,D], k [B,Hk,S,D] (mixtures [B,Hk,M,S,D]), v [B,Hk,S,Dv], F32 or \
+F64; optional valid [B,S] and query_valid [B,N] (U8), bias [H,N,S] (softmax), log_prior [H,M] or [H,M,S], variance [M], \
+shift [Hk,M,D], prior [H,M,S] (soft-em), projection [R,D] (performer, scatterbrain), directions [rounds,D+2] (smyrf), \
+rotations [rounds,D,hash values/2] (lsh, which takes no k: queries are the keys), layout [blocks,blocks] (block), w_q, w_k and \
+w_t (fastformer), grad_out. Tensors of the output: out, lse where it exists, prior_after (soft-em), and grad.NAME of each \
+input that is learned where grad_out is given.";
+
+#[derive(Debug, Args)]
+pub struct Attend {
+    /// Attention mechanism.
+    #[arg(long, value_name = "NAME")]
+    pub mechanism: String,
+    /// Each query sees only keys up to its own position (bottom-right aligned).
+    #[arg(long)]
+    pub causal: bool,
+    /// One option of the mechanism, as in keys.design=shifted; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Safetensors file to read.
+    #[arg(long, value_name = "FILE")]
+    pub input: PathBuf,
+    /// Safetensors file to write.
+    #[arg(long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Score scale in place of 1/sqrt(D); softmax, performer, sparse and scatterbrain.
+    #[arg(long, value_parser = Real, value_name = "NUMBER")]
+    pub scale: Option<f64>,
+    /// Run the float64 twin instead of the kernel.
+    #[arg(long)]
+    pub reference: bool,
+    /// Seed for what the file does not give: shifts, projections, directions and rotations.
+    #[arg(long, value_parser = seed(), value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+}
 
 /// Applies one mechanism to a file.
 ///
@@ -18,7 +56,7 @@ use crate::{
 /// Options that do not exist, a file that cannot be read or written, tensors that do not fit.
 pub fn run(args: &Attend, common: &Common) -> Outcome {
     let mut layers = Layers::new();
-    layers.set_named("mechanism", &args.mechanism)?;
+    layers.set_named("mechanism", &args.mechanism, "--mechanism")?;
     for assignment in &args.set {
         let key = assignment.split(['.', '=']).next().unwrap_or_default().trim();
         layers.assign(assignment, "--set")?;
@@ -43,10 +81,7 @@ pub fn run(args: &Attend, common: &Common) -> Outcome {
         reference: args.reference,
         seed: args.seed,
     };
-    let written = attend(&file, &request).map_err(|error| {
-        let failure = Failure::from(error);
-        Failure { message: format!("{}: {}", args.input.display(), failure.message), ..failure }
-    })?;
+    let written = attend(&file, &request).map_err(|error| Failure::from(error).at(args.input.display()))?;
     write_whole(&args.output, &written).map_err(|error| Failure::written(&error))?;
     if common.json {
         output::json(&serde_json::json!({ "output": args.output.to_string_lossy(), "bytes": written.len() }))?;

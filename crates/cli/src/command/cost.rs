@@ -1,27 +1,51 @@
 //! `regard cost`
 
+use std::path::PathBuf;
+
+use clap::Args;
 use regard_kernels::mechanism::Position;
-use regard_lab::{
-    cost::{
-        AttentionSizes, ModelCost, ModelSizes, Run,
-        curves::{self, Curve},
-        formulas::PaperSizes,
-    },
-    report::{Block, Report, Section, Table},
+use regard_lab::cost::{
+    AttentionSizes, ModelCost, ModelSizes, Run,
+    curves::{self, Curve},
+    formulas::PaperSizes,
 };
-use regard_tasks::data::{TaskName, listops};
+use regard_report::{Block, Report, Section, Table};
+use regard_tasks::run::RunConfig;
 use serde_json::json;
 
 use super::{command_line, environment, resolve};
 use crate::{
-    args::{Common, Cost},
-    config::RunConfig,
+    args::{Common, Source},
     error::{Failure, Outcome},
     output,
+    values::size,
 };
 
-/// Characters of the embedded text.
-const CHARACTERS: usize = 65;
+#[derive(Debug, Args)]
+pub struct Cost {
+    #[command(flatten)]
+    pub source: Source,
+    /// Tokens in a sequence; the task's longest by default.
+    #[arg(long, value_parser = size(1), value_name = "N")]
+    pub length: Option<usize>,
+    /// Sequences in a training step; train.batch by default.
+    #[arg(long, value_parser = size(1), value_name = "N")]
+    pub batch: Option<usize>,
+    /// Tokens behind the decoder whose state is measured; the length by default.
+    #[arg(long, value_parser = size(0), value_name = "N")]
+    pub decoded: Option<usize>,
+    /// Tokens in the vocabulary; the task's by default.
+    #[arg(long, value_parser = size(1), value_name = "N")]
+    pub vocabulary: Option<usize>,
+    /// Also the curves over length and width of every mechanism of compare.mechanisms, and those of the MGK paper
+    /// (figures 3, 4 and 10).
+    #[arg(long)]
+    pub curves: bool,
+    /// Directory for the curves as SVG and a report.
+    #[arg(long, value_name = "DIR", requires = "curves")]
+    pub out: Option<PathBuf>,
+}
+
 /// Lengths and widths of the curves.
 const LENGTHS: [usize; 8] = [256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768];
 const WIDTHS: [usize; 6] = [64, 128, 256, 512, 1024, 2048];
@@ -33,9 +57,9 @@ const WIDTHS: [usize; 6] = [64, 128, 256, 512, 1024, 2048];
 pub fn run(args: &Cost, common: &Common) -> Outcome {
     let config = resolve(&args.source)?;
     config.check_model()?;
-    let length = args.length.unwrap_or_else(|| longest(&config));
+    let length = args.length.unwrap_or(config.task.options().shape().max_length);
     let run = Run { batch: args.batch.unwrap_or(config.train.batch), length, decoded: args.decoded.unwrap_or(length) };
-    let sizes = sizes(&config, args.vocabulary, length);
+    let sizes = ModelSizes::of(&config, args.vocabulary, length);
     let cost = ModelCost::of(&sizes, run)?;
     let title = format!("{} ({})", described(&sizes)?, config.task.name);
     let table = cost.table(title.as_str());
@@ -94,41 +118,6 @@ fn described(sizes: &ModelSizes) -> Outcome<String> {
     Ok(if words.is_empty() { sized.label() } else { format!("{}, {words}", sized.label()) })
 }
 
-/// The longest sequence of the task of a configuration.
-pub fn longest(config: &RunConfig) -> usize {
-    match config.task.name {
-        TaskName::Listops => config.task.listops.max_length,
-        TaskName::Text => config.task.text.max_length,
-        TaskName::CharLm => config.task.char_lm.context,
-        TaskName::Copy => config.task.copy.length,
-        TaskName::Translation => config.task.translation.max_length,
-        TaskName::MaskedLm => config.task.masked_lm.context,
-    }
-}
-
-/// Sizes of the model of a configuration on sequences of `length`, over `vocabulary` or the task's.
-pub fn sizes(config: &RunConfig, vocabulary: Option<usize>, length: usize) -> ModelSizes {
-    let vocabulary = |own| vocabulary.unwrap_or(own);
-    let context = length.max(longest(config));
-    let classifier =
-        |own, classes| ModelSizes::classifier(&config.model, &config.attention, vocabulary(own), classes, context);
-    let language_model = |own| ModelSizes::language_model(&config.model, &config.attention, vocabulary(own), context);
-    match config.task.name {
-        TaskName::Listops => classifier(listops::TOKENS.len() + 1, listops::CLASSES),
-        TaskName::Text => classifier(257, config.task.text.classes),
-        TaskName::CharLm => language_model(CHARACTERS),
-        TaskName::Copy => language_model(config.task.copy.symbols + 1),
-        TaskName::Translation => {
-            let vocabulary = vocabulary(config.task.translation.vocabulary);
-            ModelSizes::translator(&config.model, &config.attentions(), vocabulary, context)
-        }
-        TaskName::MaskedLm => {
-            let vocabulary = vocabulary(config.task.masked_lm.vocabulary);
-            ModelSizes::masked_model(&config.model, &config.attention, vocabulary, context)
-        }
-    }
-}
-
 /// Curves of every mechanism of the comparison, and those of the MGK paper.
 fn all_curves(config: &RunConfig, args: &Cost, run: Run) -> Outcome<Vec<Curve>> {
     let longest = LENGTHS[LENGTHS.len() - 1];
@@ -140,7 +129,7 @@ fn all_curves(config: &RunConfig, args: &Cost, run: Run) -> Outcome<Vec<Curve>> 
         for options in [&mut own.attention, &mut own.decoder, &mut own.cross] {
             options.position = Position::None;
         }
-        models.push((label, sizes(&own, args.vocabulary, longest)));
+        models.push((label, ModelSizes::of(&own, args.vocabulary, longest)));
     }
     let mut all = curves::over_length(&models, run.batch, &LENGTHS)?;
     all.extend(curves::over_width(&models, run, &WIDTHS)?);

@@ -8,13 +8,13 @@ use regard_kernels::{
     support::{SupportKind, SupportOptions},
 };
 use regard_lab::bench;
-use regard_tasks::train::Environment;
+use regard_tasks::{Class, train::Environment};
 use serde_json::json;
 
 use super::{cache_directory, environment};
 use crate::{
     args::Common,
-    error::{Code, Failure, Outcome},
+    error::{Failure, Outcome},
     output,
 };
 
@@ -54,7 +54,7 @@ pub fn run(common: &Common) -> Outcome {
     }
     match checks.iter().filter(|check| !check.passed).count() {
         0 => Ok(()),
-        failed => Err(Failure { code: Code::Check, message: format!("{failed} of {} checks failed", checks.len()) }),
+        failed => Err(Failure::new(Class::Check, format!("{failed} of {} checks failed", checks.len()))),
     }
 }
 

@@ -1,25 +1,48 @@
 //! `regard eval`
 
+use std::path::PathBuf;
+
+use clap::Args;
 use regard_tasks::{
-    data::TaskData,
+    data::{Objective, Shape, TaskData},
     metrics::BLEU_SIGNATURE,
+    run::{Run, Which},
     train::{Evaluation, Split, evaluate, measure_bleu},
 };
 
-use super::{Trained, trained};
+use super::trained;
 use crate::{
-    args::{Common, Eval},
+    args::{CHECKPOINTS, Common, SPLITS},
     error::Outcome,
     output,
+    values::{choice, size},
 };
+
+#[derive(Debug, Args)]
+pub struct Eval {
+    /// Directory of a run.
+    pub run: PathBuf,
+    /// Split of the data.
+    #[arg(long, value_parser = choice(&SPLITS), default_value = "test")]
+    pub split: Split,
+    /// Checkpoint of the run.
+    #[arg(long, value_parser = choice(&CHECKPOINTS), default_value = "best")]
+    pub checkpoint: Which,
+    /// Sequences per batch; as in training by default.
+    #[arg(long, value_parser = size(1), value_name = "N")]
+    pub batch: Option<usize>,
+    /// Directory for generated data, or 'none' to generate it each time.
+    #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+}
 
 /// Measures a trained model.
 ///
 /// # Errors
 /// A directory without a run, data that are missing.
 pub fn run(args: &Eval, common: &Common) -> Outcome {
-    let Trained { config, data, model, step } = trained(&args.run, args.checkpoint, args.cache.as_deref(), common)?;
-    let split = Split::from(args.split);
+    let Run { config, data, model, step, .. } = trained(&args.run, args.checkpoint, args.cache.as_deref(), common)?;
+    let split = args.split;
     let batch = args.batch.unwrap_or(config.train.batch);
     let mut result = evaluate(&model, &data, split, batch, 0, step)?;
     let bleu = measure_bleu(&model, &data, split, &config.train, batch)?;
@@ -61,8 +84,10 @@ struct Scored {
 
 impl Scored {
     fn of(data: &TaskData, result: &Evaluation) -> Option<Self> {
-        let TaskData::Language(data) = data else { return None };
+        let Shape { objective: Objective::NextToken { certain: false }, max_length, .. } = data.shape() else {
+            return None;
+        };
         // Windows follow one another without overlap.
-        Some(Self { context: data.context, stride: data.context, tokens: result.items })
+        Some(Self { context: max_length, stride: max_length, tokens: result.items })
     }
 }

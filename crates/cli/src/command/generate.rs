@@ -1,18 +1,49 @@
 //! `regard generate`
 
+use std::path::PathBuf;
+
+use clap::Args;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use regard_kernels::Storage;
 use regard_nn::models::{LanguageModel, LanguageState};
-use regard_tasks::{data::TaskData, train::Model};
+use regard_tasks::{
+    run::{Run, Which},
+    train::Model,
+};
 use serde_json::json;
 
-use super::{Trained, trained};
+use super::trained;
 use crate::{
-    args::{Common, Generate},
+    args::{CHECKPOINTS, Common, STORAGES},
     error::{Failure, Outcome},
     output, signal,
+    values::{Real, choice, seed, size},
 };
+
+#[derive(Debug, Args)]
+pub struct Generate {
+    /// Directory of a run of a language model.
+    pub run: PathBuf,
+    /// Text to continue.
+    #[arg(long, allow_hyphen_values = true, default_value = "\n", value_name = "TEXT")]
+    pub prompt: String,
+    /// Characters to print.
+    #[arg(long, value_parser = size(0), default_value_t = 500, value_name = "N")]
+    pub tokens: usize,
+    /// Sampling temperature; 0 takes the most probable character.
+    #[arg(long, value_parser = Real, default_value_t = 0.8, value_name = "NUMBER")]
+    pub temperature: f64,
+    /// Seed for all random draws.
+    #[arg(long, value_parser = seed(), default_value_t = 0, value_name = "N")]
+    pub seed: u64,
+    /// How keys and values are stored.
+    #[arg(long, value_parser = choice(&STORAGES), default_value = "f32")]
+    pub kv_cache: Storage,
+    /// Checkpoint of the run.
+    #[arg(long, value_parser = choice(&CHECKPOINTS), default_value = "best")]
+    pub checkpoint: Which,
+}
 
 /// Prints text from a language model, one character at a time, with the model's decode state.
 ///
@@ -22,21 +53,21 @@ pub fn run(args: &Generate, common: &Common) -> Outcome {
     if !(args.temperature >= 0.0 && args.temperature.is_finite()) {
         return Err(Failure::usage(format!("--temperature is {}, expected a number from 0", args.temperature)));
     }
-    let Trained { data, model, .. } = trained(&args.run, args.checkpoint, None, common)?;
-    let (Model::Language(model), TaskData::Language(data)) = (&model, &data) else {
+    let Run { data, model, .. } = trained(&args.run, args.checkpoint, None, common)?;
+    let (Model::Language(model), Some(characters)) = (&model, data.characters()) else {
         return Err(Failure::usage(format!(
             "{} holds a classifier or a copier, expected a model of characters; train one with --preset char-lm",
             args.run.display()
         )));
     };
-    let prompt = data.vocabulary.encode(&args.prompt).map_err(|error| Failure::usage(format!("--prompt: {error}")))?;
+    let prompt = characters.encode(&args.prompt).map_err(|error| Failure::usage(format!("--prompt: {error}")))?;
     if prompt.is_empty() {
         return Err(Failure::usage("--prompt is empty, expected at least one character"));
     }
     let stop = signal::stop_flag();
-    let storage = args.kv_cache.into();
+    let storage = args.kv_cache;
     let state = model.decoder(1, storage)?;
-    let mut writer = Writer { model, context: data.context, storage, state, text: Vec::new() };
+    let mut writer = Writer { model, context: data.shape().max_length, storage, state, text: Vec::new() };
     let mut logits = Vec::new();
     for &token in &prompt {
         logits = writer.take(token)?;
@@ -52,12 +83,12 @@ pub fn run(args: &Generate, common: &Common) -> Outcome {
         }
         let token = choose(&logits, args.temperature, stream.random());
         if !common.json {
-            output::text(data.vocabulary.decode(&[token])?)?;
+            output::text(characters.decode(&[token])?)?;
         }
         logits = writer.take(token)?;
     }
     if common.json {
-        let text = data.vocabulary.decode(&writer.text)?;
+        let text = characters.decode(&writer.text)?;
         output::json(&json!({ "text": text, "state_bytes": writer.state.bytes() }))
     } else {
         output::line("")

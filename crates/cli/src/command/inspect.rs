@@ -1,16 +1,69 @@
 //! `regard inspect`
 
+use std::path::PathBuf;
+
+use clap::Args;
 use regard_lab::inspect::{
     Experts, Inspection, Part, Plan, Recording, Wanted, key_projections, routers, survey, token_texts,
 };
-use regard_tasks::train::{Model, Split};
+use regard_tasks::{
+    run::{Run, Which},
+    train::{Model, Split},
+};
 
-use super::{Trained, command_line, environment, show, trained};
+use super::{command_line, environment, show, trained};
 use crate::{
-    args::{Common, Inspect},
+    args::{CHECKPOINTS, Common, SPLITS},
     console,
     error::{Failure, Outcome},
+    values::{choice, seed, size},
 };
+
+#[derive(Debug, Args)]
+pub struct Inspect {
+    /// Directory of a run.
+    pub run: PathBuf,
+    /// What to look at: all, or some of entropy, rank, redundancy, likelihood, learned, maps, keys; entropy, redundancy,
+    /// likelihood and learned by default.
+    #[arg(long, value_name = "PARTS", value_delimiter = ',')]
+    pub what: Vec<String>,
+    /// Layers, from 1; all by default.
+    #[arg(long, value_parser = size(1), value_name = "N", value_delimiter = ',')]
+    pub layers: Vec<usize>,
+    /// Heads, from 1; all by default.
+    #[arg(long, value_parser = size(1), value_name = "N", value_delimiter = ',')]
+    pub heads: Vec<usize>,
+    /// Sequences, spread over the split.
+    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 16)]
+    pub sequences: usize,
+    /// Most matrices whose rank is computed, one per layer, head and sequence.
+    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 1000)]
+    pub matrices: usize,
+    /// What the experts of a mixture of heads do instead: their load, and the tokens that each prefers.
+    #[arg(long, conflicts_with_all = ["what", "layers", "heads", "sequences", "matrices"])]
+    pub experts: bool,
+    /// Split of the data.
+    #[arg(long, value_parser = choice(&SPLITS), default_value = "test")]
+    pub split: Split,
+    /// With --experts: batches of 32 sequences, spread over the split; 0 for all of it.
+    #[arg(long, value_parser = size(0), value_name = "N", default_value_t = 0)]
+    pub batches: usize,
+    /// With --experts: preferred tokens of each expert.
+    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 8)]
+    pub tokens: usize,
+    /// With --experts: list only tokens that occur at least this often.
+    #[arg(long, value_parser = seed(), value_name = "N", default_value_t = 10)]
+    pub least: u64,
+    /// Checkpoint of the run.
+    #[arg(long, value_parser = choice(&CHECKPOINTS), default_value = "best")]
+    pub checkpoint: Which,
+    /// Directory for generated data, or 'none' to generate it each time.
+    #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+    /// Directory for the tables, the charts as SVG and a report.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
 
 /// Shows what goes on inside a trained model.
 ///
@@ -26,8 +79,8 @@ fn attention(args: &Inspect, common: &Common) -> Outcome {
     if let (Some(part), None) = (drawn, &args.out) {
         return Err(Failure::usage(format!("--what {part} draws pictures, expected --out DIR to write them to")));
     }
-    let Trained { config, data, model, .. } = trained(&args.run, args.checkpoint, args.cache.as_deref(), common)?;
-    let split = Split::from(args.split);
+    let Run { config, data, model, .. } = trained(&args.run, args.checkpoint, args.cache.as_deref(), common)?;
+    let split = args.split;
     let plan =
         Plan { parts: parts.clone(), layers: args.layers.clone(), heads: args.heads.clone(), matrices: args.matrices };
     let recordings = Recording::all(&model, &data, split, args.sequences)?;
@@ -45,7 +98,7 @@ fn attention(args: &Inspect, common: &Common) -> Outcome {
         command: command_line(),
         environment: environment(),
     };
-    show(common, args.out.as_deref(), |out| inspection.write(out), || inspection.tables(), || inspection.to_json())
+    show(common, args.out.as_deref(), &inspection)
 }
 
 /// The parts that these names mean, in the order of reports.
@@ -62,8 +115,8 @@ fn parts(names: &[String]) -> Outcome<Vec<Part>> {
 }
 
 fn experts(args: &Inspect, common: &Common) -> Outcome {
-    let Trained { config, data, model, .. } = trained(&args.run, args.checkpoint, args.cache.as_deref(), common)?;
-    let split = Split::from(args.split);
+    let Run { config, data, model, .. } = trained(&args.run, args.checkpoint, args.cache.as_deref(), common)?;
+    let split = args.split;
     let wanted = Wanted { split, batches: args.batches, tokens: args.tokens, least: args.least };
     let routers = routers(&model, &data, &wanted)?;
     if routers.is_empty() {
@@ -80,11 +133,5 @@ fn experts(args: &Inspect, common: &Common) -> Outcome {
         command: command_line(),
         environment: environment(),
     };
-    show(
-        common,
-        args.out.as_deref(),
-        |out| experts.write(out),
-        || [experts.loads()].into_iter().chain(experts.routers.iter().map(|router| experts.tokens(router))).collect(),
-        || experts.to_json(),
-    )
+    show(common, args.out.as_deref(), &experts)
 }

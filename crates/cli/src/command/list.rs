@@ -1,16 +1,22 @@
 //! `regard list`
 
+use clap::ValueEnum;
 use regard_kernels::Mechanism;
-use regard_lab::report::{Column, Table};
-use regard_tasks::data::TaskName;
+use regard_report::{Column, Table};
+use regard_tasks::{data::TaskName, run::PRESETS};
 use serde_json::json;
 
-use crate::{
-    args::{Common, Listed},
-    config::PRESETS,
-    error::Outcome,
-    output,
-};
+use crate::{args::Common, error::Outcome, output};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Listed {
+    /// Attention mechanisms.
+    Mechanisms,
+    /// Tasks.
+    Tasks,
+    /// Named configurations.
+    Presets,
+}
 
 /// Lists mechanisms, tasks and presets.
 ///

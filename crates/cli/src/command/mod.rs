@@ -3,7 +3,6 @@
 pub mod approx;
 pub mod attend;
 pub mod bench;
-mod budget;
 pub mod compare;
 pub mod completions;
 pub mod config;
@@ -18,25 +17,18 @@ pub mod reproduce;
 pub mod train;
 pub mod translate;
 
-use std::{
-    cell::OnceCell,
-    io,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
-use burn::tensor::Device;
-use regard_lab::report::{Files, Table};
+use regard_lab::{load, record::Shown};
+use regard_report::Table;
 use regard_tasks::{
-    data::{TaskConfig, TaskData},
-    train::{Checkpoint, Checkpoints, Environment, Existing, HostTensors, Model},
+    run::{Layers, Run, RunConfig, Which},
+    train::{Environment, Existing},
 };
-
-pub use budget::check_training;
 
 use crate::{
-    args::{Common, Directory, Source, Which},
-    config::{Layers, RunConfig},
-    console,
+    args::{Common, Directory, Source},
+    console::Console,
     error::{Failure, Outcome},
     output,
 };
@@ -59,9 +51,9 @@ fn layers(source: &Source) -> Outcome<Layers> {
     for assignment in &source.set {
         layers.assign(assignment, "--set")?;
     }
-    for (key, value) in [("mechanism", &source.mechanism), ("task.name", &source.task)] {
+    for (key, flag, value) in [("mechanism", "--mechanism", &source.mechanism), ("task.name", "--task", &source.task)] {
         if let Some(value) = value {
-            layers.set_named(key, value)?;
+            layers.set_named(key, value, flag)?;
         }
     }
     if let Some(seed) = source.seed {
@@ -98,34 +90,6 @@ fn cache_directory(given: Option<&Path>) -> Option<PathBuf> {
     }
 }
 
-/// Generates or reads the data of a task, with a bar.
-fn load(task: &TaskConfig, seed: u64, cache: Option<&Path>, common: &Common) -> Outcome<TaskData> {
-    let bar = OnceCell::new();
-    let progress = |done: u64, total: u64| {
-        let bar = bar.get_or_init(|| {
-            let bar = console::bar(total, common.quiet);
-            bar.set_prefix(format!("{} data", task.name));
-            bar
-        });
-        bar.set_length(total);
-        bar.set_position(done);
-    };
-    let data = task.load(seed, cache_directory(cache).as_deref(), &progress)?;
-    if let Some(bar) = bar.get() {
-        bar.finish_and_clear();
-    }
-    if !common.quiet {
-        data.notes().iter().for_each(|note| console::line(format_args!("note: {note}")));
-    }
-    Ok(data)
-}
-
-/// The device that trains.
-fn training_device(config: &RunConfig) -> Device {
-    let device = Device::flex().autodiff();
-    if config.model.checkpointing { device.gradient_checkpointing() } else { device }
-}
-
 /// Where and when, for run directories and reports.
 fn environment() -> Environment {
     Environment::capture(option_env!("REGARD_COMMIT"))
@@ -141,71 +105,18 @@ fn command_line() -> String {
     ["regard".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// What a run directory keeps.
-struct Kept {
-    config: RunConfig,
-    tensors: HostTensors,
-    checkpoint: PathBuf,
-    step: usize,
-}
-
-/// Reads a run directory back, without its data.
-fn kept(run: &Path, which: Which) -> Outcome<Kept> {
-    let path = run.join("config.toml");
-    if !path.is_file() {
-        return Err(Failure::data(format!(
-            "{} holds no run (no config.toml); give the directory that 'regard train --out' wrote",
-            run.display()
-        )));
-    }
-    let mut layers = Layers::new();
-    layers.file(&path)?;
-    let config = layers.resolve()?;
-    budget::check_inference(&config)?;
-    let checkpoints = Checkpoints::new(run.join("checkpoints"), config.train.keep);
-    let checkpoint = match which {
-        Which::Best => checkpoints.best().or_else(|| checkpoints.last()),
-        Which::Last => checkpoints.last(),
-    };
-    let Some(checkpoint) = checkpoint else {
-        return Err(Failure::data(format!("{} holds no checkpoint yet; train on with --resume", run.display())));
-    };
-    let Checkpoint { model: tensors, state, .. } = Checkpoint::load(&checkpoint)?;
-    Ok(Kept { config, tensors, checkpoint, step: state.step })
-}
-
-/// A trained model and what it was trained on.
-struct Trained {
-    config: RunConfig,
-    data: TaskData,
-    model: Model,
-    step: usize,
-}
-
 /// Reads a run directory back, and its data.
-fn trained(run: &Path, which: Which, cache: Option<&Path>, common: &Common) -> Outcome<Trained> {
-    let Kept { config, tensors, checkpoint, step } = kept(run, which)?;
-    let data = load(&config.task, config.seed, cache, common)?;
-    let model = Model::build(&config.model, config.attentions(), &data, config.seed, &Device::flex())?;
-    let model = model
-        .with_host(tensors)
-        .map_err(|problem| Failure::data(format!("{}: {problem}; was config.toml edited?", checkpoint.display())))?;
-    Ok(Trained { config, data, model, step })
+fn trained(run: &Path, which: Which, cache: Option<&Path>, common: &Common) -> Outcome<Run> {
+    load::run(run, which, cache_directory(cache).as_deref(), &Console::new(common))
 }
 
 /// Writes what was measured where asked for, prints it as tables or JSON, and says where the report is.
-fn show(
-    common: &Common,
-    out: Option<&Path>,
-    write: impl FnOnce(&Path) -> io::Result<Files>,
-    tables: impl FnOnce() -> Vec<Table>,
-    json: impl FnOnce() -> serde_json::Value,
-) -> Outcome {
-    let files = out.map(write).transpose().map_err(|error| Failure::written(&error))?;
+fn show(common: &Common, out: Option<&Path>, results: &dyn Shown) -> Outcome {
+    let files = out.map(|out| results.write(out)).transpose().map_err(|error| Failure::written(&error))?;
     if common.json {
-        return output::json(&json());
+        return output::json(&results.to_json());
     }
-    output::text(tables().iter().map(Table::to_text).collect::<Vec<_>>().join("\n"))?;
+    output::text(results.tables().iter().map(Table::to_text).collect::<Vec<_>>().join("\n"))?;
     match files {
         Some(files) => output::line(format_args!("\nreport: {}", files.report.page.display())),
         None => Ok(()),

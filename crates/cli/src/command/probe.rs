@@ -1,20 +1,130 @@
 //! `regard probe`
 
-use std::{cell::Cell, path::Path};
+use std::{
+    cell::Cell,
+    path::{Path, PathBuf},
+};
 
-use regard_lab::probe::{
-    Classifier, Decoder, Distribution, ModelPlan, ModelProbe, Plan, Probe, Setting, measure, measure_model, steps,
+use clap::Args;
+use regard_lab::{
+    cost::fits,
+    probe::{
+        Classifier, Decoder, Distribution, ModelPlan, ModelProbe, Plan, Probe, Setting, measure, measure_model, steps,
+    },
+    reproduce::Scale,
 };
 use regard_nn::{attention::AttentionConfig, models::ModelConfig};
+use regard_tasks::run::{Layers, Run, SECTIONS, Which};
 
-use super::{Trained, budget::total_memory, command_line, environment, show, trained};
+use super::{command_line, environment, show, trained};
 use crate::{
-    args::{Common, Probe as Arguments, Scale},
-    config::{Layers, SECTIONS},
+    args::{CHECKPOINTS, Common, SCALES},
     console,
-    error::{Code, Failure, Outcome},
+    error::{Failure, Outcome},
     signal,
+    values::{Real, choice, seed, within},
 };
+
+/// Largest size and count of a decoder: far more than any machine has memory for.
+const MOST: u64 = 1 << 30;
+
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Directory of a run of a decoder; without it, decoders that were never trained.
+    pub run: Option<PathBuf>,
+    /// Default sizes: those of the paper (width 768, 12 heads, 512 positions, 12 layers, 5,000 updates) or
+    /// smaller ones (256, 4, 256, 6; 1,000).
+    #[arg(long, value_parser = choice(&SCALES), default_value = "paper", conflicts_with = "run")]
+    pub scale: Scale,
+    /// Channels.
+    #[arg(long, value_parser = within(1, MOST), value_name = "N", conflicts_with = "run")]
+    pub width: Option<usize>,
+    /// Heads.
+    #[arg(long, value_parser = within(1, MOST), value_name = "N", conflicts_with = "run")]
+    pub heads: Option<usize>,
+    /// Positions.
+    #[arg(long, value_parser = within(1, MOST), value_name = "N", conflicts_with = "run")]
+    pub length: Option<usize>,
+    /// Layers.
+    #[arg(long, value_parser = within(1, MOST), value_name = "N", conflicts_with = "run")]
+    pub layers: Option<usize>,
+    /// Hidden channels of the feed-forward part, 0 for none; four times the width by default.
+    #[arg(long, value_parser = within(0, MOST), value_name = "N", conflicts_with = "run")]
+    pub feed_forward: Option<usize>,
+    /// Standard deviations of inputs and weights; the classifier reads decoders of the first.
+    #[arg(
+        long,
+        value_parser = Real,
+        value_name = "NUMBER,NUMBER,...",
+        value_delimiter = ',',
+        default_values_t = [0.02, 0.2, 0.002],
+        conflicts_with = "run"
+    )]
+    pub deviation: Vec<f64>,
+    /// Distributions of weights: normal, uniform, sign, laplace.
+    #[arg(long, value_name = "NAME,NAME,...", value_delimiter = ',', default_value = "normal", conflicts_with = "run")]
+    pub weights: Vec<String>,
+    /// Mechanism, with options after a colon where wanted, as in sparse:support.radius=16; may be repeated. Softmax by default.
+    #[arg(long, value_name = "ENTRY", conflicts_with = "run")]
+    pub mechanism: Vec<String>,
+    /// One option of all mechanisms; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE", conflicts_with = "run")]
+    pub set: Vec<String>,
+    /// Also bidirectional attention.
+    #[arg(long, conflicts_with = "run")]
+    pub bidirectional: bool,
+    /// Also a decoder whose queries are 0, so that attention is exactly uniform.
+    #[arg(long, conflicts_with = "run")]
+    pub uniform: bool,
+    /// Decoders of each kind, over which intervals are taken; 8 by default.
+    #[arg(long, value_parser = within(1, MOST), value_name = "N", conflicts_with = "run")]
+    pub decoders: Option<usize>,
+    /// Sequences through each decoder, 4 by default; of a run, test sequences, 64 by default.
+    #[arg(long, value_parser = within(1, MOST), value_name = "N")]
+    pub sequences: Option<usize>,
+    /// Sequences through each decoder for lemma 4, 0 to leave it out; 64 by default.
+    #[arg(long, value_parser = within(0, MOST), value_name = "N", conflicts_with = "run")]
+    pub channel_sequences: Option<usize>,
+    /// In double precision, softmax only, without classifier and lemma 4: slow, for small sizes.
+    #[arg(long, conflicts_with = "run")]
+    pub reference: bool,
+    /// Updates of the classifier that reads positions, 0 for none.
+    #[arg(long, value_parser = within(0, MOST), value_name = "N")]
+    pub updates: Option<usize>,
+    /// After how many layers it reads, 0 for the inputs; powers of two and all layers by default.
+    #[arg(long, value_parser = within(0, MOST), value_name = "N,N,...", value_delimiter = ',', conflicts_with = "run")]
+    pub classified_layers: Vec<usize>,
+    /// Sequences of one update.
+    #[arg(long, value_parser = within(1, MOST), value_name = "N", default_value_t = 32)]
+    pub batch: usize,
+    /// Positions drawn from each of them; 0 for all.
+    #[arg(long, value_parser = within(0, MOST), value_name = "N", default_value_t = 16)]
+    pub positions: usize,
+    /// Learning rate of Adam.
+    #[arg(long, value_parser = Real, value_name = "NUMBER", default_value_t = 1e-3)]
+    pub rate: f64,
+    /// Hidden channels of the classifier; 0 for as many as the decoder has.
+    #[arg(long, value_parser = within(0, MOST), value_name = "N", default_value_t = 0)]
+    pub hidden: usize,
+    /// Sequences that it learns on; 256 by default.
+    #[arg(long, value_parser = within(1, MOST), value_name = "N")]
+    pub train_sequences: Option<usize>,
+    /// Sequences that it is measured on.
+    #[arg(long, value_parser = within(1, MOST), value_name = "N", default_value_t = 32)]
+    pub held_sequences: usize,
+    /// Seed for all random draws.
+    #[arg(long, value_parser = seed(), value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Checkpoint of the run.
+    #[arg(long, value_parser = choice(&CHECKPOINTS), default_value = "best", requires = "run")]
+    pub checkpoint: Which,
+    /// Directory for generated data, or 'none' to generate it each time.
+    #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+    /// Directory for the tables, the charts as SVG and a report.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
 
 /// Groups of a trained model's sequences.
 const GROUPS: usize = 8;
@@ -82,13 +192,13 @@ fn probe_decoders(args: &Arguments, common: &Common) -> Outcome {
         command: command_line(),
         environment: environment(),
     };
-    show(common, args.out.as_deref(), |out| probe.write(out), || probe.tables(), || probe.to_json())
+    show(common, args.out.as_deref(), &probe)
 }
 
 fn probe_model(path: &Path, args: &Arguments, common: &Common) -> Outcome {
     let sizes = sizes(args);
     check(args, &sizes)?;
-    let Trained { data, model, config, step } = trained(path, args.checkpoint, args.cache.as_deref(), common)?;
+    let Run { data, model, config, step, .. } = trained(path, args.checkpoint, args.cache.as_deref(), common)?;
     let sequences = args.sequences.unwrap_or(64);
     if !sequences.is_multiple_of(GROUPS) || sequences < 2 * GROUPS {
         return Err(Failure::usage(format!(
@@ -108,7 +218,7 @@ fn probe_model(path: &Path, args: &Arguments, common: &Common) -> Outcome {
         command: command_line(),
         environment: environment(),
     };
-    show(common, args.out.as_deref(), |out| probe.write(out), || probe.tables(), || probe.to_json())
+    show(common, args.out.as_deref(), &probe)
 }
 
 fn sizes(args: &Arguments) -> Sizes {
@@ -258,10 +368,7 @@ fn mechanisms(args: &Arguments, heads: usize) -> Outcome<Vec<(String, AttentionC
     let given = if args.mechanism.is_empty() { &["softmax".to_owned()][..] } else { &args.mechanism };
     let mut all: Vec<(String, AttentionConfig)> = Vec::new();
     for entry in given {
-        let (label, config) = base.candidate(entry).map_err(|failure| Failure {
-            message: failure.message.replace("an entry of compare.mechanisms", "--mechanism"),
-            ..failure
-        })?;
+        let (label, config) = base.varied(entry, "compare.mechanisms", "--mechanism")?;
         let own = &config.attention;
         if config.model != base.model || own.heads != heads || !own.causal || own.position != base.attention.position {
             return Err(Failure::usage(format!(
@@ -284,16 +391,6 @@ fn check_memory(sizes: &Sizes, classifier: &Classifier, classified: bool) -> Out
     let states = factors(&[2, sequences, sizes.length, sizes.width]);
     let weights = factors(&[sizes.width, 4 * sizes.width + 2 * sizes.feed_forward]);
     let bytes = states.saturating_add(weights).saturating_mul(4);
-    match total_memory() {
-        Some(memory) if bytes > memory => Err(Failure {
-            code: Code::Budget,
-            message: format!(
-                "the states of {sequences} sequences need at least {:.1} GiB, this machine has {:.1} GiB; lower \
-                 --train-sequences, --width or --length",
-                bytes as f64 / f64::from(1 << 30),
-                memory as f64 / f64::from(1 << 30)
-            ),
-        }),
-        _ => Ok(()),
-    }
+    let what = format!("the states of {sequences} sequences need at least");
+    fits(&what, bytes, "lower --train-sequences, --width or --length")
 }

@@ -1,26 +1,50 @@
 //! `regard reproduce`
 
-use std::{cell::RefCell, collections::BTreeSet, error::Error, fs, io, path::Path, time::Instant};
-
-use regard_files::write_whole;
-use regard_lab::{
-    bench::BenchError,
-    probe::ProbeError,
-    reproduce::{self, Compared, ENTRIES, Entry, Outcome as Recorded, Scale, Workbench},
+use std::{
+    cell::RefCell,
+    path::{Path, PathBuf},
+    time::Instant,
 };
-use regard_tasks::{data::TaskData, train::DirectoryLock};
+
+use clap::Args;
+use regard_files::write_whole;
+use regard_lab::reproduce::{self, ENTRIES, Entry, Outcome as Recorded, Scale, Workbench};
+use regard_tasks::run::nearest;
 use serde_json::json;
 
-use super::{Trained, compare, environment, trained};
+use super::{cache_directory, environment};
 use crate::{
-    args::{self, Common, Reproduce, Which},
-    config::{Layers, nearest},
-    console,
+    args::{Common, SCALES},
+    console::Console,
     error::{Failure, Outcome},
     output, signal,
+    values::choice,
 };
 
-const CONFIG: &str = "config.toml";
+#[derive(Debug, Args)]
+pub struct Reproduce {
+    /// Entries to run, or 'all'; what is recorded is not run again.
+    #[arg(value_name = "NAME", required_unless_present_any = ["list", "page"])]
+    pub names: Vec<String>,
+    /// Show all entries with the data that they need, and time and verdict of the last recorded run.
+    #[arg(long, conflicts_with = "names")]
+    pub list: bool,
+    /// Reduced for two cores, or as in the paper.
+    #[arg(long, value_parser = choice(&SCALES), default_value = "reduced")]
+    pub scale: Scale,
+    /// Directory of all outcomes, one directory per entry below it.
+    #[arg(long, value_name = "DIR", default_value = "runs/reproduce")]
+    pub out: PathBuf,
+    /// Write the page of all recorded outcomes, as Markdown.
+    #[arg(long, value_name = "FILE")]
+    pub page: Option<PathBuf>,
+    /// Run recorded entries again, training included.
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Directory for generated data, or 'none' to generate it each time.
+    #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+}
 
 /// Runs entries, lists them, or writes the page of their outcomes.
 ///
@@ -30,14 +54,21 @@ pub fn run(args: &Reproduce, common: &Common) -> Outcome {
     if args.list {
         return list(args, common);
     }
-    let scale = match args.scale {
-        args::Scale::Reduced => Scale::Reduced,
-        args::Scale::Paper => Scale::Paper,
+    let scale = args.scale;
+    let (console, cache) = (Console::new(common), cache_directory(args.cache.as_deref()));
+    let bench = Workbench {
+        scale,
+        out: &args.out,
+        cache: cache.as_deref(),
+        overwrite: args.overwrite,
+        environment: environment(),
+        observer: &console,
+        stop: signal::stop_flag(),
+        trained: RefCell::default(),
     };
-    let session = Session { args, common, scale, trained: RefCell::default() };
     let mut outcomes = Vec::new();
     for entry in chosen(&args.names)? {
-        let outcome = session.outcome(entry)?;
+        let outcome = outcome(&bench, entry)?;
         if !common.json {
             output::line(format_args!("{}: {}. {}", entry.name, outcome.verdict, outcome.statement))?;
         }
@@ -93,112 +124,26 @@ fn chosen(names: &[String]) -> Outcome<Vec<&'static Entry>> {
     names.iter().map(find).collect()
 }
 
-/// One run of the command.
-struct Session<'a> {
-    args: &'a Reproduce,
-    common: &'a Common,
-    scale: Scale,
-    /// Names of the models that this run has trained: entries share them, also where all are trained anew.
-    trained: RefCell<BTreeSet<String>>,
-}
-
-impl Session<'_> {
-    /// The recorded outcome of an entry, or that of a run now.
-    fn outcome(&self, entry: &'static Entry) -> Outcome<Recorded> {
-        let (args, scale) = (self.args, self.scale);
-        if args.overwrite {
-            let directory = Recorded::directory(&args.out, entry, scale);
-            remove(&directory).map_err(|error| Failure::writing(&directory, &error))?;
-        } else if let Some(outcome) = Recorded::read(&args.out, entry, scale).map_err(Failure::data)? {
-            let date = &outcome.environment.date;
-            self.note(&format!("{}: recorded on {date}; --overwrite runs it again", entry.name));
-            return Ok(outcome);
-        }
-        self.note(&format!("{}: {}", entry.name, entry.setting(scale)));
-        let environment = environment();
-        let begin = Instant::now();
-        let train = |name: &str, recipe: &str| self.train(name, recipe).map_err(Into::into);
-        let open = |run: &Path| {
-            let Trained { model, data, .. } = trained(run, Which::Best, args.cache.as_deref(), self.common)?;
-            Ok((model, data))
-        };
-        let note = |text: &str| self.note(text);
-        let bench = Workbench { train: &train, open: &open, note: &note, stop: signal::stop_flag() };
-        let finding = (entry.run)(&bench, scale).map_err(|error| {
-            let failure = failure(error);
-            Failure { message: format!("{}: {}", entry.name, failure.message), ..failure }
-        })?;
-        let seconds = begin.elapsed().as_secs_f64();
-        Recorded::write(&args.out, entry, scale, &finding, seconds, environment)
-            .map_err(|error| Failure::written(&error))
+/// The recorded outcome of an entry, or that of a run now.
+fn outcome(bench: &Workbench, entry: &'static Entry) -> Outcome<Recorded> {
+    let Workbench { out, scale, .. } = *bench;
+    if bench.overwrite {
+        Recorded::remove(out, entry, scale)?;
+    } else if let Some(outcome) = Recorded::read(out, entry, scale).map_err(Failure::data)? {
+        let date = &outcome.environment.date;
+        bench.note(&format!("{}: recorded on {date}; --overwrite runs it again", entry.name));
+        return Ok(outcome);
     }
-
-    /// Trains a recipe under a name, or goes on with what is there.
-    fn train(&self, name: &str, recipe: &str) -> Outcome<Compared> {
-        let mut layers = Layers::new();
-        layers.text(recipe, name)?;
-        let config = layers.resolve()?;
-        let candidates = compare::candidates(&config)?;
-        let directory = self.args.out.join("runs").join(match self.scale {
-            Scale::Reduced => name.to_owned(),
-            Scale::Paper => format!("{name}-paper"),
-        });
-        let (path, text) = (directory.join(CONFIG), config.to_toml());
-        fs::create_dir_all(&directory).map_err(|error| Failure::writing(&directory, &error))?;
-        let _lock = DirectoryLock::take(&directory)?;
-        let fresh = self.trained.borrow_mut().insert(name.to_owned());
-        if fresh && self.args.overwrite && path.is_file() {
-            compare::remove_comparison(&directory)?;
-        }
-        match fs::read_to_string(&path) {
-            Ok(before) if before != text => {
-                return Err(Failure::usage(format!(
-                    "{} holds models of another setting; train them anew with --overwrite",
-                    directory.display()
-                )));
-            }
-            Ok(_) => {}
-            Err(_) => write_whole(&path, text.as_bytes()).map_err(|error| Failure::written(&error))?,
-        }
-        let cache = self.args.cache.as_deref();
-        let (data, results) = compare::train(&config, &candidates, &directory, cache, &environment(), self.common)?;
-        let test_sequences = match &data {
-            TaskData::Classification(data) => data.test.len(),
-            _ => 0,
-        };
-        Ok(Compared { directory, results, test_sequences })
-    }
-
-    fn note(&self, text: &str) {
-        if !self.common.quiet {
-            console::line(text);
-        }
-    }
-}
-
-/// Why an entry ended early, with the exit code of what it ran.
-fn failure(error: Box<dyn Error>) -> Failure {
-    let read = |error: Box<dyn Error>| error.downcast::<Failure>().map(|failure| *failure);
-    let measured = |error: Box<dyn Error>| error.downcast::<BenchError>().map(|error| Failure::from(*error));
-    let probed = |error: Box<dyn Error>| error.downcast::<ProbeError>().map(|error| Failure::from(*error));
-    read(error).or_else(measured).or_else(probed).unwrap_or_else(Failure::usage)
-}
-
-/// Removes what entries write, and nothing else.
-fn remove(directory: &Path) -> io::Result<()> {
-    let gone = |result: io::Result<()>| match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    };
-    let file = |name: &str| gone(fs::remove_file(directory.join(name)));
-    file("outcome.json").and_then(|()| file("report.html"))?;
-    gone(fs::remove_dir_all(directory.join("plots")))
+    bench.note(&format!("{}: {}", entry.name, entry.setting(scale)));
+    let (environment, begin) = (environment(), Instant::now());
+    let finding = (entry.run)(bench, scale).map_err(|failure| failure.at(entry.name))?;
+    let seconds = begin.elapsed().as_secs_f64();
+    Recorded::write(out, entry, scale, &finding, seconds, environment).map_err(|error| Failure::written(&error))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Code;
 
     #[test]
     fn pictures_are_named_as_seen_from_the_page() {
@@ -207,15 +152,6 @@ mod tests {
         assert_eq!(seen(".", "runs/reproduce"), "runs/reproduce");
         assert_eq!(seen("runs", "runs/reproduce"), "reproduce");
         assert_eq!(seen("docs", "/elsewhere"), "/elsewhere");
-    }
-
-    #[test]
-    fn an_entry_ends_with_the_code_of_what_it_ran() {
-        for error in [BenchError::Interrupted.into(), ProbeError::Interrupted.into(), Failure::interrupted("x").into()]
-        {
-            assert_eq!(failure(error).code, Code::Interrupted);
-        }
-        assert_eq!(failure("the classifier gave nothing".into()).code, Code::Usage);
     }
 
     #[test]

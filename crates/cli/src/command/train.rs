@@ -2,16 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
-use regard_lab::run_report::RunReport;
-use regard_tasks::metrics::BLEU_SIGNATURE;
-use regard_tasks::train::{Existing, Model, Outcome as Ended, Record, RunDirectory, Split, Trainer};
+use regard_lab::{cost::check_training, load, run_report::RunReport};
+use regard_tasks::{
+    metrics::BLEU_SIGNATURE,
+    run::RunConfig,
+    train::{CONFIG, Existing, METRICS, Outcome as Ended, Record, RunDirectory, Split, Trainer},
+};
 use serde_json::json;
 
-use super::{budget::check_training, command_line, environment, load, resolve, training_device};
+use super::{cache_directory, command_line, environment, resolve};
 use crate::{
     args::{Common, Directory, Source},
-    config::{Layers, RunConfig},
-    console::{self, TrainingBar},
+    console::{self, Console, TrainingBar},
     error::{Failure, Outcome},
     output, signal,
 };
@@ -32,9 +34,9 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
         check_resumed(&out, &config)?;
     }
     // Opened after the data are read: a run that cannot start must not remove the one before it.
-    let data = load(&config.task, config.seed, directory.cache.as_deref(), common)?;
+    let data = load::data(&config, cache_directory(directory.cache.as_deref()).as_deref(), &Console::new(common))?;
     let run = RunDirectory::open(&out, existing, config.train.keep, &config.to_toml(), &environment())?;
-    let model = Model::build(&config.model, config.attentions(), &data, config.seed, &training_device(&config))?;
+    let model = config.trainable(&data)?;
     let parameters = regard_nn::models::parameter_count(&model);
     if !common.quiet {
         let words = format!("{label} on {}: {parameters} parameters, run in {}", config.task.name, out.display());
@@ -55,7 +57,7 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
         Ended::Finished { step } | Ended::Stopped { step } => {
             let test = trainer.evaluate_best(Split::Test)?;
             let best = trainer.state().best;
-            let records = Record::read(&out.join("metrics.jsonl"))?;
+            let records = Record::read(&out.join(METRICS))?;
             let title = format!("{label} on {}", config.task.name);
             let report = RunReport {
                 title: &title,
@@ -93,14 +95,12 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
 
 /// Refuses to go on with a run as another one, before anything of it is written over.
 fn check_resumed(out: &Path, config: &RunConfig) -> Outcome {
-    let path = out.join("config.toml");
+    let path = out.join(CONFIG);
     if !path.is_file() {
         // Opening the directory will tell what is missing.
         return Ok(());
     }
-    let mut layers = Layers::new();
-    layers.file(&path)?;
-    match config.other_run(&layers.resolve()?) {
+    match config.other_run(&RunConfig::read(&path)?) {
         None => Ok(()),
         Some((key, own, before)) => Err(Failure::usage(format!(
             "{key} is {own}, but the run in {} has {before}; resume with the same value, or choose another --out",

@@ -1,29 +1,55 @@
 //! `regard translate`
 
-use std::io::{IsTerminal, stdin};
+use std::{
+    io::{IsTerminal, stdin},
+    path::PathBuf,
+};
 
 use burn::tensor::Device;
+use clap::Args;
+use regard_lab::load;
 use regard_nn::models::{BeamOptions, Translator};
 use regard_tasks::{
     data::{TaskName, TextLines, TextTokenizer},
-    train::{Model, TOKENIZER, Translation, translate},
+    run::Which,
+    train::{CONFIG, Checkpoint, Model, TOKENIZER, Translation, translate},
 };
 use serde_json::json;
 
-use super::{Kept, kept};
 use crate::{
-    args::{Common, Translate},
+    args::{CHECKPOINTS, Common},
     console,
     error::{Failure, Outcome},
     output, signal,
+    values::{Real, choice, size},
 };
+
+#[derive(Debug, Args)]
+pub struct Translate {
+    /// Directory of a translation run.
+    pub run: PathBuf,
+    /// Hypotheses that the search keeps, 1 for the most probable token each time; train.beam by default.
+    #[arg(long, value_parser = size(1), value_name = "N")]
+    pub beam: Option<usize>,
+    /// Exponent of the length penalty; train.length_penalty by default.
+    #[arg(long, value_parser = Real, value_name = "NUMBER")]
+    pub length_penalty: Option<f64>,
+    /// Lines per batch; 64 by default, 1 on a terminal.
+    #[arg(long, value_parser = size(1), value_name = "N")]
+    pub batch: Option<usize>,
+    /// Checkpoint of the run.
+    #[arg(long, value_parser = choice(&CHECKPOINTS), default_value = "best")]
+    pub checkpoint: Which,
+}
 
 /// Translates the lines of standard input, one per line, with the model and the vocabulary of a run; its data are not read.
 ///
 /// # Errors
 /// A run of another task, a line that is not text.
 pub fn run(args: &Translate, common: &Common) -> Outcome {
-    let Kept { config, tensors, .. } = kept(&args.run, args.checkpoint)?;
+    let stored = load::stored(&args.run)?;
+    let (_, Checkpoint { model: tensors, .. }) = stored.checkpoint(args.checkpoint)?;
+    let config = stored.config;
     if config.task.name != TaskName::Translation {
         return Err(Failure::usage(format!(
             "{} holds a run of {}, expected one of translation; train one with --preset translation",
@@ -37,7 +63,7 @@ pub fn run(args: &Translate, common: &Common) -> Outcome {
         Translator::new(&config.model, &config.attentions(), vocabulary, longest, config.seed, &Device::flex())?;
     let model = Model::Translator(model)
         .with_host(tensors)
-        .map_err(|problem| Failure::data(format!("{}: {problem}; was config.toml edited?", args.run.display())))?;
+        .map_err(|problem| Failure::data(format!("{}: {problem}; was {CONFIG} edited?", args.run.display())))?;
     let Model::Translator(model) = model else { unreachable!("it was put in as a translator") };
     let options = BeamOptions {
         beam: args.beam.unwrap_or(config.train.beam),

@@ -130,17 +130,17 @@ fn matrices_come_from_a_trained_model() {
     let methods = ["--methods", "softmax,svd,performer"];
     let json = run(arguments.into_iter().chain(methods).chain(["--run", &softmax])).json();
     let groups: Vec<&str> = json["matrices"].as_array().unwrap().iter().map(|m| m["group"].as_str().unwrap()).collect();
-    assert!(groups.len() >= 4 && groups.first() == Some(&"layer 0") && groups.is_sorted(), "{groups:?}");
+    assert!(groups.len() >= 4 && groups.first() == Some(&"layer 1") && groups.is_sorted(), "{groups:?}");
     // The weights of the model itself, which the softmax kernel computes from the same tensors.
-    assert_eq!(error(&json, "layer 0", "softmax", "matrix"), 0.0);
-    let error = error(&json, "layer 0", "performer", "matrix");
+    assert_eq!(error(&json, "layer 1", "softmax", "matrix"), 0.0);
+    let error = error(&json, "layer 1", "performer", "matrix");
     assert!(error > 0.0 && error < 10.0, "{error}");
 
     let refused = |further: &[&str], code, parts: &[&str]| {
         let mut command = regard(["approx", "--quiet", "--cache", "none"]);
         Ended::of(command.args(further)).failure(code, parts);
     };
-    refused(&["--run", &softmax, "--layers", "99"], USAGE, &["layer 99", "expected 0 to"]);
+    refused(&["--run", &softmax, "--layers", "99"], USAGE, &["layer 99", "expected 1 to"]);
     refused(&["--run", &mgk], USAGE, &["mgk", "softmax"]);
     refused(&["--run", "nowhere"], DATA, &["nowhere", "config.toml"]);
 }

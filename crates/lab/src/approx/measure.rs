@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 use regard_kernels::{AttentionOptions, Error, random::substream, sparse_share_for_entropy};
+use regard_report::{Cell, Sample};
 use serde::Serialize;
 
 use super::{
@@ -12,22 +13,21 @@ use super::{
     head::Head,
     method::{Estimator, Method},
 };
-use crate::report::Cell;
 
 /// What is measured.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
-    /// The matrices, those of one group one after the other.
+    /// The matrices, grouped.
     pub heads: &'a [Head],
     /// The methods, in the order of the tables.
     pub methods: &'a [Method],
-    /// Budget, split, and what methods take from options beside.
+    /// Budget, split, and further options of the methods.
     pub options: &'a AttentionOptions,
-    /// Splits the budget by the mean row entropy of each matrix, in place of `scatterbrain.sparse_share`.
+    /// Splits the budget by the mean row entropy of each matrix instead of by `scatterbrain.sparse_share`.
     pub split_by_entropy: bool,
     /// Draws of each method on each matrix, at least 1.
     pub draws: usize,
-    /// Names the draws.
+    /// Seed of the draws.
     pub seed: u64,
 }
 
@@ -46,11 +46,9 @@ impl Mean {
     /// Of the finite values; `None` without one.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let values: Vec<f64> = values.into_iter().filter(|x| x.is_finite()).collect();
-        let count = values.len();
-        let mean = values.iter().sum::<f64>() / count as f64;
-        let squares = values.iter().map(|x| (x - mean).powi(2)).sum::<f64>();
-        let standard_error = (count > 1).then(|| (squares / (count as f64 - 1.0) / count as f64).sqrt());
-        (count > 0).then_some(Self { mean, standard_error, count })
+        let sample = Sample::of(&values);
+        let standard_error = sample.variance_of_mean().map(f64::sqrt);
+        (!values.is_empty()).then_some(Self { mean: sample.mean, standard_error, count: sample.count })
     }
 }
 
@@ -66,11 +64,11 @@ impl From<Mean> for Cell {
 pub struct MatrixErrors {
     /// The method.
     pub method: Method,
-    /// Relative Frobenius errors of the normalised matrix `A`, one a draw.
+    /// Relative Frobenius errors of the normalised matrix `A`, one per draw.
     pub matrix: Vec<f64>,
     /// Relative Frobenius errors of `A V`.
     pub output: Vec<f64>,
-    /// Relative Frobenius errors of `exp(tau q.k)`, of which theorem 1 speaks; none for robust PCA.
+    /// Relative Frobenius errors of `exp(tau q.k)`, the subject of theorem 1; none for robust PCA.
     pub unnormalised: Vec<f64>,
 }
 
@@ -108,7 +106,7 @@ pub struct Row {
     pub cost: Option<Cost>,
 }
 
-/// How the errors of two methods go together over matrices.
+/// How the errors of two methods are correlated across matrices.
 #[derive(Clone, Debug, Serialize)]
 pub struct Related {
     /// The sparse one.
@@ -117,7 +115,7 @@ pub struct Related {
     pub low_rank: Method,
     /// Matrices.
     pub matrices: usize,
-    /// Their errors, sparse and low-rank, a matrix.
+    /// Sparse and low-rank error of each matrix.
     pub pairs: Vec<(f64, f64)>,
     /// The measures; `None` for fewer than three matrices.
     pub correlation: Option<Correlation>,
@@ -132,11 +130,11 @@ pub struct Measured {
     pub rows: Vec<Row>,
     /// Correlations of sparse and low-rank errors.
     pub related: Vec<Related>,
-    /// Errors of single entries against `tau q.k`, a group.
+    /// Errors of single entries against `tau q.k`, by group.
     pub entries: Vec<EntryErrors>,
 }
 
-/// Measures every method on every matrix. Same plan, same figures, on any number of threads, times aside.
+/// Measures every method on every matrix. The figures, times aside, depend on the plan alone, not on the number of threads.
 ///
 /// # Errors
 /// A budget too small for a method, options that do not fit.

@@ -1,4 +1,4 @@
-//! Ways to stand in for an attention matrix, all within one budget.
+//! Methods that approximate an attention matrix, all within one budget.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -17,10 +17,10 @@ use super::{
     oracle::{keep_in_rows, robust_pca, truncate_to_rank},
 };
 
-/// Rounds of robust PCA on one matrix: what it keeps within a budget is settled long before the last digits of its sum are.
+/// Iterations of robust PCA on one matrix: the entries kept within a budget settle long before the last digits converge.
 const ROBUST_PCA_ROUNDS: usize = 300;
 
-/// A way to stand in for an attention matrix.
+/// A method that approximates an attention matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Method {
@@ -30,7 +30,7 @@ pub enum Method {
     TopK,
     /// Oracle: the largest singular values.
     Svd,
-    /// Oracle: robust principal components, low rank and entries as Scatterbrain has them.
+    /// Oracle: robust PCA, with the rank and the number of entries of Scatterbrain.
     RobustPca,
     /// Keys within a radius.
     Local,
@@ -83,12 +83,12 @@ impl Method {
         }
     }
 
-    /// Whether it needs the whole matrix, so that it saves nothing.
+    /// Whether it needs the whole matrix, and so saves no time or memory.
     pub fn is_oracle(self) -> bool {
         matches!(self, Self::TopK | Self::Svd | Self::RobustPca)
     }
 
-    /// Whether each draw of it is another.
+    /// Whether it is random, so that draws differ.
     pub fn is_drawn(self) -> bool {
         !self.is_oracle() && !matches!(self, Self::Softmax | Self::Local)
     }
@@ -131,30 +131,30 @@ impl FromStr for Method {
     }
 }
 
-/// A method on one head: its sizes and what it drew.
+/// A method applied to one head: its sizes and its random draws.
 #[derive(Clone, Debug)]
 pub struct Estimator<'a> {
     method: Method,
     head: &'a Head,
     /// Sized; those of Scatterbrain for robust PCA.
     options: Option<AttentionOptions>,
-    /// Entries a row.
+    /// Entries per row.
     budget: f64,
-    /// Names the draws.
+    /// Seed of the draws.
     key: u64,
 }
 
-/// What stands in for a matrix.
+/// The approximation of a matrix.
 #[derive(Clone, Debug)]
 pub struct Estimate {
-    /// The weights `A [N,S]`: of a mechanism they sum to 1 a row, of an oracle not quite.
+    /// The weights `A [N,S]`: rows of a mechanism sum to 1, those of an oracle only approximately.
     pub weights: Dense,
     /// Logarithms of the estimates of `exp(tau q.k)`, negative infinity for 0; none for oracles.
     pub logs: Option<Dense>,
 }
 
 impl<'a> Estimator<'a> {
-    /// `base` holds the budget, the split and all that the method takes from options.
+    /// `base` holds the budget, the split and the options of the method.
     ///
     /// # Errors
     /// A budget too small, options that do not fit each other, LSH where the keys are not the queries.
@@ -184,12 +184,12 @@ impl<'a> Estimator<'a> {
         }
     }
 
-    /// Features a row.
+    /// Features per row.
     fn rank(&self) -> usize {
         self.options.as_ref().map_or(0, |options| options.features.count(self.head.queries.columns))
     }
 
-    /// Entries of the support a row, as the budget has them.
+    /// Entries of the support per row, within the budget.
     fn entries(&self) -> usize {
         let options = self.options.as_ref();
         options.map_or(0, |options| (options.scatterbrain.sparse_share * self.budget).floor() as usize)
@@ -211,7 +211,7 @@ impl<'a> Estimator<'a> {
         }
     }
 
-    /// Logarithms of what stands for `exp(tau q.k)`, as the float64 twin has them.
+    /// Logarithms of the estimates of `exp(tau q.k)`, as in the float64 twin.
     fn logs(&self) -> Dense {
         let options = self.options.as_ref().expect("a mechanism has options");
         if self.method == Method::Softmax {
@@ -305,7 +305,7 @@ impl<'a> Estimator<'a> {
     }
 }
 
-/// Rows at unit norm; 0 stays 0.
+/// Rows normalised to unit norm; zero rows stay zero.
 fn unit_rows(matrix: &Dense) -> Dense {
     let norms: Vec<f64> = (0..matrix.rows).map(|i| matrix.row(i).iter().map(|x| x * x).sum::<f64>().sqrt()).collect();
     Dense::from_fn(matrix.rows, matrix.columns, |i, j| if norms[i] > 0.0 { matrix.row(i)[j] / norms[i] } else { 0.0 })

@@ -1,8 +1,8 @@
-//! How well sparse, low-rank and joint methods stand in for attention matrices within one budget, against ideal baselines
+//! How well sparse, low-rank and combined methods approximate attention matrices within one budget, compared with oracles
 //! that see the whole matrix (Scatterbrain, arXiv 2110.15343, sections 3 and 5.1, appendix C).
 //!
 //! Matrices come from the paper's [`Process`], a safetensors [`dump`], or a model on its data ([`capture`]). All figures
-//! but times are those of float64.
+//! except times are computed in float64.
 
 mod capture;
 mod correlation;
@@ -30,16 +30,28 @@ pub use oracle::{RobustPca, keep_in_all, keep_in_rows, robust_pca, truncate_to_r
 pub use process::Process;
 pub use report::Approximation;
 
+use regard_tasks::{Class, Classed};
+
 /// Why there are no matrices to approximate.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// A file that is not whole, or tensors in it that are unusable.
+    /// An invalid file, or unusable tensors in it.
     #[error("{0}")]
     Data(String),
-    /// A model whose attention this is not about, or layers that it does not have.
+    /// A model whose attention cannot be captured, or layers that it does not have.
     #[error("{0}")]
     Model(String),
     /// Data that cannot be read.
     #[error(transparent)]
     Task(#[from] regard_tasks::data::DataError),
+}
+
+impl Classed for SourceError {
+    fn class(&self) -> Class {
+        match self {
+            Self::Data(_) => Class::Data,
+            Self::Model(_) => Class::Usage,
+            Self::Task(error) => error.class(),
+        }
+    }
 }

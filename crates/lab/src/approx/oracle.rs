@@ -1,5 +1,5 @@
-//! What a matrix allows at best: the largest entries of each row, the largest singular values, and robust principal
-//! components, which are sparse plus low-rank.
+//! Oracles, the best approximations that see the whole matrix: largest entries of each row, largest singular values, and
+//! robust PCA (sparse plus low-rank).
 
 use faer::Mat;
 
@@ -22,7 +22,7 @@ impl Singular {
         Some(Self { u: svd.U().to_owned(), values, v: svd.V().to_owned() })
     }
 
-    /// The matrix with these first singular values in place of its own, 0 in place of the others.
+    /// The matrix with its first singular values replaced by these and the others by 0.
     fn with(&self, values: &[f64]) -> Dense {
         let (rows, columns, rank) = (self.u.nrows(), self.v.nrows(), values.len());
         let scaled = Mat::from_fn(rows, rank, |i, r| self.u[(i, r)] * values[r]);
@@ -37,13 +37,13 @@ pub fn truncate_to_rank(matrix: &Dense, rank: usize) -> Option<Dense> {
     Some(singular.with(&singular.values[..rank.min(singular.values.len())]))
 }
 
-/// The `count` entries of largest magnitude in each row, 0 elsewhere; of equal ones the first.
+/// The `count` entries of largest magnitude in each row, 0 elsewhere; ties go to the first.
 pub fn keep_in_rows(matrix: &Dense, count: usize) -> Dense {
     let kept = (0..matrix.rows).flat_map(|i| keep_largest(matrix.row(i), count)).collect();
     Dense::new(matrix.rows, matrix.columns, kept)
 }
 
-/// The `count` entries of largest magnitude, 0 elsewhere; of equal ones the first.
+/// The `count` entries of largest magnitude, 0 elsewhere; ties go to the first.
 pub fn keep_in_all(matrix: &Dense, count: usize) -> Dense {
     Dense::new(matrix.rows, matrix.columns, keep_largest(&matrix.data, count))
 }
@@ -56,14 +56,14 @@ fn keep_largest(values: &[f64], count: usize) -> Vec<f64> {
     kept
 }
 
-/// A matrix as a low-rank and a sparse one.
+/// A matrix as the sum of a low-rank and a sparse one.
 #[derive(Clone, Debug)]
 pub struct RobustPca {
     /// `L`.
     pub low_rank: Dense,
     /// `S`.
     pub sparse: Dense,
-    /// Rounds that it took.
+    /// Iterations.
     pub rounds: usize,
     /// `|M - L - S|_F / |M|_F` at the end.
     pub residual: f64,

@@ -1,7 +1,8 @@
 //! Approximation errors as a table, files and a page.
 
-use std::{io, path::Path};
-
+use regard_report::{
+    Axis, Block, Cell, Chart, Column, Data, Format, Mark, Point, Report, Scale, Section, Series, Table,
+};
 use regard_tasks::train::Environment;
 use serde_json::json;
 
@@ -10,9 +11,7 @@ use super::{
     measure::{Mean, Measured, Related, Row},
     method::Method,
 };
-use crate::report::{
-    Axis, Block, Cell, Chart, Column, Data, Files, Format, Mark, Point, Record, Report, Scale, Section, Series, Table,
-};
+use crate::record::{Record, Shown};
 
 /// More matrices than this are averaged by entropy before they are drawn as lines.
 const MOST_POINTS: usize = 12;
@@ -105,20 +104,6 @@ impl Approximation {
         table.note("Errors of A, averaged over draws. Negative: matrices that suit one method do not suit the other.")
     }
 
-    /// Everything as one JSON value.
-    pub fn to_json(&self) -> serde_json::Value {
-        json!({
-            "source": self.source,
-            "budget": self.budget,
-            "command": self.command,
-            "environment": self.environment,
-            "rows": self.measured.rows,
-            "correlation": self.measured.related,
-            "entries": self.measured.entries,
-            "matrices": self.measured.matrices,
-        })
-    }
-
     /// Error of `A` against the mean row entropy, a line a method (figures 1 and 5 of the paper).
     fn error_against_entropy(&self, methods: &[Method], title: &str) -> Chart {
         let line = |(style, &method): (usize, &Method)| {
@@ -165,8 +150,30 @@ impl Approximation {
         .axes(Axis::new("tau q.k", ""), Axis::new("mean squared error of exp(tau q.k)", "").scale(Scale::Log))
     }
 
-    /// The page.
-    pub fn report(&self) -> Report {
+    /// The best mechanism of each group in a sentence.
+    fn summary(&self) -> String {
+        let mut text = format!("{}, {}. Smallest error of A among mechanisms: ", self.source, self.budget);
+        let mut groups: Vec<&str> = self.measured.rows.iter().map(|row| row.group.as_str()).collect();
+        groups.dedup();
+        let best = |group: &str| {
+            let rows = self.measured.rows.iter().filter(|row| row.group == group);
+            let rows = rows.filter(|row| !row.method.is_oracle() && row.method != Method::Softmax);
+            let ranked = rows.filter_map(|row| Some((row.matrix?.mean, row.method)));
+            let (error, method) = ranked.min_by(|a, b| a.0.total_cmp(&b.0))?;
+            Some(format!("{group}: {method} ({error:.3})"))
+        };
+        let best: Vec<String> = groups.into_iter().filter_map(best).collect();
+        text += &best.join(", ");
+        text + "."
+    }
+}
+
+impl Shown for Approximation {
+    fn record(&self) -> Record<'_> {
+        Record { command: &self.command, environment: &self.environment }
+    }
+
+    fn report(&self) -> Report {
         let chosen = |wanted: &[Method]| -> Vec<Method> {
             self.methods.iter().copied().filter(|method| wanted.contains(method)).collect()
         };
@@ -208,33 +215,27 @@ impl Approximation {
         }
     }
 
-    /// The best mechanism of each group in a sentence.
-    fn summary(&self) -> String {
-        let mut text = format!("{}, {}. Smallest error of A among mechanisms: ", self.source, self.budget);
-        let mut groups: Vec<&str> = self.measured.rows.iter().map(|row| row.group.as_str()).collect();
-        groups.dedup();
-        let best = |group: &str| {
-            let rows = self.measured.rows.iter().filter(|row| row.group == group);
-            let rows = rows.filter(|row| !row.method.is_oracle() && row.method != Method::Softmax);
-            let ranked = rows.filter_map(|row| Some((row.matrix?.mean, row.method)));
-            let (error, method) = ranked.min_by(|a, b| a.0.total_cmp(&b.0))?;
-            Some(format!("{group}: {method} ({error:.3})"))
-        };
-        let best: Vec<String> = groups.into_iter().filter_map(best).collect();
-        text += &best.join(", ");
-        text + "."
+    /// The second one only where matrices can be compared.
+    fn tables(&self) -> Vec<Table> {
+        let related = !self.measured.related.is_empty();
+        [self.table()].into_iter().chain(related.then(|| self.correlations())).collect()
     }
 
-    fn record(&self) -> Record<'_> {
-        Record { command: &self.command, environment: &self.environment }
+    fn files(&self) -> Vec<Table> {
+        vec![self.table(), self.correlations()]
     }
 
-    /// Writes the page, its pictures and the table in three formats into `folder`.
-    ///
-    /// # Errors
-    /// Those of the file system.
-    pub fn write(&self, folder: &Path) -> io::Result<Files> {
-        self.record().write(folder, &self.report(), &self.to_json(), &[self.table(), self.correlations()])
+    fn to_json(&self) -> serde_json::Value {
+        json!({
+            "source": self.source,
+            "budget": self.budget,
+            "command": self.command,
+            "environment": self.environment,
+            "rows": self.measured.rows,
+            "correlation": self.measured.related,
+            "entries": self.measured.entries,
+            "matrices": self.measured.matrices,
+        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Options and tensors that the file leaves open.
+//! Options and tensors that the file does not specify.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -10,11 +10,12 @@ use super::{
     AttendError, Request,
     inputs::{Inputs, Tensor, check_finite, place},
 };
+use crate::moments::normal;
 
-/// The stream of draws of shifts, beside those of [`InputSpec::numbers`].
+/// Random stream of the key shifts; [`InputSpec::numbers`] uses others.
 const SHIFT_STREAM: u64 = 1;
 
-/// The options, with what the tensors say where nobody chose, and the sizes of the call.
+/// The options, completed from the tensor shapes where they were not set, and the sizes of the call.
 pub(super) fn fit(inputs: &Inputs, request: &Request) -> Result<(AttentionOptions, InputSizes), AttendError> {
     let mut options = request.options.clone();
     if options.uses_support() && options.support.kind == SupportKind::Block && options.support.layout.is_none() {
@@ -43,7 +44,7 @@ fn fit_layout(options: &mut AttentionOptions, inputs: &Inputs, fixed: bool) -> R
     Ok(())
 }
 
-/// Adds to the inputs what has a default or is drawn, and checks what only some numbers will do for.
+/// Adds inputs that have a default or are drawn, and checks inputs whose values are restricted.
 pub(super) fn complete(
     inputs: &mut Inputs,
     specs: &[InputSpec],
@@ -95,11 +96,7 @@ pub(super) fn complete(
 fn shift(spec: &InputSpec, seed: u64) -> Vec<f64> {
     let mut stream = ChaCha8Rng::seed_from_u64(seed);
     stream.set_stream(SHIFT_STREAM);
-    (0..spec.shape.iter().product()).map(|_| normal(&mut stream)).collect()
-}
-
-/// A standard normal number that float32 holds (Box and Muller 1958).
-fn normal(stream: &mut ChaCha8Rng) -> f64 {
-    let (radius, angle): (f64, f64) = (1.0 - stream.random::<f64>(), stream.random());
-    f64::from(((-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()) as f32)
+    // Numbers that float32 holds.
+    let one = |_| f64::from(normal(1.0 - stream.random::<f64>(), stream.random()) as f32);
+    (0..spec.shape.iter().product()).map(one).collect()
 }

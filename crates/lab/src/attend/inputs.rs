@@ -1,4 +1,4 @@
-//! What the file holds.
+//! Tensors read from the file.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use safetensors::{Dtype, tensor::TensorView};
 use super::AttendError;
 use crate::tensors::tensors;
 
-/// Names of padding.
+/// Names of padding masks.
 const PADDING: [&str; 2] = ["valid", "query_valid"];
-/// The blocks of a block-sparse support, 0 or 1 in numbers of any kind.
+/// Block layout of a block-sparse support: 0 or 1, in any number format.
 const LAYOUT: &str = "layout";
 /// A tensor held as float64.
 #[derive(Clone, Debug)]
@@ -72,14 +72,14 @@ impl Inputs {
     }
 }
 
-/// Fails where a number is not finite.
+/// Fails if a number is not finite.
 pub(super) fn check_finite(name: &str, tensor: &Tensor) -> Result<(), AttendError> {
     let Some(at) = tensor.data.iter().position(|x| !x.is_finite()) else { return Ok(()) };
     let (value, place) = (tensor.data[at], place(at, &tensor.shape));
     Err(AttendError::Data(format!("tensor '{name}' holds {value} at {place:?}, expected finite numbers")))
 }
 
-/// Fails where a number is too large for the float32 of the kernels, or a variance too small.
+/// Fails if a number overflows the float32 of the kernels, or a variance underflows.
 pub(super) fn check_narrow(name: &str, tensor: &Tensor) -> Result<(), AttendError> {
     let fits = |x: &f64| (*x as f32).is_finite() && (name != "variance" || *x as f32 > 0.0);
     let Some(at) = tensor.data.iter().position(|x| !fits(x)) else { return Ok(()) };
@@ -99,7 +99,7 @@ fn read_real(view: &TensorView) -> Vec<f64> {
     }
 }
 
-/// Numbers of which only whether they are 0 matters; nothing for a kind that has no 0 or 1.
+/// Numbers of which only zero or non-zero matters; `None` for formats without 0 and 1.
 fn read_blocks(view: &TensorView) -> Option<Vec<f64>> {
     let width = match view.dtype() {
         Dtype::F32 | Dtype::F64 => return Some(read_real(view)),

@@ -1,4 +1,4 @@
-//! One mechanism on the tensors of a safetensors file: the black box by which others check us.
+//! One mechanism applied to the tensors of a safetensors file: a black box for interoperability and tests.
 
 mod fit;
 mod inputs;
@@ -7,6 +7,7 @@ mod plan;
 use std::collections::BTreeMap;
 
 use regard_kernels::{AttentionOptions, Error};
+use regard_tasks::{Class, Classed};
 use safetensors::{Dtype, tensor::TensorView};
 
 use inputs::{Inputs, Tensor};
@@ -17,25 +18,34 @@ use plan::Plan;
 pub struct Request<'a> {
     /// Mechanism, mask and options. Sizes (heads, components, rows, rounds, experts) are read off the tensors.
     pub options: AttentionOptions,
-    /// Options, by key, that somebody chose: what the tensors say yields to them, or is an error.
+    /// Whether an option, by key, was set explicitly: it then overrides the tensor shapes, or contradicts them, an error.
     pub chosen: &'a dyn Fn(&str) -> bool,
-    /// Score scale in place of `1 / sqrt(D)`.
+    /// Score scale instead of `1 / sqrt(D)`.
     pub scale: Option<f64>,
     /// Runs the float64 twin instead of the kernel.
     pub reference: bool,
-    /// Draws what the file does not give: shifts, projections, directions, rotations.
+    /// Seed of everything drawn because the file lacks it: shifts, projections, directions, rotations.
     pub seed: u64,
 }
 
-/// Why a file could not be attended to.
+/// Why a mechanism could not be applied to a file.
 #[derive(Debug, thiserror::Error)]
 pub enum AttendError {
-    /// The file is no whole safetensors file, or a tensor in it is unusable.
+    /// Not a valid safetensors file, or an unusable tensor in it.
     #[error("{0}")]
     Data(String),
     /// Tensors or options that do not fit together.
     #[error(transparent)]
     Call(#[from] Error),
+}
+
+impl Classed for AttendError {
+    fn class(&self) -> Class {
+        match self {
+            Self::Data(_) => Class::Data,
+            Self::Call(error) => error.class(),
+        }
+    }
 }
 
 /// Applies the mechanism to the tensors of `file`; returns the bytes of a file with `out`, `lse` where it exists,

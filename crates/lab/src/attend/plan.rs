@@ -1,4 +1,4 @@
-//! The call that the tensors at hand make, and its run.
+//! The operator call that the given tensors define, and how it is run.
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
@@ -13,12 +13,12 @@ use super::{
     inputs::{Inputs, Tensor, check_finite, check_narrow},
 };
 
-/// The operator for the tensors at hand, and the names of what it takes, in its order.
+/// The operator for the given tensors, and the names of its inputs in order.
 pub(super) struct Plan {
     operator: Arc<dyn Operator>,
     names: Vec<&'static str>,
     out_shape: Vec<usize>,
-    /// Names of inputs that were in the file and are not drawn, hence have gradients to report, and their shapes there.
+    /// Names and shapes of inputs that came from the file and are not drawn: their gradients are reported.
     given: BTreeMap<&'static str, Vec<usize>>,
     /// The same mechanism as a mixture, where the prior is to be updated.
     update: Option<GaussianMixture>,
@@ -166,7 +166,7 @@ impl Plan {
     }
 }
 
-/// Has padding hold what the operator reads there, so that what is no number, or none of the kernels, counts for nothing.
+/// Overwrites padding with valid numbers, so that NaN, or numbers that the kernels cannot hold, have no effect there.
 fn silence(inputs: &mut Inputs, operator: &dyn Operator, names: &[&'static str]) {
     let views: Vec<_> = names.iter().map(|name| inputs.real[*name].view()).collect();
     let replaced = operator.silenced(&views).into_iter().map(|data| match data {

@@ -1,7 +1,8 @@
 //! Time and memory as lines over whatever is swept.
 
+use regard_report::{Axis, Block, Chart, Data, Point, Scale, Series};
+
 use super::{Benchmark, Measurement, Pass, sizes::Dimension};
-use crate::report::{Axis, Block, Chart, Data, Point, Scale, Series};
 
 /// One line: a mechanism, and the sizes that are not on the axis.
 struct Line<'a> {

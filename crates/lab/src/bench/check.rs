@@ -1,4 +1,4 @@
-//! Whether a kernel computes what it should: outputs and gradients beside those of its float64 twin, at a small size.
+//! Checks a kernel: outputs and gradients against those of its float64 twin, at a small size.
 
 use regard_kernels::{
     AttentionOptions, Error, InputSpec, Mechanism, Role, Storage, View, mechanism::Combination, support::SupportKind,
@@ -57,7 +57,7 @@ impl Check {
     }
 }
 
-/// Runs the mechanism of `options` on `tokens` tokens with heads of `head_width` channels beside its float64 twin, forward
+/// Runs the mechanism of `options` on `tokens` tokens with heads of `head_width` channels against its float64 twin, forward
 /// and backward.
 ///
 /// # Errors
@@ -132,7 +132,7 @@ fn sizes(options: &AttentionOptions, tokens: usize, head_width: usize) -> Sizes 
     Sizes { length, batch: 1, heads: options.heads, head_width, threads: 0 }
 }
 
-/// Output and gradients beside those of the twin.
+/// Output and gradients against those of the twin.
 fn beside_twin(problem: &Problem) -> Check {
     let Problem { operator, specs, inputs, grad_out } = problem;
     let views = problem.views();

@@ -1,11 +1,11 @@
-//! A benchmark beside an earlier one, row by row.
+//! A benchmark compared with an earlier one, row by row.
 
+use regard_report::{Cell, Column, Format, Table};
 use regard_tasks::train::Environment;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{Benchmark, Measurement, Pass, Timing, sizes::Dimension};
-use crate::report::{Cell, Column, Format, Table};
 
 /// An earlier benchmark.
 #[derive(Clone, Debug)]
@@ -207,6 +207,7 @@ fn change(now: &Measurement, before: &Measurement, pass: Pass) -> [Cell; 4] {
 mod tests {
     use super::super::report::tests::{benchmark, measurement, wrong};
     use super::*;
+    use crate::record::Shown;
 
     const OLD: &str = r#"{
         "setting": "batch 1, 8 heads of 64, bidirectional", "command": "regard bench",

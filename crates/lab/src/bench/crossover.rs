@@ -1,10 +1,10 @@
 //! The length at which a mechanism overtakes exact attention.
 
+use regard_report::{Cell, Column, Format, Table};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{Benchmark, Measurement, Pass, Sizes, sizes::Dimension};
-use crate::report::{Cell, Column, Format, Table};
 
 /// Where one time falls below another as the length grows, among the lengths at which both were measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -44,7 +44,7 @@ impl Tensors {
         Self { seed, drawn: BTreeMap::new() }
     }
 
-    /// An input: what it is where nobody gives it, otherwise numbers of the size that they have in models.
+    /// An input: its default where it has one, otherwise random numbers of the magnitude that they have in models.
     ///
     /// # Errors
     /// A size that cannot be made, options that do not fit each other.

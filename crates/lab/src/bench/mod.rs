@@ -1,7 +1,7 @@
 //! Time and memory of mechanisms against the length of the sequence and other sizes: of the operators alone, of layers in
 //! training and in inference, of whole training steps, and of decoding token by token.
 //!
-//! Every mechanism is first run beside its float64 twin at a small size. Mechanisms and numbers of threads take turns within
+//! Every mechanism is first checked against its float64 twin at a small size. Mechanisms and numbers of threads take turns within
 //! each round of runs, so that a machine that slows down slows all of them. The first runs of each are thrown away but for
 //! their memory.
 
@@ -22,6 +22,7 @@ mod timing;
 mod workload;
 
 use regard_kernels::{AttentionOptions, Error, Mechanism, Storage, support::SupportKind};
+use regard_tasks::{Class, Classed};
 use serde::{Deserialize, Serialize};
 
 pub use check::{BOUND, Check, check};
@@ -174,7 +175,7 @@ pub struct Plan<'a> {
     pub seconds: f64,
     /// Mechanisms whose time grows with the square of the length stop there.
     pub longest_quadratic: usize,
-    /// What keys and values are kept as at [`Level::Decode`]; the check beside the twin is of f32.
+    /// Storage of keys and values at [`Level::Decode`]; the check against the twin uses f32.
     pub storage: Storage,
     /// Draws tensors, projections and hashes.
     pub seed: u64,
@@ -316,4 +317,15 @@ pub enum BenchError {
     /// The stop flag was raised.
     #[error("interrupted")]
     Interrupted,
+}
+
+impl Classed for BenchError {
+    fn class(&self) -> Class {
+        match self {
+            Self::Options { source: Error::Budget { .. }, .. } => Class::Budget,
+            Self::Options { .. } | Self::Model { .. } | Self::Threads { .. } => Class::Usage,
+            Self::Numeric { .. } => Class::Numeric,
+            Self::Interrupted => Class::Interrupted,
+        }
+    }
 }

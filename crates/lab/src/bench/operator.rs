@@ -59,7 +59,7 @@ pub(super) fn call(options: &AttentionOptions) -> Call {
 }
 
 impl Workload for Problem {
-    /// Forward and backward pass. The clock starts with the output in place, as a caller that keeps buffers has it.
+    /// Forward and backward pass. The output is allocated before the clock starts, as for a caller that reuses buffers.
     fn run(&mut self, first: bool) -> Result<Run, Trouble> {
         let (views, wanted) = (self.views(), self.wanted());
         let forward = Meter::start();

@@ -1,12 +1,11 @@
 //! The benchmark as a table, files and a page (figure 6 of arXiv 2110.15343).
 
-use std::{io, path::Path};
-
+use regard_report::{Block, Cell, Column, Format, Report, Section, Table, number::significant};
 use regard_tasks::train::Environment;
 use serde_json::json;
 
 use super::{BOUND, Earlier, Level, Measurement, Pass, Timing, sizes::Dimension};
-use crate::report::{Block, Cell, Column, Files, Format, Record, Report, Section, Table, number::significant};
+use crate::record::{Record, Shown};
 
 /// All measurements, with what a reader needs to judge them.
 #[derive(Clone, Debug)]
@@ -43,7 +42,7 @@ impl Benchmark {
         Dimension::varied(self.measurements.iter().map(|m| m.at))
     }
 
-    /// Mechanisms that compute something else than they should, each with what its check says.
+    /// Mechanisms whose check failed, each with the result of the check.
     pub fn wrong(&self) -> Vec<(&str, String)> {
         let mut all: Vec<(&str, String)> = Vec::new();
         for m in self.measurements.iter().filter(|m| m.is_wrong()) {
@@ -176,33 +175,35 @@ impl Benchmark {
         ]
     }
 
-    /// Everything as one JSON value.
-    pub fn to_json(&self) -> serde_json::Value {
-        let mut all = json!({
-            "setting": self.setting,
-            "command": self.command,
-            "environment": self.environment,
-            "table": self.table().to_json(),
-            "measurements": self.measurements,
-        });
-        if self.crossover {
-            all["crossover"] = self.crossover_json();
+    /// The answer in a sentence or two: the fastest and the smallest at the longest length.
+    fn summary(&self) -> String {
+        let Some(longest) = self.measurements.iter().map(|m| m.at.length).max() else { return String::new() };
+        let Some((&last, others)) = self.level().passes().split_last() else { return String::new() };
+        let right = || self.measurements.iter().filter(|m| !m.is_wrong());
+        let there = || right().filter(move |m| m.at.length == longest);
+        let mut text = format!("{} mechanisms, {}.", self.labels.len(), self.setting);
+        let median = |m: &Measurement, pass| m.time(pass).map_or(f64::INFINITY, |time| time.median);
+        if let Some(m) = there().min_by(|a, b| median(a, last).total_cmp(&median(b, last))) {
+            let words = |pass: &Pass| format!("{} ms {}", significant(median(m, *pass), 3), pass.title());
+            let times: Vec<String> = others.iter().chain([&last]).map(words).collect();
+            text += &format!(" Fastest at {longest} tokens: {}, {}.", m.label, times.join(" and "));
         }
-        if let Some(earlier) = &self.earlier {
-            all["comparison"] = self.comparison_json(earlier);
+        if let Some((bytes, m)) = there().filter_map(|m| Some((m.bytes(last)?, m))).min_by_key(|(bytes, _)| *bytes) {
+            text += &format!(" Least memory there: {}, {}.", m.label, regard_report::number::bytes(bytes as f64));
         }
-        all
+        for (label, words) in self.wrong() {
+            text += &format!(" {label} is {words}.");
+        }
+        text
+    }
+}
+
+impl Shown for Benchmark {
+    fn record(&self) -> Record<'_> {
+        Record { command: &self.command, environment: &self.environment }
     }
 
-    /// All tables, the measurements first.
-    pub fn tables(&self) -> Vec<Table> {
-        let crossover = self.crossover.then(|| self.crossover_table());
-        let comparison = self.earlier.as_ref().map(|earlier| self.comparison(earlier));
-        std::iter::once(self.table()).chain(crossover).chain(comparison).collect()
-    }
-
-    /// The page.
-    pub fn report(&self) -> Report {
+    fn report(&self) -> Report {
         let tables = self.tables().into_iter().map(Block::Table).collect();
         Report {
             title: match self.level() {
@@ -223,38 +224,27 @@ impl Benchmark {
         }
     }
 
-    /// The answer in a sentence or two: the fastest and the smallest at the longest length.
-    fn summary(&self) -> String {
-        let Some(longest) = self.measurements.iter().map(|m| m.at.length).max() else { return String::new() };
-        let Some((&last, others)) = self.level().passes().split_last() else { return String::new() };
-        let right = || self.measurements.iter().filter(|m| !m.is_wrong());
-        let there = || right().filter(move |m| m.at.length == longest);
-        let mut text = format!("{} mechanisms, {}.", self.labels.len(), self.setting);
-        let median = |m: &Measurement, pass| m.time(pass).map_or(f64::INFINITY, |time| time.median);
-        if let Some(m) = there().min_by(|a, b| median(a, last).total_cmp(&median(b, last))) {
-            let words = |pass: &Pass| format!("{} ms {}", significant(median(m, *pass), 3), pass.title());
-            let times: Vec<String> = others.iter().chain([&last]).map(words).collect();
-            text += &format!(" Fastest at {longest} tokens: {}, {}.", m.label, times.join(" and "));
-        }
-        if let Some((bytes, m)) = there().filter_map(|m| Some((m.bytes(last)?, m))).min_by_key(|(bytes, _)| *bytes) {
-            text += &format!(" Least memory there: {}, {}.", m.label, crate::report::number::bytes(bytes as f64));
-        }
-        for (label, words) in self.wrong() {
-            text += &format!(" {label} is {words}.");
-        }
-        text
+    fn tables(&self) -> Vec<Table> {
+        let crossover = self.crossover.then(|| self.crossover_table());
+        let comparison = self.earlier.as_ref().map(|earlier| self.comparison(earlier));
+        std::iter::once(self.table()).chain(crossover).chain(comparison).collect()
     }
 
-    fn record(&self) -> Record<'_> {
-        Record { command: &self.command, environment: &self.environment }
-    }
-
-    /// Writes the page, its pictures and the table in three formats into `folder`.
-    ///
-    /// # Errors
-    /// Those of the file system.
-    pub fn write(&self, folder: &Path) -> io::Result<Files> {
-        self.record().write(folder, &self.report(), &self.to_json(), &self.tables())
+    fn to_json(&self) -> serde_json::Value {
+        let mut all = json!({
+            "setting": self.setting,
+            "command": self.command,
+            "environment": self.environment,
+            "table": self.table().to_json(),
+            "measurements": self.measurements,
+        });
+        if self.crossover {
+            all["crossover"] = self.crossover_json();
+        }
+        if let Some(earlier) = &self.earlier {
+            all["comparison"] = self.comparison_json(earlier);
+        }
+        all
     }
 }
 

@@ -22,7 +22,7 @@ use super::{
     workload::{Run, Trouble, Workload},
 };
 
-/// Tokens of the run beside the twin: several tiles of a kernel and a part of one, few enough for a twin that is slow.
+/// Tokens of the run that is checked against the twin: several tiles of a kernel and a part of one, few enough for a slow twin.
 const CHECKED: usize = 150;
 /// Milliseconds of a run from which on what a cold start costs is lost in it.
 const LONG: f64 = 100.0;
@@ -59,7 +59,7 @@ impl Plan<'_> {
         all
     }
 
-    /// Whether the mechanism computes what it should, in what is timed at this level.
+    /// Whether the mechanism is correct in what is timed at this level.
     fn check(&self, subject: &Subject, sizes: Sizes) -> Result<Check, Error> {
         let options = subject.with_heads(sizes.heads);
         let head_width = subject.head_width(&options, sizes);
@@ -72,7 +72,7 @@ impl Plan<'_> {
     }
 }
 
-/// One mechanism at one combination of sizes, and what its runs have shown.
+/// One mechanism at one combination of sizes, and the results of its runs.
 struct Case<'a> {
     label: &'a str,
     exact: bool,

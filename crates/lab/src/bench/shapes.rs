@@ -2,8 +2,6 @@
 
 use std::{
     hint::black_box,
-    io,
-    path::Path,
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -12,6 +10,7 @@ use regard_kernels::{
     parallel::{for_each_part, release_scratch},
     simd,
 };
+use regard_report::{Block, Cell, Column, Format, Report, Section, Table};
 use regard_tasks::train::Environment;
 use serde::Serialize;
 use serde_json::json;
@@ -22,7 +21,7 @@ use super::{
     operator::Problem,
     workload::{Meter, Trouble, Workload},
 };
-use crate::report::{Block, Cell, Column, Files, Format, Record, Report, Section, Table};
+use crate::record::{Record, Shown};
 
 /// Sizes of a call of exact attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -223,9 +222,27 @@ impl Shapes {
             self.read / 1e9
         ))
     }
+}
 
-    /// All of it, for programs.
-    pub fn to_json(&self) -> serde_json::Value {
+impl Shown for Shapes {
+    fn record(&self) -> Record<'_> {
+        Record { command: &self.command, environment: &self.environment }
+    }
+
+    fn report(&self) -> Report {
+        Report {
+            title: "Exact attention at many shapes".into(),
+            summary: format!("{} shapes, one call each, times of medians.", self.times.len()),
+            facts: self.record().facts(),
+            sections: vec![Section { title: "Figures".into(), blocks: vec![Block::Table(self.table())] }],
+        }
+    }
+
+    fn tables(&self) -> Vec<Table> {
+        vec![self.table()]
+    }
+
+    fn to_json(&self) -> serde_json::Value {
         json!({
             "command": self.command,
             "environment": self.environment,
@@ -234,21 +251,6 @@ impl Shapes {
             "shapes": self.times,
             "table": self.table().to_json(),
         })
-    }
-
-    /// Writes the page and the table in three formats into `folder`.
-    ///
-    /// # Errors
-    /// Those of the file system.
-    pub fn write(&self, folder: &Path) -> io::Result<Files> {
-        let record = Record { command: &self.command, environment: &self.environment };
-        let report = Report {
-            title: "Exact attention at many shapes".into(),
-            summary: format!("{} shapes, one call each, times of medians.", self.times.len()),
-            facts: record.facts(),
-            sections: vec![Section { title: "Figures".into(), blocks: vec![Block::Table(self.table())] }],
-        };
-        record.write(folder, &report, &self.to_json(), &[self.table()])
     }
 }
 

@@ -47,7 +47,7 @@ impl Material {
         let Sizes { length, batch, .. } = sizes;
         let draw = |i: usize, below: usize| ((u64::from(bits(seed, i as u32)) * below as u64) >> 32) as usize;
         let rows = BATCHES * batch * recipe.train.accumulate.max(1);
-        let data = match classes {
+        let data: TaskData = match classes {
             Some(classes) => {
                 // Id 0 is padding, of which there is none.
                 let symbols = vocabulary.saturating_sub(1).clamp(1, SYMBOLS);
@@ -58,26 +58,17 @@ impl Material {
                 }
                 let (train, valid, test) = (set.clone(), set.clone(), set);
                 let notes = Vec::new();
-                TaskData::Classification(ClassificationData {
-                    train,
-                    valid,
-                    test,
-                    classes,
-                    vocabulary,
-                    max_length: length,
-                    notes,
-                })
+                Box::new(ClassificationData { train, valid, test, classes, vocabulary, max_length: length, notes })
             }
             None => {
                 // Any characters do: the first of the private planes.
                 let characters = ('\u{F0000}'..).take(vocabulary).collect();
                 let text: Vec<u16> = (0..rows * length + 1).map(|i| draw(i, vocabulary) as u16).collect();
-                TaskData::Language(LanguageData {
+                Box::new(LanguageData {
                     train: text.clone(),
                     valid: text,
                     vocabulary: Vocabulary::new(characters).map_err(|error| error.to_string())?,
                     context: length,
-                    notes: Vec::new(),
                 })
             }
         };

@@ -37,7 +37,7 @@ impl From<Stored> for Timing {
     }
 }
 
-/// A time over another: that of the medians, and how far their deciles let it be off.
+/// Ratio of two times: that of the medians, with bounds from their deciles.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimeRatio {
     /// Median over median.

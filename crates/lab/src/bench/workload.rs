@@ -13,7 +13,7 @@ pub(super) trait Workload: Send {
     fn run(&mut self, first: bool) -> Result<Run, Trouble>;
 }
 
-/// What one run gives: one time and one size for each pass of its level.
+/// Result of one run: one time and one size for each pass of its level.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Run {
     /// Milliseconds.

@@ -3,14 +3,19 @@
 //! Each candidate and seed is a run of its own in a directory of its own; a finished run leaves `result.json`, so that a
 //! comparison that was interrupted continues where it stopped.
 
+mod directory;
 mod report;
 mod run;
 
+pub use directory::{open, remove};
 pub use report::Comparison;
-pub use run::{CompareError, Plan, Watch, run, run_directory};
+pub use run::{CompareError, Plan, Watch, run, run_directory, train};
 
 use regard_nn::{attention::Attentions, models::ModelConfig};
+use regard_tasks::{Failure, run::RunConfig};
 use serde::{Deserialize, Serialize};
+
+use crate::cost::check_training;
 
 /// One model to compare.
 #[derive(Clone, Debug)]
@@ -23,6 +28,37 @@ pub struct Candidate {
     pub model: ModelConfig,
     /// Its whole configuration as TOML, kept in its run directories.
     pub config: String,
+}
+
+impl Candidate {
+    /// The models that a configuration compares, each with a label of its own.
+    ///
+    /// # Errors
+    /// Entries that are invalid, twice there or none; models that this machine cannot train.
+    pub fn all(config: &RunConfig) -> Result<Vec<Self>, Failure> {
+        let mut all: Vec<Self> = Vec::new();
+        for entry in &config.compare.mechanisms {
+            let (label, own) = config.candidate(entry)?;
+            own.check_model()?;
+            check_training(&own)?;
+            if all.iter().any(|other| other.label == label) {
+                return Err(Failure::usage(format!("compare.mechanisms names '{label}' twice, expected each once")));
+            }
+            let config = own.to_toml();
+            all.push(Self { label, attentions: own.attentions(), model: own.model, config });
+        }
+        if all.is_empty() {
+            return Err(Failure::usage("compare.mechanisms is empty, expected at least one, as in softmax,mgk"));
+        }
+        let seeds = &config.compare.seeds;
+        if seeds.is_empty() {
+            return Err(Failure::usage("compare.seeds is empty, expected at least one, as in 1,2,3"));
+        }
+        if let Some(seed) = seeds.iter().enumerate().find_map(|(i, seed)| seeds[..i].contains(seed).then_some(seed)) {
+            return Err(Failure::usage(format!("compare.seeds names {seed} twice, expected each once")));
+        }
+        Ok(all)
+    }
 }
 
 /// What one run of one candidate gave.

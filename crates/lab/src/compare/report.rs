@@ -1,14 +1,11 @@
 //! The comparison as a table, files and a page.
 
-use std::{io, path::Path};
-
-use regard_tasks::{data::TaskData, metrics::majority_rate, train::Environment};
+use regard_report::{Axis, Best, Block, Cell, Chart, Column, Data, Format, Mark, Report, Section, Series, Table};
+use regard_tasks::train::Environment;
 use serde_json::json;
 
 use super::RunResult;
-use crate::report::{
-    Axis, Best, Block, Cell, Chart, Column, Data, Files, Format, Mark, Record, Report, Section, Series, Table,
-};
+use crate::record::{Record, Shown};
 
 /// All results of a comparison, with what a reader needs to judge them.
 #[derive(Clone, Debug)]
@@ -32,14 +29,6 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Share of the most frequent class among the test labels.
-    pub fn majority_of(data: &TaskData) -> Option<f64> {
-        match data {
-            TaskData::Classification(data) => Some(majority_rate(data.test.labels(), data.classes)),
-            TaskData::Language(_) | TaskData::Copy(_) | TaskData::Translation(_) | TaskData::Masked(_) => None,
-        }
-    }
-
     fn classifies(&self) -> bool {
         self.results.iter().any(|result| result.test_perplexity.is_none())
     }
@@ -101,40 +90,6 @@ impl Comparison {
         }
     }
 
-    /// Everything as one JSON value.
-    pub fn to_json(&self) -> serde_json::Value {
-        json!({
-            "task": self.task,
-            "setting": self.setting,
-            "majority": self.majority,
-            "command": self.command,
-            "environment": self.environment,
-            "config": self.config,
-            "table": self.table().to_json(),
-            "runs": self.results,
-        })
-    }
-
-    /// The page.
-    pub fn report(&self) -> Report {
-        let mut sections = vec![Section { title: "Results".into(), blocks: vec![Block::Table(self.table())] }];
-        sections.push(Section { title: "Quality against cost".into(), blocks: self.trade_offs() });
-        sections.push(Section { title: "Learning curves".into(), blocks: self.learning_curves() });
-        sections.push(Section {
-            title: "Setting".into(),
-            blocks: vec![
-                Block::Prose("Configuration common to all candidates; each differs in its attention alone.".into()),
-                Block::Code(self.config.clone()),
-            ],
-        });
-        Report {
-            title: format!("Attention mechanisms on {}", self.task),
-            summary: self.summary(),
-            facts: self.record().facts(),
-            sections,
-        }
-    }
-
     /// The answer in two sentences, from the figures of the table.
     fn summary(&self) -> String {
         let mean = |label: &str, value: &dyn Fn(&RunResult) -> f64| {
@@ -162,7 +117,7 @@ impl Comparison {
             text += &format!(" Fastest update: {label}, {:.1} ms.", -value);
         }
         if let Some((label, value)) = memory {
-            text += &format!(" Least memory in training: {label}, {}.", crate::report::number::bytes(-value));
+            text += &format!(" Least memory in training: {label}, {}.", regard_report::number::bytes(-value));
         }
         text
     }
@@ -231,16 +186,46 @@ impl Comparison {
             Block::Chart { name: "training-loss".into(), chart: train },
         ]
     }
+}
 
+impl Shown for Comparison {
     fn record(&self) -> Record<'_> {
         Record { command: &self.command, environment: &self.environment }
     }
 
-    /// Writes the page, its pictures and the table in three formats into `folder`.
-    ///
-    /// # Errors
-    /// Those of the file system.
-    pub fn write(&self, folder: &Path) -> io::Result<Files> {
-        self.record().write(folder, &self.report(), &self.to_json(), &[self.table()])
+    fn report(&self) -> Report {
+        let mut sections = vec![Section { title: "Results".into(), blocks: vec![Block::Table(self.table())] }];
+        sections.push(Section { title: "Quality against cost".into(), blocks: self.trade_offs() });
+        sections.push(Section { title: "Learning curves".into(), blocks: self.learning_curves() });
+        sections.push(Section {
+            title: "Setting".into(),
+            blocks: vec![
+                Block::Prose("Configuration common to all candidates; each differs in its attention alone.".into()),
+                Block::Code(self.config.clone()),
+            ],
+        });
+        Report {
+            title: format!("Attention mechanisms on {}", self.task),
+            summary: self.summary(),
+            facts: self.record().facts(),
+            sections,
+        }
+    }
+
+    fn tables(&self) -> Vec<Table> {
+        vec![self.table()]
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        json!({
+            "task": self.task,
+            "setting": self.setting,
+            "majority": self.majority,
+            "command": self.command,
+            "environment": self.environment,
+            "config": self.config,
+            "table": self.table().to_json(),
+            "runs": self.results,
+        })
     }
 }

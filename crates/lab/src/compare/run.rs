@@ -10,15 +10,20 @@ use burn::tensor::Device;
 use regard_files::write_whole;
 use regard_nn::models::parameter_count;
 use regard_tasks::{
+    Class, Classed, Failure,
     data::TaskData,
+    run::RunConfig,
     train::{
-        Environment, Existing, Model, Outcome, Progress, Record, RunDirectory, ScheduleConfig, Split, TrainConfig,
-        TrainError, Trainer, memory, occupied,
+        Environment, Existing, METRICS, Model, Outcome, Progress, Record, RunDirectory, ScheduleConfig, Split,
+        TrainConfig, TrainError, Trainer, memory, occupied,
     },
 };
 
 use super::{Candidate, RunResult};
-use crate::cost::{ModelCost, ModelSizes, Run};
+use crate::{
+    cost::{ModelCost, ModelSizes, Run},
+    load::{self, Loading},
+};
 
 const RESULT: &str = "result.json";
 /// Points of the curve of training losses.
@@ -43,11 +48,11 @@ pub struct Plan<'a> {
     pub device: &'a Device,
 }
 
-/// Observer of a comparison.
-pub trait Watch {
+/// Observer of a comparison and its data.
+pub trait Watch: Loading {
     /// A run begins: its number from 0, and how many there are. Returns its observer.
-    fn begin(&self, label: &str, seed: u64, number: usize, total: usize, steps: usize) -> &dyn Progress;
-    /// A run has ended; `fresh` unless its result was there before.
+    fn begin(&self, label: &str, seed: u64, number: usize, total: usize, steps: usize) -> Box<dyn Progress>;
+    /// A run has ended, and its observer is gone; `fresh` unless its result was there before.
     fn end(&self, result: &RunResult, fresh: bool);
 }
 
@@ -78,9 +83,39 @@ pub enum CompareError {
     Interrupted,
 }
 
+impl Classed for CompareError {
+    fn class(&self) -> Class {
+        match self {
+            Self::Run { source, .. } => source.class(),
+            Self::Result { .. } => Class::Data,
+            Self::Interrupted => Class::Interrupted,
+        }
+    }
+}
+
 /// Where the run of a candidate lies below the directory of a comparison.
 pub fn run_directory(comparison: &Path, label: &str, seed: u64) -> PathBuf {
     comparison.join(label).join(format!("seed-{seed}"))
+}
+
+/// Trains what has no result yet below `out`; returns the data and the results, as [`run`] does.
+///
+/// # Errors
+/// Data that are missing; the first run that fails, or an interrupt.
+pub fn train(
+    config: &RunConfig,
+    candidates: &[Candidate],
+    out: &Path,
+    cache: Option<&Path>,
+    environment: &Environment,
+    watch: &dyn Watch,
+    stop: &Arc<AtomicBool>,
+) -> Result<(TaskData, Vec<RunResult>), Failure> {
+    let data = load::data(config, cache, watch)?;
+    let (train, seeds, device) = (&config.train, &config.compare.seeds, &config.training_device());
+    let results =
+        run(&Plan { candidates, seeds, data: &data, train, directory: out, environment, device }, watch, stop)?;
+    Ok((data, results))
 }
 
 /// Runs what has no result yet; returns the results, candidate by candidate, seed by seed.
@@ -102,7 +137,8 @@ pub fn run(plan: &Plan, watch: &dyn Watch, stop: &Arc<AtomicBool>) -> Result<Vec
             }
             let progress = watch.begin(&candidate.label, seed, results.len(), total, plan.train.steps);
             let failed = |source| CompareError::Run { label: candidate.label.clone(), seed, source };
-            let result = run_one(plan, candidate, seed, &directory, progress, stop).map_err(failed)?;
+            let result = run_one(plan, candidate, seed, &directory, &*progress, stop).map_err(failed)?;
+            drop(progress);
             let Some(result) = result else { return Err(CompareError::Interrupted) };
             let text = serde_json::to_string_pretty(&result).expect("strings and finite numbers");
             write_whole(&path, text.as_bytes())
@@ -167,7 +203,7 @@ fn run_one(
     };
     let peak = memory::peak_bytes().zip(before).map(|(peak, before)| peak.saturating_sub(before));
     let test = trainer.evaluate_best(Split::Test)?;
-    let records = Record::read(&directory.join("metrics.jsonl"))?;
+    let records = Record::read(&directory.join(METRICS))?;
     let (curve, training_loss, mut times) = curves(&records);
     times.sort_by(f64::total_cmp);
     Ok(Some(RunResult {
@@ -213,14 +249,8 @@ fn curves(records: &[Record]) -> (Vec<(usize, f64)>, Vec<(usize, f64)>, Vec<f64>
 }
 
 fn multiply_adds(plan: &Plan, candidate: &Candidate) -> Option<f64> {
-    let (vocabulary, length) = (plan.data.vocabulary(), plan.data.max_length());
-    let (model, attention) = (&candidate.model, &candidate.attentions.encoder);
-    let sizes = match plan.data {
-        TaskData::Classification(data) => ModelSizes::classifier(model, attention, vocabulary, data.classes, length),
-        TaskData::Language(_) | TaskData::Copy(_) => ModelSizes::language_model(model, attention, vocabulary, length),
-        TaskData::Masked(_) => ModelSizes::masked_model(model, attention, vocabulary, length),
-        TaskData::Translation(_) => ModelSizes::translator(model, &candidate.attentions, vocabulary, length),
-    };
+    let shape = plan.data.shape();
+    let (sizes, length) = (ModelSizes::new(&candidate.model, &candidate.attentions, shape), shape.max_length);
     let cost = ModelCost::of(&sizes, Run { batch: 1, length, decoded: length });
     Some(cost.ok()?.total().multiply_adds as f64)
 }

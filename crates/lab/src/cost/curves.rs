@@ -1,8 +1,9 @@
 //! Cost as a curve over length, width and heads: tables and charts.
 
+use regard_report::{Axis, Cell, Chart, Column, Data, Format, Scale, Series, Table};
+
 use super::formulas::{self, PaperSizes};
-use super::model::{CostError, ModelCost, ModelSizes, Part, Run};
-use crate::report::{Axis, Cell, Chart, Column, Data, Format, Scale, Series, Table};
+use super::{CostError, ModelCost, ModelSizes, Part, Run};
 
 /// One curve: the numbers and the picture of them.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,8 +6,8 @@ use regard_kernels::mechanism::{AdditiveScores, Combination, Inference, Interact
 use regard_kernels::support::SupportKind;
 
 use super::Count;
-use super::model::{AttentionSizes, CostError, Run};
 use super::support::support_pairs;
+use super::{AttentionSizes, CostError, Run};
 
 /// What the attention of one layer costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 
 use rayon::prelude::*;
 use regard_kernels::Averaged;
+use regard_report::{HeatMap, Panel, Shade};
 
 use super::{attended::Attended, parameters::KeyProjection};
-use crate::report::{HeatMap, Panel, Shade};
 
 /// Cells of a picture along one side, at most; more are averaged.
 const MOST_CELLS: usize = 256;

@@ -4,6 +4,7 @@ use std::{fmt, str::FromStr};
 
 use rayon::prelude::*;
 use regard_kernels::Averaged;
+use regard_tasks::{Class, Classed};
 use serde::{Serialize, Serializer};
 
 use super::{
@@ -98,6 +99,15 @@ pub enum SurveyError {
     /// Attention that no kernel computes, which has no weights to look at.
     #[error(transparent)]
     Options(#[from] regard_kernels::Error),
+}
+
+impl Classed for SurveyError {
+    fn class(&self) -> Class {
+        match self {
+            Self::Model(_) => Class::Usage,
+            Self::Options(error) => error.class(),
+        }
+    }
 }
 
 /// One attention of a model, or one of its averages.

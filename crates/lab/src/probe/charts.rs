@@ -1,11 +1,12 @@
 //! Charts of curves over positions, for decoders that were trained and for those that were not.
 
+use regard_report::{Axis, Chart, Data, Point, Scale, Series};
+
 use super::{
     classifier::{Accuracy, ByDepth},
     curves::{Replicates, Statistic},
     tally::Quantity,
 };
-use crate::report::{Axis, Chart, Data, Point, Scale, Series};
 
 /// Most layers in one chart.
 const MOST_LAYERS: usize = 6;

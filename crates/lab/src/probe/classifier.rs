@@ -11,7 +11,7 @@ use regard_nn::ops;
 use regard_tasks::train::{AdamW, OptimizerConfig};
 use serde::Serialize;
 
-use super::{ProbeError, decoder::host, measure::check, weights::Distribution};
+use super::{ProbeError, check, decoder::host, weights::Distribution};
 
 /// Rows at once where nothing is learned.
 const BLOCK: usize = 4096;

@@ -1,5 +1,6 @@
 //! Curves over positions from several independent measurements, with their confidence.
 
+use regard_report::Point;
 use serde::Serialize;
 
 use super::{
@@ -7,7 +8,7 @@ use super::{
     lemma::{slope, spaced_positions},
     tally::{Quantity, Tally},
 };
-use crate::{moments::Moments, report::Point};
+use crate::moments::Moments;
 
 /// Measurements of the same thing that are independent of each other: decoders, or sequences of a trained model.
 #[derive(Clone, Debug, Default)]

@@ -1,8 +1,9 @@
 //! Means of independent estimates with their confidence.
 
+use regard_report::Cell;
 use serde::Serialize;
 
-use crate::{moments::Moments, report::Cell};
+use crate::moments::Moments;
 
 /// Mean of independent estimates with half the width of its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

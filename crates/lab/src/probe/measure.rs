@@ -1,6 +1,6 @@
 //! Decoders that were never trained, measured.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use burn::tensor::Tensor;
 use regard_kernels::{Mechanism, random::substream};
@@ -8,6 +8,7 @@ use regard_kernels::{Mechanism, random::substream};
 use super::{
     ProbeError,
     channels::{ChannelCheck, channels},
+    check,
     classifier::{Accuracy, Classifier, Features},
     curves::Replicates,
     decoder::{Decoder, host},
@@ -177,8 +178,4 @@ fn classify(
         }
     }
     Ok(accuracies)
-}
-
-pub(super) fn check(stop: &AtomicBool) -> Result<(), ProbeError> {
-    if stop.load(Ordering::Relaxed) { Err(ProbeError::Interrupted) } else { Ok(()) }
 }

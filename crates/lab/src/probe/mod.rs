@@ -22,7 +22,9 @@ mod trained;
 mod twin;
 mod weights;
 
-use regard_tasks::data::DataError;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use regard_tasks::{Class, Classed, data::DataError};
 
 pub use channels::{ChannelCheck, channels};
 pub(crate) use charts::{cumulative_chart, cumulative_lines};
@@ -66,4 +68,20 @@ pub enum ProbeError {
     /// The stop flag was raised.
     #[error("interrupted")]
     Interrupted,
+}
+
+impl Classed for ProbeError {
+    fn class(&self) -> Class {
+        match self {
+            Self::Options(error) => error.class(),
+            Self::Data(error) => error.class(),
+            Self::Model(_) => Class::Usage,
+            Self::Numeric { .. } | Self::Classifier => Class::Numeric,
+            Self::Interrupted => Class::Interrupted,
+        }
+    }
+}
+
+fn check(stop: &AtomicBool) -> Result<(), ProbeError> {
+    if stop.load(Ordering::Relaxed) { Err(ProbeError::Interrupted) } else { Ok(()) }
 }

@@ -1,7 +1,6 @@
 //! A trained decoder: tables, charts, files and a page.
 
-use std::{io, path::Path};
-
+use regard_report::{Block, Cell, Column, Format, Report, Section, Table};
 use regard_tasks::train::Environment;
 use serde_json::{Value, json};
 
@@ -14,7 +13,7 @@ use super::{
     tally::Quantity,
     trained::MeasuredModel,
 };
-use crate::report::{Block, Cell, Column, Files, Format, Record, Report, Section, Table};
+use crate::record::{Record, Shown};
 
 /// What was measured of a model, with what a reader needs to judge it.
 #[derive(Clone, Debug)]
@@ -34,12 +33,6 @@ pub struct ModelProbe {
 }
 
 impl ModelProbe {
-    /// All tables that have something to say.
-    pub fn tables(&self) -> Vec<Table> {
-        let by_layer = self.by_layer();
-        [Some(by_layer), accuracies(&self.classified())].into_iter().flatten().collect()
-    }
-
     fn classified(&self) -> Vec<ByDepth<'_>> {
         vec![ByDepth { label: self.source.clone(), accuracies: &self.measured.accuracies }]
     }
@@ -97,60 +90,6 @@ impl ModelProbe {
             )
     }
 
-    /// Everything as one JSON value.
-    pub fn to_json(&self) -> Value {
-        let MeasuredModel { layers, length, replicates, accuracies } = &self.measured;
-        let accuracies = accuracies.iter().map(|(layers, accuracy)| json!({ "layers": layers, "accuracy": accuracy }));
-        json!({
-            "source": self.source,
-            "setting": self.setting,
-            "command": self.command,
-            "environment": self.environment,
-            "layers": layers,
-            "length": length,
-            "classifier": self.classifier,
-            "accuracies": accuracies.collect::<Vec<_>>(),
-            "slopes": slopes_json(replicates, *layers),
-            "curves": curves_json(replicates, *layers),
-            "tables": self.tables().iter().map(Table::to_json).collect::<Vec<_>>(),
-        })
-    }
-
-    /// The page.
-    pub fn report(&self) -> Report {
-        let MeasuredModel { layers, replicates, accuracies, .. } = &self.measured;
-        let subtitle = || format!("{}; band: 95 % interval", self.source);
-        let variance = |quantity, title| variances(replicates, *layers, quantity, title, subtitle(), None);
-        let charts = [
-            ("variance", variance(Quantity::Attention, "Variance of what attention adds, o_m")),
-            ("over-sequences", variance(Quantity::OverSequences, "Variance of o_m over sequences")),
-            ("stream", variance(Quantity::Output, "Variance of the residual stream")),
-            ("logits", variance(Quantity::Logit, "Variance of logits over the keys that a query sees")),
-            ("cumulative", cumulative(replicates, *layers, subtitle())),
-            ("neighbours", neighbours(replicates, *layers, subtitle())),
-        ];
-        let chart = |(name, chart): (&str, Option<crate::report::Chart>)| {
-            Some(Block::Chart { name: name.into(), chart: chart? })
-        };
-        let mut blocks = vec![Block::Table(self.by_layer())];
-        blocks.extend(charts.into_iter().filter_map(chart));
-        let mut sections = vec![Section { title: "By layer".into(), blocks }];
-        if !accuracies.is_empty() {
-            let mut blocks: Vec<Block> = self.tables().into_iter().skip(1).map(Block::Table).collect();
-            let chart = errors(&self.classified(), self.setting.clone());
-            blocks.extend(chart.map(|chart| Block::Chart { name: "position-error".into(), chart }));
-            let chart = errors_by_position(accuracies, self.source.clone());
-            blocks.push(Block::Chart { name: "position-error-by-position".into(), chart });
-            sections.push(Section { title: "A classifier of positions".into(), blocks });
-        }
-        Report {
-            title: "Positions in a trained decoder".into(),
-            summary: self.summary(),
-            facts: Record { command: &self.command, environment: &self.environment }.facts(),
-            sections,
-        }
-    }
-
     fn summary(&self) -> String {
         let mut text = format!("{}.", self.source);
         let slopes = (1..=self.measured.layers).filter_map(|layer| {
@@ -169,13 +108,67 @@ impl ModelProbe {
         }
         text
     }
+}
 
-    /// Writes the page, its pictures and the tables into `folder`.
-    ///
-    /// # Errors
-    /// Those of the file system.
-    pub fn write(&self, folder: &Path) -> io::Result<Files> {
-        let record = Record { command: &self.command, environment: &self.environment };
-        record.write(folder, &self.report(), &self.to_json(), &self.tables())
+impl Shown for ModelProbe {
+    fn record(&self) -> Record<'_> {
+        Record { command: &self.command, environment: &self.environment }
+    }
+
+    fn report(&self) -> Report {
+        let MeasuredModel { layers, replicates, accuracies, .. } = &self.measured;
+        let subtitle = || format!("{}; band: 95 % interval", self.source);
+        let variance = |quantity, title| variances(replicates, *layers, quantity, title, subtitle(), None);
+        let charts = [
+            ("variance", variance(Quantity::Attention, "Variance of what attention adds, o_m")),
+            ("over-sequences", variance(Quantity::OverSequences, "Variance of o_m over sequences")),
+            ("stream", variance(Quantity::Output, "Variance of the residual stream")),
+            ("logits", variance(Quantity::Logit, "Variance of logits over the keys that a query sees")),
+            ("cumulative", cumulative(replicates, *layers, subtitle())),
+            ("neighbours", neighbours(replicates, *layers, subtitle())),
+        ];
+        let chart = |(name, chart): (&str, Option<regard_report::Chart>)| {
+            Some(Block::Chart { name: name.into(), chart: chart? })
+        };
+        let mut blocks = vec![Block::Table(self.by_layer())];
+        blocks.extend(charts.into_iter().filter_map(chart));
+        let mut sections = vec![Section { title: "By layer".into(), blocks }];
+        if !accuracies.is_empty() {
+            let mut blocks: Vec<Block> = self.tables().into_iter().skip(1).map(Block::Table).collect();
+            let chart = errors(&self.classified(), self.setting.clone());
+            blocks.extend(chart.map(|chart| Block::Chart { name: "position-error".into(), chart }));
+            let chart = errors_by_position(accuracies, self.source.clone());
+            blocks.push(Block::Chart { name: "position-error-by-position".into(), chart });
+            sections.push(Section { title: "A classifier of positions".into(), blocks });
+        }
+        Report {
+            title: "Positions in a trained decoder".into(),
+            summary: self.summary(),
+            facts: self.record().facts(),
+            sections,
+        }
+    }
+
+    fn tables(&self) -> Vec<Table> {
+        let by_layer = self.by_layer();
+        [Some(by_layer), accuracies(&self.classified())].into_iter().flatten().collect()
+    }
+
+    fn to_json(&self) -> Value {
+        let MeasuredModel { layers, length, replicates, accuracies } = &self.measured;
+        let accuracies = accuracies.iter().map(|(layers, accuracy)| json!({ "layers": layers, "accuracy": accuracy }));
+        json!({
+            "source": self.source,
+            "setting": self.setting,
+            "command": self.command,
+            "environment": self.environment,
+            "layers": layers,
+            "length": length,
+            "classifier": self.classifier,
+            "accuracies": accuracies.collect::<Vec<_>>(),
+            "slopes": slopes_json(replicates, *layers),
+            "curves": curves_json(replicates, *layers),
+            "tables": self.tables().iter().map(Table::to_json).collect::<Vec<_>>(),
+        })
     }
 }

@@ -1,7 +1,6 @@
 //! Decoders that were never trained: tables, charts, files and a page.
 
-use std::{io, path::Path};
-
+use regard_report::{Axis, Block, Chart, Data, Report, Scale, Section, Series, Table};
 use regard_tasks::train::Environment;
 use serde_json::{Value, json};
 
@@ -14,7 +13,7 @@ use super::{
     tables,
     tally::Quantity,
 };
-use crate::report::{Axis, Block, Chart, Data, Files, Record, Report, Scale, Section, Series, Table};
+use crate::record::{Record, Shown};
 
 /// Most lines in one chart.
 const MOST_LINES: usize = 8;
@@ -35,14 +34,6 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// All tables that have something to say.
-    pub fn tables(&self) -> Vec<Table> {
-        let (first, measured) = (self.lemmas(), &self.measured);
-        let rest =
-            [Some(tables::slopes(measured)), tables::channel_table(measured), tables::accuracies(&self.classified())];
-        [first].into_iter().chain(rest).flatten().collect()
-    }
-
     fn lemmas(&self) -> Option<Table> {
         self.measured.iter().any(|one| one.setting.has_lemmas()).then(|| tables::lemma_table(&self.measured))
     }
@@ -50,40 +41,6 @@ impl Probe {
     fn classified(&self) -> Vec<ByDepth<'_>> {
         let some = self.measured.iter().filter(|one| !one.accuracies.is_empty());
         some.map(|one| ByDepth { label: one.setting.label.clone(), accuracies: &one.accuracies }).collect()
-    }
-
-    /// Everything as one JSON value: curves at positions an eighth of an octave apart, all of the first layer, of the others
-    /// what tells positions.
-    pub fn to_json(&self) -> Value {
-        let settings = self.measured.iter().map(|one| {
-            let decoder = &one.setting.decoder;
-            let accuracies =
-                one.accuracies.iter().map(|(layers, accuracy)| json!({ "layers": layers, "accuracy": accuracy }));
-            json!({
-                "label": one.setting.label,
-                "attention": decoder.attention,
-                "width": decoder.width,
-                "layers": decoder.layers,
-                "feed_forward": decoder.feed_forward,
-                "length": decoder.length,
-                "deviation": decoder.deviation,
-                "weights": decoder.weights,
-                "uniform": decoder.uniform,
-                "decoders": one.replicates.0.len(),
-                "slopes": slopes_json(&one.replicates, decoder.layers),
-                "channels": one.channels,
-                "classifier": accuracies.collect::<Vec<_>>(),
-                "curves": curves_json(&one.replicates, decoder.layers),
-            })
-        });
-        json!({
-            "setting": self.setting,
-            "command": self.command,
-            "environment": self.environment,
-            "classifier": self.classifier,
-            "settings": settings.collect::<Vec<_>>(),
-            "tables": self.tables().iter().map(Table::to_json).collect::<Vec<_>>(),
-        })
     }
 
     /// Variance of `o_m` in the first layer times what lemma 3 says it falls by, one line per setting.
@@ -125,43 +82,6 @@ impl Probe {
             Data::Lines(lines.filter_map(line).collect()),
         )
         .axes(Axis::new("position", "").scale(Scale::Log), Axis::new("variance / first", "").scale(Scale::Log))
-    }
-
-    /// The page.
-    pub fn report(&self) -> Report {
-        let mut sections = Vec::new();
-        let chart = |name: &str, chart: Chart| Block::Chart { name: name.into(), chart };
-        if let Some(lemmas) = self.lemmas() {
-            let ratios = self.ratios().map(|ratios| chart("lemma-3", ratios));
-            let blocks = [Block::Table(lemmas)].into_iter().chain(ratios).collect();
-            sections.push(Section { title: "Lemmas".into(), blocks });
-        }
-        let mut blocks = vec![Block::Table(tables::slopes(&self.measured))];
-        if self.measured.len() > 1 {
-            blocks.push(chart("side-by-side", self.side_by_side()));
-        }
-        sections.push(Section { title: "Variance by position".into(), blocks });
-        if let Some(channels) = tables::channel_table(&self.measured) {
-            sections.push(Section { title: "Channel by channel".into(), blocks: vec![Block::Table(channels)] });
-        }
-        let classified = self.classified();
-        if let Some(accuracies) = tables::accuracies(&classified) {
-            let subtitle = self.classifier_setting();
-            let errors = errors(&classified, subtitle.clone()).map(|errors| chart("position-error", errors));
-            let mut blocks: Vec<Block> = [Block::Table(accuracies)].into_iter().chain(errors).collect();
-            for (number, ByDepth { label, accuracies }) in classified.iter().enumerate() {
-                let errors = errors_by_position(accuracies, format!("{label}; {subtitle}"));
-                blocks.push(chart(&format!("position-error-{number}"), errors));
-            }
-            sections.push(Section { title: "A classifier of positions".into(), blocks });
-        }
-        sections.extend(self.measured.iter().enumerate().map(|(number, one)| self.one(number, one)));
-        Report {
-            title: "Positions in decoders that were never trained".into(),
-            summary: self.summary(),
-            facts: Record { command: &self.command, environment: &self.environment }.facts(),
-            sections,
-        }
     }
 
     /// Charts of one setting, by layer.
@@ -224,14 +144,86 @@ impl Probe {
         }
         text
     }
+}
 
-    /// Writes the page, its pictures and the tables into `folder`.
-    ///
-    /// # Errors
-    /// Those of the file system.
-    pub fn write(&self, folder: &Path) -> io::Result<Files> {
-        let record = Record { command: &self.command, environment: &self.environment };
-        record.write(folder, &self.report(), &self.to_json(), &self.tables())
+impl Shown for Probe {
+    fn record(&self) -> Record<'_> {
+        Record { command: &self.command, environment: &self.environment }
+    }
+
+    fn report(&self) -> Report {
+        let mut sections = Vec::new();
+        let chart = |name: &str, chart: Chart| Block::Chart { name: name.into(), chart };
+        if let Some(lemmas) = self.lemmas() {
+            let ratios = self.ratios().map(|ratios| chart("lemma-3", ratios));
+            let blocks = [Block::Table(lemmas)].into_iter().chain(ratios).collect();
+            sections.push(Section { title: "Lemmas".into(), blocks });
+        }
+        let mut blocks = vec![Block::Table(tables::slopes(&self.measured))];
+        if self.measured.len() > 1 {
+            blocks.push(chart("side-by-side", self.side_by_side()));
+        }
+        sections.push(Section { title: "Variance by position".into(), blocks });
+        if let Some(channels) = tables::channel_table(&self.measured) {
+            sections.push(Section { title: "Channel by channel".into(), blocks: vec![Block::Table(channels)] });
+        }
+        let classified = self.classified();
+        if let Some(accuracies) = tables::accuracies(&classified) {
+            let subtitle = self.classifier_setting();
+            let errors = errors(&classified, subtitle.clone()).map(|errors| chart("position-error", errors));
+            let mut blocks: Vec<Block> = [Block::Table(accuracies)].into_iter().chain(errors).collect();
+            for (number, ByDepth { label, accuracies }) in classified.iter().enumerate() {
+                let errors = errors_by_position(accuracies, format!("{label}; {subtitle}"));
+                blocks.push(chart(&format!("position-error-{number}"), errors));
+            }
+            sections.push(Section { title: "A classifier of positions".into(), blocks });
+        }
+        sections.extend(self.measured.iter().enumerate().map(|(number, one)| self.one(number, one)));
+        Report {
+            title: "Positions in decoders that were never trained".into(),
+            summary: self.summary(),
+            facts: self.record().facts(),
+            sections,
+        }
+    }
+
+    fn tables(&self) -> Vec<Table> {
+        let (first, measured) = (self.lemmas(), &self.measured);
+        let rest =
+            [Some(tables::slopes(measured)), tables::channel_table(measured), tables::accuracies(&self.classified())];
+        [first].into_iter().chain(rest).flatten().collect()
+    }
+
+    fn to_json(&self) -> Value {
+        let settings = self.measured.iter().map(|one| {
+            let decoder = &one.setting.decoder;
+            let accuracies =
+                one.accuracies.iter().map(|(layers, accuracy)| json!({ "layers": layers, "accuracy": accuracy }));
+            json!({
+                "label": one.setting.label,
+                "attention": decoder.attention,
+                "width": decoder.width,
+                "layers": decoder.layers,
+                "feed_forward": decoder.feed_forward,
+                "length": decoder.length,
+                "deviation": decoder.deviation,
+                "weights": decoder.weights,
+                "uniform": decoder.uniform,
+                "decoders": one.replicates.0.len(),
+                "slopes": slopes_json(&one.replicates, decoder.layers),
+                "channels": one.channels,
+                "classifier": accuracies.collect::<Vec<_>>(),
+                "curves": curves_json(&one.replicates, decoder.layers),
+            })
+        });
+        json!({
+            "setting": self.setting,
+            "command": self.command,
+            "environment": self.environment,
+            "classifier": self.classifier,
+            "settings": settings.collect::<Vec<_>>(),
+            "tables": self.tables().iter().map(Table::to_json).collect::<Vec<_>>(),
+        })
     }
 }
 

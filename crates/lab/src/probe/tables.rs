@@ -1,5 +1,7 @@
 //! What was measured of decoders that were never trained, as tables.
 
+use regard_report::{Cell, Column, Format, Table};
+
 use super::{
     charts::shown_layers,
     classifier::{Accuracy, ByDepth},
@@ -9,7 +11,6 @@ use super::{
     measure::Measured,
     tally::Quantity,
 };
-use crate::report::{Cell, Column, Format, Table};
 
 /// Variances of the first layer against the lemmas, one row per quantity of each setting.
 pub fn lemma_table(measured: &[Measured]) -> Table {

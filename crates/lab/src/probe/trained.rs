@@ -2,22 +2,21 @@
 
 use std::sync::{Arc, atomic::AtomicBool};
 
-use regard_kernels::mechanism::Position;
+use regard_kernels::{Mechanism, mechanism::Position};
 use regard_nn::{
+    attention::{AttentionLog, AttentionRecord},
     blocks::{Activation, ActivationLog, Context, Part},
     models::{LanguageModel, TokenBatch},
 };
 use regard_tasks::{
-    data::{CopySplit, LanguageBatch, TaskData},
+    data::{Split, TaskData, evenly},
     train::Model,
 };
 
 use super::{
-    ProbeError,
+    ProbeError, check,
     classifier::{Accuracy, Classifier, Features},
     curves::Replicates,
-    decoder::host,
-    measure::check,
     tally::{Axes, Quantity, Tally, normalise},
 };
 use crate::moments::Moments;
@@ -90,7 +89,8 @@ fn tally(model: &LanguageModel, sequences: &[Vec<i32>], length: usize) -> Tally 
     for batch in sequences.chunks(BATCH) {
         let tokens = joined(batch, length);
         let axes = Axes { batch: batch.len(), tokens: length };
-        let records = activations(model, &tokens);
+        let attention = Arc::new(AttentionLog::new());
+        let records = activations(model, &tokens, |context| context.with_attention_log(attention.clone()));
         for record in &records {
             let quantity = match record.part {
                 Part::Heads => Quantity::Heads,
@@ -112,7 +112,7 @@ fn tally(model: &LanguageModel, sequences: &[Vec<i32>], length: usize) -> Tally 
                 _ => {}
             }
         }
-        add_scores(model, &tokens, axes, &mut tally);
+        add_scores(&attention.take(), axes, &mut tally);
     }
     for (layer, outputs) in outputs.iter().enumerate() {
         tally.add_moments(layer + 1, Quantity::OverSequences, over_sequences(outputs, sequences.len(), length));
@@ -121,19 +121,20 @@ fn tally(model: &LanguageModel, sequences: &[Vec<i32>], length: usize) -> Tally 
 }
 
 /// Logits and cumulative attention, of softmax attention whose scores are products and nothing else.
-fn add_scores(model: &LanguageModel, tokens: &TokenBatch, axes: Axes, tally: &mut Tally) {
-    let options = model.attention();
-    if options.position == Position::Alibi || options.window.is_some() {
-        return;
-    }
-    for (at, [q, k, v]) in model.projections(tokens).into_iter().flatten().enumerate() {
-        let sizes = [q.dims()[2], k.dims()[2], q.dims()[3]];
-        let [q, k, v] = [q, k, v].map(host);
+fn add_scores(records: &[AttentionRecord], axes: Axes, tally: &mut Tally) {
+    for AttentionRecord { layer, options, calls, .. } in records {
+        let products = options.mechanism == Mechanism::Softmax && options.position != Position::Alibi;
+        let input = |name| calls[0].input(name);
+        let (true, None, Some(q), Some(k), Some(v)) = (products, options.window, input("q"), input("k"), input("v"))
+        else {
+            continue;
+        };
         for (quantity, values) in [(Quantity::Query, &q), (Quantity::Key, &k), (Quantity::Value, &v)] {
-            tally.add(at + 1, quantity, values, axes);
+            tally.add(*layer, quantity, values.data, axes);
         }
-        tally.add_logits(at + 1, (&q, &k), axes, sizes, true);
-        tally.add_moments(at + 1, Quantity::Cumulative, cumulative(&q, &k, axes, sizes));
+        let sizes = [q.shape[2], k.shape[2], q.shape[3]];
+        tally.add_logits(*layer, (q.data, k.data), axes, sizes, true);
+        tally.add_moments(*layer, Quantity::Cumulative, cumulative(q.data, k.data, axes, sizes));
     }
 }
 
@@ -183,7 +184,7 @@ fn classify(
     classifier: &Classifier,
     stop: &AtomicBool,
 ) -> Result<Vec<(usize, Accuracy)>, ProbeError> {
-    let train = training(data, classifier.sequences, classifier.seed);
+    let train = training(data, classifier.sequences, classifier.seed)?;
     let held = &held[..classifier.held.min(held.len())];
     let width = model.sizes().width;
     let mut accuracies = Vec::new();
@@ -195,7 +196,7 @@ fn classify(
                 check(stop)?;
                 let part = if layer == 0 { Part::Input } else { Part::Output };
                 let wanted = |record: &Activation| record.layer == layer.max(1) && record.part == part;
-                let records = activations(model, &joined(batch, length));
+                let records = activations(model, &joined(batch, length), |context| context);
                 all.extend(records.into_iter().find(wanted).map(|record| record.values).unwrap_or_default());
             }
             normalise(&mut all, width);
@@ -208,9 +209,9 @@ fn classify(
     Ok(accuracies)
 }
 
-fn activations(model: &LanguageModel, tokens: &TokenBatch) -> Vec<Activation> {
+fn activations(model: &LanguageModel, tokens: &TokenBatch, also: impl FnOnce(Context) -> Context) -> Vec<Activation> {
     let log = Arc::new(ActivationLog::new());
-    model.forward(tokens, &Context::evaluation().with_activation_log(log.clone()));
+    model.forward(tokens, &also(Context::evaluation().with_activation_log(log.clone())));
     log.take()
 }
 
@@ -220,28 +221,19 @@ fn joined(sequences: &[Vec<i32>], length: usize) -> TokenBatch {
 
 /// The length of whole sequences of the test split, and `most` of them, spread over all.
 fn held_out(data: &TaskData, most: usize) -> Result<(usize, Vec<Vec<i32>>), ProbeError> {
-    let all: Vec<LanguageBatch> = match data {
-        TaskData::Language(data) => data.evaluation_batches(1).collect(),
-        TaskData::Copy(data) => data.evaluation_batches(CopySplit::Test, 1).collect(),
-        _ => Vec::new(),
-    };
-    let length = all.iter().map(|batch| batch.length).max().unwrap_or(0);
+    let all: Vec<TokenBatch> = data.split(Split::Test, 1)?.map(|batch| batch.tokens).collect();
+    let length = all.iter().map(|tokens| tokens.length).max().unwrap_or(0);
     let whole: Vec<Vec<i32>> =
-        all.into_iter().filter(|batch| batch.length == length).map(|batch| batch.inputs).collect();
+        all.into_iter().filter(|tokens| tokens.length == length).map(|tokens| tokens.ids.to_vec()).collect();
     if whole.len() < most || length < 2 {
         let seen = format!("the test split has {} sequences of {length} tokens", whole.len());
         return Err(ProbeError::Model(format!("{seen}, expected {most} of at least 2; lower --sequences")));
     }
-    let chosen = (0..most).map(|part| whole[(2 * part + 1) * whole.len() / (2 * most)].clone());
-    Ok((length, chosen.collect()))
+    Ok((length, evenly(whole.len(), most).map(|place| whole[place].clone()).collect()))
 }
 
 /// Sequences of the training split.
-fn training(data: &TaskData, count: usize, seed: u64) -> Vec<Vec<i32>> {
-    let batch = match data {
-        TaskData::Language(data) => data.train_batch(seed, 0, count),
-        TaskData::Copy(data) => data.train_batch(seed, 0, count),
-        _ => return Vec::new(),
-    };
-    batch.inputs.chunks(batch.length).map(<[i32]>::to_vec).collect()
+fn training(data: &TaskData, count: usize, seed: u64) -> Result<Vec<Vec<i32>>, ProbeError> {
+    let tokens = data.batches(seed, count)?(0).tokens;
+    Ok(tokens.ids.chunks(tokens.length).map(<[i32]>::to_vec).collect())
 }

@@ -8,6 +8,8 @@ use rayon::prelude::*;
 use regard_kernels::{Error, random::substream};
 use serde::Serialize;
 
+use crate::moments::normal;
+
 /// Numbers of one stream.
 const CHUNK: usize = 1 << 14;
 
@@ -53,8 +55,7 @@ impl Distribution {
 
     fn one(self, stream: &mut ChaCha8Rng) -> f64 {
         match self {
-            // Box and Muller 1958.
-            Self::Normal => (-2.0 * uniform(stream).ln()).sqrt() * (std::f64::consts::TAU * uniform(stream)).cos(),
+            Self::Normal => normal(uniform(stream), uniform(stream)),
             Self::Uniform => 3f64.sqrt() * (2.0 * uniform(stream) - 1.0),
             Self::Sign if stream.next_u32() & 1 == 0 => -1.0,
             Self::Sign => 1.0,

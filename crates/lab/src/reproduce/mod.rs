@@ -14,13 +14,13 @@ pub use entries::ENTRIES;
 pub use outcome::{Outcome, OutcomeError};
 pub use page::{listing, page};
 pub use verdict::{Difference, Verdict};
-pub use workbench::{Compared, Recipe, Workbench};
+pub use workbench::{Compared, Observer, Recipe, Workbench};
 
-use std::{error::Error, fmt};
+use std::fmt;
 
+use regard_report::{Chart, Table};
+use regard_tasks::Failure;
 use serde::{Deserialize, Serialize};
-
-use crate::report::{Chart, Table};
 
 /// Where a claim comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,6 +69,14 @@ impl Scale {
         }
     }
 
+    /// The folder of what is called `name`, at this scale.
+    fn named(self, name: &str) -> String {
+        match self {
+            Self::Reduced => name.to_owned(),
+            Self::Paper => format!("{name}-paper"),
+        }
+    }
+
     /// The preset of ListOps at this scale.
     fn listops(self) -> &'static str {
         match self {
@@ -79,7 +87,7 @@ impl Scale {
 }
 
 /// What runs an entry.
-pub type Run = fn(&Workbench, Scale) -> Result<Finding, Box<dyn Error>>;
+pub type Run = fn(&Workbench, Scale) -> Result<Finding, Failure>;
 
 /// One figure or table of a paper.
 #[derive(Clone, Copy, Debug)]

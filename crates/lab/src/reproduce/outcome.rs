@@ -6,12 +6,13 @@ use std::{
 };
 
 use regard_files::write_whole;
-use regard_tasks::train::Environment;
+use regard_report::{Block, PAGE, PLOTS, Report, Section, Written};
+use regard_tasks::{Failure, train::Environment};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Entry, Finding, Scale, Verdict};
-use crate::report::{Block, Record, Report, Section, Written};
+use crate::record::Record;
 
 const FILE: &str = "outcome.json";
 
@@ -52,10 +53,7 @@ pub struct OutcomeError {
 
 /// Where an entry's outcome lies below the directory of all outcomes.
 pub(super) fn directory(all: &Path, name: &str, scale: Scale) -> PathBuf {
-    match scale {
-        Scale::Reduced => all.join(name),
-        Scale::Paper => all.join(format!("{name}-paper")),
-    }
+    all.join(scale.named(name))
 }
 
 impl Outcome {
@@ -76,6 +74,20 @@ impl Outcome {
             Err(error) => Err(failed(error.to_string())),
             Ok(text) => serde_json::from_str(&text).map(Some).map_err(|error| failed(error.to_string())),
         }
+    }
+
+    /// Removes what an entry has written, and nothing else.
+    ///
+    /// # Errors
+    /// What cannot be removed.
+    pub fn remove(all: &Path, entry: &Entry, scale: Scale) -> Result<(), Failure> {
+        let directory = Self::directory(all, entry, scale);
+        let gone = |result: io::Result<()>| match result {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Failure::writing(&directory, &error)),
+            _ => Ok(()),
+        };
+        [FILE, PAGE].into_iter().try_for_each(|name| gone(fs::remove_file(directory.join(name))))?;
+        gone(fs::remove_dir_all(directory.join(PLOTS)))
     }
 
     /// Writes the report and, last, the outcome of `finding` into the entry's directory.

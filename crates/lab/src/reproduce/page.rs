@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use regard_report::{Cell, Column, Table, number::fixed};
+
 use super::{ENTRIES, Entry, Outcome, OutcomeError, Scale};
-use crate::report::{Cell, Column, Table, number::fixed};
 
 const SCALES: [Scale; 2] = [Scale::Reduced, Scale::Paper];
 

@@ -2,6 +2,7 @@
 
 use std::{fmt, ops::Not};
 
+use regard_report::Sample;
 use serde::{Deserialize, Serialize};
 
 /// The fate of a claim.
@@ -71,17 +72,11 @@ impl Difference {
     /// Between two shares of `count` independent trials each, averaged over `runs` that share those trials: `first - second`.
     /// The error is that of the trials alone where there is one run; else the larger of that and the spread between runs.
     pub fn of_shares(first: &[f64], second: &[f64], count: usize) -> Self {
-        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-        let (one, other) = (mean(first), mean(second));
+        let (one, other) = (Sample::of(first), Sample::of(second));
         let binomial = |share: f64| share * (1.0 - share) / count as f64;
-        let trials = binomial(one) + binomial(other);
-        let spread = |values: &[f64], mean: f64| {
-            let squares = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
-            let runs = values.len() as f64;
-            if values.len() > 1 { squares / (runs - 1.0) / runs } else { 0.0 }
-        };
-        let runs = spread(first, one) + spread(second, other);
-        Self { value: one - other, error: trials.max(runs).sqrt() }
+        let trials = binomial(one.mean) + binomial(other.mean);
+        let runs = one.variance_of_mean().unwrap_or(0.0) + other.variance_of_mean().unwrap_or(0.0);
+        Self { value: one.mean - other.mean, error: trials.max(runs).sqrt() }
     }
 
     /// Whether it is above `border`, two standard errors apart.

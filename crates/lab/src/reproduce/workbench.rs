@@ -1,14 +1,26 @@
-//! What an entry may use beside the library: models trained from a configuration, and a place for files.
+//! What an entry works with: models trained from a recipe, kept and shared by name, and progress.
 
 use std::{
-    error::Error,
+    cell::RefCell,
+    collections::BTreeSet,
+    fs,
     path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicBool},
 };
 
-use regard_tasks::{data::TaskData, train::Model};
+use regard_files::write_whole;
+use regard_tasks::{
+    Failure,
+    data::{Split, TaskData},
+    run::{Layers, RunConfig, Which},
+    train::{CONFIG, DirectoryLock, Environment, Model},
+};
 
-use crate::compare::{RunResult, run_directory};
+use super::Scale;
+use crate::{
+    compare::{self, Candidate, RunResult, Watch, run_directory},
+    load,
+};
 
 /// A comparison to train: configuration text over a preset, as in a file for `--config`.
 pub type Recipe<'a> = &'a str;
@@ -37,38 +49,78 @@ impl Compared {
     }
 }
 
-/// Trains the models of a recipe under a name.
-pub type Train<'a> = &'a dyn Fn(&str, Recipe) -> Result<Compared, Box<dyn Error>>;
-/// Reads a trained model back, and its data.
-pub type Open<'a> = &'a dyn Fn(&Path) -> Result<(Model, TaskData), Box<dyn Error>>;
-
-/// The tools of an entry. Reading configurations belongs to the program, which brings `train` and `open` along.
-pub struct Workbench<'a> {
-    /// Trains the models of a recipe under a name.
-    pub train: Train<'a>,
-    /// Reads a trained model back, and its data.
-    pub open: Open<'a>,
+/// Observer of entries.
+pub trait Observer: Watch {
     /// Says in a few words what is going on.
-    pub note: &'a dyn Fn(&str),
+    fn note(&self, text: &str);
+}
+
+/// The tools of an entry.
+pub struct Workbench<'a> {
+    /// How large entries are run.
+    pub scale: Scale,
+    /// Directory of all outcomes.
+    pub out: &'a Path,
+    /// Directory for generated data.
+    pub cache: Option<&'a Path>,
+    /// Whether models that are there are trained anew, once each.
+    pub overwrite: bool,
+    /// Where and when this runs.
+    pub environment: Environment,
+    /// Who watches.
+    pub observer: &'a dyn Observer,
     /// Raised when the program is to stop.
     pub stop: Arc<AtomicBool>,
+    /// Names of the models that were trained here: entries share them, also where all are trained anew.
+    pub trained: RefCell<BTreeSet<String>>,
 }
 
 impl Workbench<'_> {
+    /// Says in a few words what is going on.
+    pub fn note(&self, text: &str) {
+        self.observer.note(text);
+    }
+
     /// Trains a recipe under a name that belongs to it; entries that give the same name share the models, and what is
     /// trained is not trained again.
     ///
     /// # Errors
     /// An invalid configuration, training that fails, an interrupt.
-    pub fn train(&self, name: &str, recipe: Recipe) -> Result<Compared, Box<dyn Error>> {
-        (self.train)(name, recipe)
+    pub fn train(&self, name: &str, recipe: Recipe) -> Result<Compared, Failure> {
+        let mut layers = Layers::new();
+        layers.text(recipe, name)?;
+        let config = layers.resolve()?;
+        let candidates = Candidate::all(&config)?;
+        let directory = self.out.join("runs").join(self.scale.named(name));
+        let path = directory.join(CONFIG);
+        fs::create_dir_all(&directory).map_err(|error| Failure::writing(&directory, &error))?;
+        let _lock = DirectoryLock::take(&directory)?;
+        let fresh = self.trained.borrow_mut().insert(name.to_owned());
+        if fresh && self.overwrite && path.is_file() {
+            compare::remove(&directory)?;
+        }
+        // By value: a configuration of before may lack keys that are newer than it.
+        if !path.is_file() {
+            write_whole(&path, config.to_toml().as_bytes()).map_err(|error| Failure::written(&error))?;
+        } else if RunConfig::read(&path).map_or(true, |before| before != config) {
+            return Err(Failure::usage(format!(
+                "{} holds models of another setting; train them anew with --overwrite",
+                directory.display()
+            )));
+        }
+        let (data, results) =
+            compare::train(&config, &candidates, &directory, self.cache, &self.environment, self.observer, &self.stop)?;
+        let test_sequences = data.split(Split::Test, 1)?.len();
+        Ok(Compared { directory, results, test_sequences })
     }
 
     /// The trained model of a run, and its data.
     ///
     /// # Errors
     /// Files that cannot be read.
-    pub fn open(&self, compared: &Compared, run: &RunResult) -> Result<(Model, TaskData), Box<dyn Error>> {
-        (self.open)(&run_directory(&compared.directory, &run.label, run.seed))
+    pub fn open(&self, compared: &Compared, run: &RunResult) -> Result<(Model, TaskData), Failure> {
+        let path = run_directory(&compared.directory, &run.label, run.seed);
+        let run = load::run(&path, Which::Best, self.cache, self.observer)?;
+        Ok((run.model, run.data))
     }
 }

@@ -74,16 +74,6 @@ impl Block {
         self.residuals(x, attend, |x| scaled(self.ff.forward(x, &Context::evaluation()), &self.scale_2))
     }
 
-    /// Queries, keys and values `[B,N,heads,D]` of self-attention on `x [B,N,d]`; `None` unless it is softmax attention.
-    pub(crate) fn projections(&self, x: Tensor<3>, shared: Option<&Attention>) -> Option<[Tensor<4>; 3]> {
-        let Attention::MultiHead(attention) = self.attention_or(shared) else { return None };
-        let x = match self.norm {
-            NormPlace::Pre => self.norm_1.forward(x),
-            NormPlace::Post => x,
-        };
-        Some(attention.project(x.clone(), x, 0))
-    }
-
     /// The block with the heads of its attention changed; see [`Attention::planned`].
     pub(crate) fn planned(mut self, plan: &[HeadPlan], seed: u64) -> Result<Self, Error> {
         self.attention = self.attention.map(|attention| attention.planned(plan, seed)).transpose()?;

@@ -66,14 +66,6 @@ impl Body {
         self.stack.forward(self.token_embedding(), tokens, context)
     }
 
-    /// Queries, keys and values `[B,N,heads,D]` of every block in evaluation; `None` unless attention is softmax.
-    ///
-    /// # Panics
-    /// Tokens that [`TokenBatch::check`] refuses.
-    pub(super) fn projections(&self, tokens: &TokenBatch) -> Option<Vec<[Tensor<4>; 3]>> {
-        self.stack.projections(self.token_embedding(), tokens)
-    }
-
     /// States `[B,N,d]` of the next tokens of every row.
     pub(super) fn decode(&self, tokens: &TokenBatch, states: &mut [DecodeState]) -> Tensor<3> {
         self.stack.decode(self.token_embedding(), tokens, states)

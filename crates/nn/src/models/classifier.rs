@@ -84,14 +84,6 @@ impl Classifier {
         ops::linear(pooled, self.head.val(), self.b_head.as_ref().map(Param::val)).reshape([batch, classes])
     }
 
-    /// Queries, keys and values `[B,N,heads,D]` of every block, in evaluation; `None` unless attention is softmax.
-    ///
-    /// # Panics
-    /// Tokens that [`TokenBatch::check`] refuses.
-    pub fn projections(&self, tokens: &TokenBatch) -> Option<Vec<[Tensor<4>; 3]>> {
-        self.body.projections(tokens)
-    }
-
     /// Sizes.
     pub fn sizes(&self) -> Sizes {
         self.body.sizes()

@@ -73,19 +73,6 @@ impl Encoder {
         states
     }
 
-    /// Queries, keys and values `[B,N,heads,D]` of every block in evaluation; `None` unless attention is softmax.
-    pub fn projections(&self, table: Tensor<2>, tokens: &TokenBatch) -> Option<Vec<[Tensor<4>; 3]>> {
-        let mask = self.mask(tokens.padding.clone());
-        let context = Context::evaluation();
-        let mut x = self.embeddings.embed(table, tokens, 0);
-        let mut all = Vec::new();
-        for (i, block) in self.blocks() {
-            all.push(block.projections(x.clone(), self.attention.as_ref())?);
-            x = block.forward(x, &mask, self.attention.as_ref(), &context.at_layer(i + 1));
-        }
-        Some(all)
-    }
-
     /// States `[B,N,d]` of the next tokens of every row.
     pub fn decode(&self, table: Tensor<2>, tokens: &TokenBatch, states: &mut [DecodeState]) -> Tensor<3> {
         let mut x = self.embeddings.embed(table, tokens, states[0].position());

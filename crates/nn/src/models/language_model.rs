@@ -172,14 +172,6 @@ impl LanguageModel {
         Ok(logits.reshape([state.batch, vocabulary]))
     }
 
-    /// Queries, keys and values `[B,N,heads,D]` of every block, in evaluation; `None` unless attention is softmax.
-    ///
-    /// # Panics
-    /// Tokens that [`TokenBatch::check`] refuses.
-    pub fn projections(&self, tokens: &TokenBatch) -> Option<Vec<[Tensor<4>; 3]>> {
-        self.body.projections(tokens)
-    }
-
     /// Sizes.
     pub fn sizes(&self) -> Sizes {
         self.body.sizes()

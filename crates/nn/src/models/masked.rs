@@ -94,14 +94,6 @@ impl MaskedModel {
         ops::cross_entropy(logits, targets, smoothing)
     }
 
-    /// Queries, keys and values `[B,N,heads,D]` of every block, in evaluation; `None` unless attention is softmax.
-    ///
-    /// # Panics
-    /// Tokens that [`TokenBatch::check`] refuses.
-    pub fn projections(&self, tokens: &TokenBatch) -> Option<Vec<[Tensor<4>; 3]>> {
-        self.body.projections(tokens)
-    }
-
     /// The model with the heads of its layers changed; see [`LanguageModel::planned`](super::LanguageModel::planned).
     ///
     /// # Errors

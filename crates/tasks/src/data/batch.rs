@@ -1,6 +1,6 @@
 //! Batches of labelled sequences, padded to the length that the batch needs.
 
-use super::{DataError, Sequences, Streams, order::EpochOrder};
+use super::{Batch, DataError, Sequences, Streams, order::EpochOrder, padded};
 
 /// How sequences become batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,13 @@ pub struct ClassificationBatch {
     pub items: Vec<usize>,
     /// Tokens of a row, real or not.
     pub padded_length: usize,
+}
+
+impl From<ClassificationBatch> for Batch {
+    fn from(batch: ClassificationBatch) -> Self {
+        let tokens = padded(batch.tokens, &batch.lengths, batch.padded_length);
+        Self { tokens, targets: batch.labels.into(), source: None }
+    }
 }
 
 impl ClassificationBatch {

@@ -20,7 +20,7 @@ const VERSION: u32 = 1;
 const HEADER: usize = 8 + 4 + 32 + 8 + 8;
 
 /// The ListOps set, from the cache if it is there and sound.
-pub(super) fn load_listops(
+pub fn load_listops(
     config: &ListOpsConfig,
     seed: u64,
     directory: Option<&Path>,

@@ -1,17 +1,62 @@
 //! Character language model on an embedded public-domain text or any UTF-8 file.
 
-use std::{io::Read, path::Path};
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+};
 
 use flate2::read::GzDecoder;
 use rand::Rng;
+use regard_nn::models::TokenBatch;
+use serde::{Deserialize, Serialize};
 
-use super::{CharLmConfig, DataError, LanguageData, Progress, Streams, file::Meter, plain_text::decode_text};
+use super::{
+    Batch, Batches, DataError, Objective, Progress, Shape, Split, SplitBatches, Streams, Task, TaskData, TaskOptions,
+    config::{check_file, check_fraction},
+    file::Meter,
+    plain_text::decode_text,
+};
 
 /// Plays of Shakespeare, gzip: see `data/README.md` for source and licence.
 const SHAKESPEARE: &[u8] = include_bytes!("../../data/tinyshakespeare.txt.gz");
 
 /// What stands for its path in messages.
 pub(super) const EMBEDDED: &str = "embedded text";
+
+/// Characters of the embedded text.
+const CHARACTERS: usize = 65;
+
+/// Character language model on one text.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CharLmConfig {
+    /// A UTF-8 file (plain, gzip or bzip2); absent: the embedded text (the works of Shakespeare, 1,115,394 characters).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
+    /// Part of the text, at its end, kept for validation, in (0, 1).
+    pub valid_fraction: f64,
+    /// Characters that a window predicts, each from those before it in the window.
+    pub context: usize,
+}
+
+impl Default for CharLmConfig {
+    fn default() -> Self {
+        Self { path: None, valid_fraction: 0.1, context: 256 }
+    }
+}
+
+/// One text in two splits.
+#[derive(Clone, Debug)]
+pub struct LanguageData {
+    /// Token ids to train on, in order.
+    pub train: Vec<u16>,
+    /// Token ids to validate on, in order.
+    pub valid: Vec<u16>,
+    /// The characters behind the ids.
+    pub vocabulary: Vocabulary,
+    /// Tokens that a window predicts.
+    pub context: usize,
+}
 
 /// The characters behind token ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,6 +156,19 @@ pub struct LanguageBatch {
     pub length: usize,
 }
 
+impl From<LanguageBatch> for Batch {
+    fn from(batch: LanguageBatch) -> Self {
+        let tokens = TokenBatch {
+            ids: batch.inputs.into(),
+            batch: batch.rows,
+            length: batch.length,
+            padding: None,
+            types: None,
+        };
+        Self { tokens, targets: batch.targets.into(), source: None }
+    }
+}
+
 impl LanguageBatch {
     /// Windows of `length` predictions from each of `starts`.
     fn gather(text: &[u16], starts: &[usize], length: usize) -> Self {
@@ -153,8 +211,59 @@ impl LanguageData {
     }
 }
 
+impl TaskOptions for CharLmConfig {
+    fn summary(&self) -> &'static str {
+        "character language model on an embedded public-domain text or any UTF-8 file"
+    }
+
+    fn check(&self) -> Result<(), DataError> {
+        if self.context == 0 {
+            return Err(DataError::config("char_lm.context", "is 0; must be at least 1"));
+        }
+        check_fraction("char_lm.valid_fraction", self.valid_fraction)?;
+        self.path.as_deref().map_or(Ok(()), check_file)
+    }
+
+    fn load(&self, _: u64, _: Option<&Path>, progress: Progress<'_>) -> Result<TaskData, DataError> {
+        Ok(Box::new(load(self, progress)?))
+    }
+
+    fn shape(&self) -> Shape {
+        Shape { objective: Objective::NextToken { certain: false }, vocabulary: CHARACTERS, max_length: self.context }
+    }
+
+    fn smallest_batch(&self, rows: usize) -> [usize; 2] {
+        [rows, self.context]
+    }
+}
+
+impl Task for LanguageData {
+    fn shape(&self) -> Shape {
+        let objective = Objective::NextToken { certain: false };
+        Shape { objective, vocabulary: self.vocabulary.len(), max_length: self.context }
+    }
+
+    fn batches(&self, seed: u64, rows: usize) -> Result<Batches<'_>, DataError> {
+        Ok(Box::new(move |index| self.train_batch(seed, index, rows).into()))
+    }
+
+    /// A text has two parts only: both splits are the validation text.
+    fn split(&self, _: Split, rows: usize) -> Result<SplitBatches<'_>, DataError> {
+        Ok(Box::new(self.evaluation_batches(rows).map(Batch::from)))
+    }
+
+    fn setting(&self) -> String {
+        let (train, valid, context) = (self.train.len(), self.valid.len(), self.context);
+        format!("{train} training characters, {valid} for validation, context {context}")
+    }
+
+    fn characters(&self) -> Option<&Vocabulary> {
+        Some(&self.vocabulary)
+    }
+}
+
 /// Reads the text and splits it: the first part trains, the rest validates. The vocabulary is that of the whole text.
-pub(super) fn load(config: &CharLmConfig, progress: Progress<'_>) -> Result<LanguageData, DataError> {
+fn load(config: &CharLmConfig, progress: Progress<'_>) -> Result<LanguageData, DataError> {
     let path = config.path.as_deref();
     let mut bytes = Vec::new();
     match path {
@@ -191,7 +300,7 @@ fn split(bytes: &[u8], path: &Path, config: &CharLmConfig) -> Result<LanguageDat
             config.context.saturating_add(1)
         )));
     }
-    Ok(LanguageData { train, valid, vocabulary, context: config.context, notes: Vec::new() })
+    Ok(LanguageData { train, valid, vocabulary, context: config.context })
 }
 
 #[cfg(test)]

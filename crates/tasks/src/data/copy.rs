@@ -3,12 +3,86 @@
 //! Nothing in a sequence but the first word tells what the second will be, so only a model that looks back over half the
 //! sequence, to the right token, predicts better than one symbol in `symbols`.
 
-use rand::Rng;
+use std::path::Path;
 
-use super::{CopyConfig, LanguageBatch, Streams};
+use rand::Rng;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Batch, Batches, DataError, LanguageBatch, Objective, Progress, Shape, Split, SplitBatches, Streams, Task, TaskData,
+    TaskOptions,
+};
+
+/// Most sequences of a split that is drawn, and their most tokens: all tokens of a split can be counted.
+const MOST_SEQUENCES: usize = 1 << 32;
+const LONGEST_COPY: usize = 1 << 30;
 
 /// A target that does not count.
 const IGNORED: i32 = -1;
+
+/// Sequences `0 w 0 w` of a random word `w`; the defaults are those of Kitaev et al. 2020 (arXiv 2001.04451, section 5.1) and
+/// of the Scatterbrain paper.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CopyConfig {
+    /// Tokens of a sequence, an even number: the word has `length / 2 - 1`.
+    pub length: usize,
+    /// Different symbols of words, `1 ..= symbols`.
+    pub symbols: usize,
+    /// Training sequences.
+    pub train: usize,
+    /// Validation sequences.
+    pub valid: usize,
+    /// Test sequences.
+    pub test: usize,
+}
+
+impl Default for CopyConfig {
+    fn default() -> Self {
+        Self { length: 1024, symbols: 127, train: 100_000, valid: 32, test: 64 }
+    }
+}
+
+impl TaskOptions for CopyConfig {
+    fn summary(&self) -> &'static str {
+        "copying, generated: the second half of 0 w 0 w from the first"
+    }
+
+    fn check(&self) -> Result<(), DataError> {
+        let error = |key: &str, problem: String| Err(DataError::config(&format!("copy.{key}"), problem));
+        if !(4..=LONGEST_COPY).contains(&self.length) || self.length % 2 == 1 {
+            let seen = self.length;
+            let expected = format!("0 w 0 w has an even number of tokens, from 4 to {LONGEST_COPY}");
+            return error("length", format!("is {seen}; {expected}"));
+        }
+        // Ids are stored in 16 bits, one of them for the 0.
+        if !(1..1 << 16).contains(&self.symbols) {
+            return error("symbols", format!("is {}; must be from 1 to 65535 (the papers: 127)", self.symbols));
+        }
+        for (key, count) in [("train", self.train), ("valid", self.valid), ("test", self.test)] {
+            if !(1..=MOST_SEQUENCES).contains(&count) {
+                return error(key, format!("is {count}; must be from 1 to {MOST_SEQUENCES}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn load(&self, seed: u64, _: Option<&Path>, _: Progress<'_>) -> Result<TaskData, DataError> {
+        Ok(Box::new(CopyData::new(self, seed)))
+    }
+
+    fn shape(&self) -> Shape {
+        Shape {
+            objective: Objective::NextToken { certain: true },
+            vocabulary: self.symbols + 1,
+            max_length: self.length,
+        }
+    }
+
+    fn smallest_batch(&self, rows: usize) -> [usize; 2] {
+        [rows, self.length]
+    }
+}
 
 /// Random words, made when they are asked for: sequence `i` of a split is a function of the seed and `i`.
 #[derive(Clone, Debug)]
@@ -19,48 +93,19 @@ pub struct CopyData {
     test: Streams,
 }
 
-/// A part to evaluate on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CopySplit {
-    /// To choose a model by.
-    Valid,
-    /// To report results on.
-    Test,
-}
-
 impl CopyData {
-    /// `config` must have passed [`CopyConfig::check`].
+    /// `config` must have passed [`TaskOptions::check`].
     pub(super) fn new(config: &CopyConfig, seed: u64) -> Self {
         let streams = |name: &str| Streams::new(seed, &format!("copy {name}"));
         Self { config: config.clone(), train: streams("train"), valid: streams("valid"), test: streams("test") }
     }
 
-    /// Tokens of a sequence.
-    pub fn length(&self) -> usize {
-        self.config.length
-    }
-
-    /// Different symbols of words; a guess is right once in so many.
-    pub fn symbols(&self) -> usize {
-        self.config.symbols
-    }
-
-    /// Training sequences.
-    pub fn train_sequences(&self) -> usize {
-        self.config.train
-    }
-
     /// Sequences of a split.
-    pub fn sequences(&self, split: CopySplit) -> usize {
+    fn sequences(&self, split: Split) -> usize {
         match split {
-            CopySplit::Valid => self.config.valid,
-            CopySplit::Test => self.config.test,
+            Split::Valid => self.config.valid,
+            Split::Test => self.config.test,
         }
-    }
-
-    /// Token ids are `0 ..= symbols`.
-    pub fn vocabulary(&self) -> usize {
-        self.config.symbols + 1
     }
 
     /// `rows` training sequences drawn by `seed` and `step`.
@@ -71,15 +116,11 @@ impl CopyData {
     }
 
     /// The sequences of a split in order, `rows` per batch, the last one smaller where they do not divide.
-    pub fn evaluation_batches(
-        &self,
-        split: CopySplit,
-        rows: usize,
-    ) -> impl ExactSizeIterator<Item = LanguageBatch> + '_ {
+    pub fn evaluation_batches(&self, split: Split, rows: usize) -> impl ExactSizeIterator<Item = LanguageBatch> + '_ {
         let (count, rows) = (self.sequences(split), rows.max(1));
         let streams = match split {
-            CopySplit::Valid => &self.valid,
-            CopySplit::Test => &self.test,
+            Split::Valid => &self.valid,
+            Split::Test => &self.test,
         };
         (0..count.div_ceil(rows)).map(move |batch| {
             let items = batch * rows..((batch + 1) * rows).min(count);
@@ -110,6 +151,25 @@ impl CopyData {
     }
 }
 
+impl Task for CopyData {
+    fn shape(&self) -> Shape {
+        self.config.shape()
+    }
+
+    fn batches(&self, seed: u64, rows: usize) -> Result<Batches<'_>, DataError> {
+        Ok(Box::new(move |index| self.train_batch(seed, index, rows).into()))
+    }
+
+    fn split(&self, split: Split, rows: usize) -> Result<SplitBatches<'_>, DataError> {
+        Ok(Box::new(self.evaluation_batches(split, rows).map(Batch::from)))
+    }
+
+    fn setting(&self) -> String {
+        let CopyConfig { length, symbols, test, .. } = self.config;
+        format!("0 w 0 w of {length} tokens, words of {symbols} symbols, {test} sequences for the test")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,7 +183,7 @@ mod tests {
     #[test]
     fn the_second_word_is_the_first_and_is_all_that_counts() {
         let data = data(12, 9);
-        assert_eq!((data.vocabulary(), data.length()), (10, 12));
+        assert_eq!((data.shape().vocabulary, data.shape().max_length), (10, 12));
         let batch = data.train_batch(1, 4, 6);
         assert_eq!((batch.rows, batch.length, batch.inputs.len(), batch.targets.len()), (6, 12, 72, 72));
         for (inputs, targets) in batch.inputs.chunks(12).zip(batch.targets.chunks(12)) {
@@ -146,10 +206,10 @@ mod tests {
         assert_ne!(data.train_batch(1, 9, 4), data.train_batch(2, 9, 4));
         let all =
             |split, rows| -> Vec<i32> { data.evaluation_batches(split, rows).flat_map(|batch| batch.inputs).collect() };
-        let valid = all(CopySplit::Valid, 2);
-        assert_eq!(valid, all(CopySplit::Valid, 100));
-        assert_eq!((valid.len(), data.evaluation_batches(CopySplit::Valid, 2).len()), (5 * 40, 3));
-        let test = all(CopySplit::Test, 3);
+        let valid = all(Split::Valid, 2);
+        assert_eq!(valid, all(Split::Valid, 100));
+        assert_eq!((valid.len(), data.evaluation_batches(Split::Valid, 2).len()), (5 * 40, 3));
+        let test = all(Split::Test, 3);
         assert_eq!(test.len(), 7 * 40);
         assert!(valid.chunks(40).all(|row| test.chunks(40).all(|other| row != other)));
         // Every one of the training sequences turns up, and no other.

@@ -7,15 +7,110 @@ use std::{
 
 use rand::seq::SliceRandom;
 
+use serde::{Deserialize, Serialize};
+
 use super::{
-    ClassificationData, DataError, Progress, Sequences, Streams, TextConfig, file::Meter, plain_text::each_line,
+    ClassificationData, DataError, Objective, Progress, Sequences, Shape, Streams, TaskData, TaskOptions,
+    config::{check_file, check_fraction},
+    file::Meter,
+    plain_text::each_line,
 };
 
 /// Token ids: padding and one for each byte.
 const VOCABULARY: usize = 257;
 
+/// Byte-level classification of the rows of a TSV file (plain, gzip or bzip2, told apart by content).
+///
+/// A column is a number from 0; a negative one counts from the end of the row, -1 being the last.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TextConfig {
+    /// Training rows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub train: Option<PathBuf>,
+    /// Validation rows; absent: `valid_fraction` of the training rows, drawn by the seed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub valid: Option<PathBuf>,
+    /// Test rows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub test: Option<PathBuf>,
+    /// Part of the training rows held out where `valid` is absent, in (0, 1).
+    pub valid_fraction: f64,
+    /// Column of the label, a whole number.
+    pub label_column: i64,
+    /// Column of the text.
+    pub text_column: i64,
+    /// Whether the first line names the columns and is skipped.
+    pub header: bool,
+    /// Labels are `first_label .. first_label + classes`.
+    pub classes: usize,
+    /// The smallest label in the files.
+    pub first_label: usize,
+    /// Bytes kept of each text; also the longest sequence that a model must take.
+    pub max_length: usize,
+}
+
+impl Default for TextConfig {
+    fn default() -> Self {
+        Self {
+            train: None,
+            valid: None,
+            test: None,
+            valid_fraction: 0.1,
+            label_column: 0,
+            text_column: -1,
+            header: false,
+            classes: 2,
+            first_label: 0,
+            max_length: 4000,
+        }
+    }
+}
+
+impl TaskOptions for TextConfig {
+    fn summary(&self) -> &'static str {
+        "byte-level text classification from a TSV file (plain, .gz, .bz2)"
+    }
+
+    fn check(&self) -> Result<(), DataError> {
+        let error = |key: &str, problem: String| Err(DataError::config(&format!("text.{key}"), problem));
+        for (key, path) in [("train", &self.train), ("test", &self.test)] {
+            if path.is_none() {
+                return error(key, format!("is not set; give a TSV file: --set task.text.{key}=FILE"));
+            }
+        }
+        if self.label_column == self.text_column {
+            let seen = self.label_column;
+            return error("text_column", format!("is {seen}, the column of the label too; they must differ"));
+        }
+        // Labels are stored in 16 bits.
+        if !(2..=65_536).contains(&self.classes) {
+            return error("classes", format!("is {}; must be from 2 to 65536", self.classes));
+        }
+        if self.max_length == 0 {
+            return error("max_length", "is 0; must be at least 1".into());
+        }
+        if self.valid.is_none() {
+            check_fraction("text.valid_fraction", self.valid_fraction)?;
+        }
+        [&self.train, &self.valid, &self.test].into_iter().flatten().try_for_each(|path| check_file(path))
+    }
+
+    fn load(&self, seed: u64, _: Option<&Path>, progress: Progress<'_>) -> Result<TaskData, DataError> {
+        Ok(Box::new(load(self, seed, progress)?))
+    }
+
+    fn shape(&self) -> Shape {
+        Shape {
+            objective: Objective::Classify { classes: self.classes },
+            vocabulary: VOCABULARY,
+            max_length: self.max_length,
+        }
+    }
+}
+
 /// Reads the files; where there is no validation file, holds out rows of the training file.
-pub(super) fn load(config: &TextConfig, seed: u64, progress: Progress<'_>) -> Result<ClassificationData, DataError> {
+fn load(config: &TextConfig, seed: u64, progress: Progress<'_>) -> Result<ClassificationData, DataError> {
     let required = |key: &str, path: &Option<PathBuf>| {
         path.clone().ok_or_else(|| DataError::config(&format!("text.{key}"), "is not set; give a TSV file"))
     };

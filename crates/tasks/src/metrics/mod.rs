@@ -1,4 +1,4 @@
-//! Measures of quality: accuracy, cross entropy in other units, BLEU, and statistics over seeds.
+//! Measures of quality: accuracy, cross entropy in other units, BLEU.
 
 mod bleu;
 
@@ -40,28 +40,6 @@ pub fn bits(loss: f64) -> f64 {
     loss / std::f64::consts::LN_2
 }
 
-/// Mean and spread of one figure over several runs.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Summary {
-    /// Runs.
-    pub count: usize,
-    /// Their mean; NaN of none.
-    pub mean: f64,
-    /// Their sample standard deviation (divisor `count - 1`); 0 of fewer than two runs.
-    pub deviation: f64,
-}
-
-impl Summary {
-    /// Of one figure per run.
-    pub fn of(values: &[f64]) -> Self {
-        let count = values.len();
-        let mean = values.iter().sum::<f64>() / count as f64;
-        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-        let deviation = if count < 2 { 0.0 } else { (squares / (count - 1) as f64).sqrt() };
-        Self { count, mean, deviation }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,13 +64,5 @@ mod tests {
         let loss = 8f64.ln();
         assert!((perplexity(loss) - 8.0).abs() < 1e-12);
         assert!((bits(loss) - 3.0).abs() < 1e-12);
-    }
-
-    #[test]
-    fn spread_over_runs() {
-        let summary = Summary::of(&[1.0, 2.0, 3.0, 6.0]);
-        assert_eq!((summary.count, summary.mean), (4, 3.0));
-        assert!((summary.deviation - (14.0f64 / 3.0).sqrt()).abs() < 1e-12);
-        assert_eq!(Summary::of(&[5.0]), Summary { count: 1, mean: 5.0, deviation: 0.0 });
     }
 }

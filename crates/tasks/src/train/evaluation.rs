@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use regard_nn::blocks::Context;
 
-use super::{Evaluation, Model, Split, TrainError, batches::split_batches};
+use super::{Evaluation, Model, TrainError};
 use crate::{
-    data::TaskData,
+    data::{Split, TaskData, split_batches},
     metrics::{accuracy, count_correct, perplexity},
 };
 
@@ -24,6 +24,7 @@ pub fn evaluate(
     most: usize,
     step: usize,
 ) -> Result<Evaluation, TrainError> {
+    let objective = data.shape().objective;
     let (mut loss, mut correct, mut items, mut sequences, mut seconds) = (0.0, 0, 0, 0, 0.0);
     for batch in split_batches(data, split, rows, most)? {
         let start = Instant::now();
@@ -32,18 +33,15 @@ pub fn evaluate(
         let logits: Vec<f32> = logits.into_data_as::<f32>().try_into_vec().expect("f32, as asked");
         seconds += start.elapsed().as_secs_f64();
         loss += total_loss(&logits, &targets, outputs);
-        if matches!(data, TaskData::Classification(_) | TaskData::Copy(_)) {
+        if objective.has_accuracy() {
             correct += count_correct(&logits, &targets, outputs);
         }
         items += batch.items();
         sequences += batch.tokens.batch;
     }
     let loss = loss / items as f64;
-    let (accuracy, perplexity) = match data {
-        TaskData::Classification(_) => (Some(accuracy(correct, items)), None),
-        TaskData::Language(_) | TaskData::Translation(_) | TaskData::Masked(_) => (None, Some(perplexity(loss))),
-        TaskData::Copy(_) => (Some(accuracy(correct, items)), Some(perplexity(loss))),
-    };
+    let accuracy = objective.has_accuracy().then(|| accuracy(correct, items));
+    let perplexity = objective.has_perplexity().then(|| perplexity(loss));
     Ok(Evaluation { step, split, loss, accuracy, perplexity, bleu: None, averaged: None, items, sequences, seconds })
 }
 

@@ -6,7 +6,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::TrainError;
+use super::{
+    CONFIG, METRICS, TOKENIZER, TrainError,
+    checkpoint::{BEST, LAST},
+    run_directory::ENVIRONMENT,
+};
 
 /// The file of a directory that is locked while a process writes there.
 const LOCK: &str = ".lock";
@@ -68,7 +72,7 @@ pub fn sweep(directory: &Path) {
 
 /// Whether a name is that of a file or directory of ours which is renamed when it is whole.
 fn in_the_making(name: &str) -> bool {
-    let ours = ["config.toml", "env.json", "metrics.jsonl", "tokenizer.json", "best", "last"];
+    let ours = [CONFIG, ENVIRONMENT, METRICS, TOKENIZER, BEST, LAST];
     name.strip_suffix(".tmp").is_some_and(|name| name.starts_with('.') || ours.contains(&name))
 }
 

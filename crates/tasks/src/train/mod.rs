@@ -5,7 +5,6 @@
 //! bit, on any number of threads.
 
 mod average;
-mod batches;
 mod checkpoint;
 mod config;
 mod environment;
@@ -25,7 +24,6 @@ mod tensorboard;
 mod trainer;
 mod translate;
 
-pub use batches::{Batch, split_batches};
 pub use checkpoint::{
     Best, Checkpoint, Checkpoints, HostTensor, HostTensors, RunState, decode_tensors, encode_tensors,
 };
@@ -36,8 +34,10 @@ pub use evaluation::evaluate;
 pub use lock::{DirectoryLock, occupied, sweep};
 pub use model::Model;
 pub use optimizer::{AdamW, Moments};
-pub use report::{Evaluation, Progress, Record, Silent, Split, StepReport};
+pub use report::{Evaluation, Progress, Record, Silent, StepReport};
 pub use routers::RouterReport;
-pub use run_directory::{Existing, RunDirectory, TOKENIZER};
+pub use run_directory::{CHECKPOINTS, CONFIG, Existing, METRICS, REPORTS, RunDirectory, TOKENIZER};
 pub use trainer::{Outcome, Trainer};
 pub use translate::{Translation, measure_bleu, translate, translations};
+
+pub use crate::data::{Batch, Split, split_batches};

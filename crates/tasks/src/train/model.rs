@@ -16,8 +16,8 @@ use regard_nn::{
     ops,
 };
 
-use super::{Batch, Checkpoint, Checkpoints, HostTensor, HostTensors, TrainError};
-use crate::data::TaskData;
+use super::{CHECKPOINTS, Checkpoint, Checkpoints, HostTensor, HostTensors, TrainError};
+use crate::data::{Batch, Objective, Shape, TaskData};
 
 /// A model of any task.
 #[derive(Module, Debug)]
@@ -48,20 +48,20 @@ impl Model {
         seed: u64,
         device: &Device,
     ) -> Result<Self, Error> {
-        let (vocabulary, length) = (data.vocabulary(), data.max_length());
+        let Shape { objective, vocabulary, max_length: length } = data.shape();
         let attentions = attentions.into();
         let attention = &attentions.encoder;
-        Ok(match data {
-            TaskData::Classification(data) => {
-                Self::Classifier(Classifier::new(config, attention, vocabulary, data.classes, length, seed, device)?)
+        Ok(match objective {
+            Objective::Classify { classes } => {
+                Self::Classifier(Classifier::new(config, attention, vocabulary, classes, length, seed, device)?)
             }
-            TaskData::Language(_) | TaskData::Copy(_) => {
+            Objective::NextToken { .. } => {
                 Self::Language(LanguageModel::new(config, attention, vocabulary, length, seed, device)?)
             }
-            TaskData::Translation(_) => {
+            Objective::Translate => {
                 Self::Translator(Translator::new(config, &attentions, vocabulary, length, seed, device)?)
             }
-            TaskData::Masked(_) => Self::Masked(MaskedModel::new(config, attention, vocabulary, length, seed, device)?),
+            Objective::Fill => Self::Masked(MaskedModel::new(config, attention, vocabulary, length, seed, device)?),
         })
     }
 
@@ -102,7 +102,7 @@ impl Model {
     /// # Errors
     /// A directory without a checkpoint, one that cannot be read, or none of whose parameters fits.
     pub fn starting_from(self, run: &Path) -> Result<Self, TrainError> {
-        let checkpoints = Checkpoints::new(run.join("checkpoints"), 1);
+        let checkpoints = Checkpoints::new(run.join(CHECKPOINTS), 1);
         let path = checkpoints.best().or_else(|| checkpoints.last()).ok_or_else(|| {
             TrainError::checkpoint(run, "train.start, holds no checkpoint; give the directory of a run that has one")
         })?;

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::{RouterReport, TrainError};
+use crate::data::Split;
 
 /// One update.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,26 +27,6 @@ pub struct StepReport {
     /// What each router did, in some of the updates of a model with mixtures of heads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routers: Vec<RouterReport>,
-}
-
-/// A part of the data to evaluate on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Split {
-    /// To choose a model by.
-    Valid,
-    /// To report results on. A language model's text has two parts only: there it is the validation part.
-    Test,
-}
-
-impl Split {
-    /// Its name in files and reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Valid => "valid",
-            Self::Test => "test",
-        }
-    }
 }
 
 /// A model measured on a split.

@@ -26,14 +26,16 @@ use crate::data::TextTokenizer;
 
 /// The file of a run directory that [`TextTokenizer::load`] reads.
 pub const TOKENIZER: &str = "tokenizer.json";
-
-const CONFIG: &str = "config.toml";
-const ENVIRONMENT: &str = "env.json";
-const METRICS: &str = "metrics.jsonl";
-const CHECKPOINTS: &str = "checkpoints";
+/// The resolved configuration.
+pub const CONFIG: &str = "config.toml";
+/// What [`Record::read`] reads.
+pub const METRICS: &str = "metrics.jsonl";
+/// The folder of [`Checkpoints`].
+pub const CHECKPOINTS: &str = "checkpoints";
+pub(super) const ENVIRONMENT: &str = "env.json";
 const EVENTS: &str = "events.out.tfevents.";
-/// Written by later stages into the same directory, and removed with the run when it is overwritten.
-const REPORTS: [&str; 2] = ["plots", "report.html"];
+/// Written by reports into the same directory, and removed with the run when it is overwritten.
+pub const REPORTS: [&str; 2] = ["plots", "report.html"];
 
 /// What to do with a directory that already holds something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

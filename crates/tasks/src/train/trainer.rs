@@ -14,14 +14,13 @@ use burn::module::Module;
 
 use super::{
     AdamW, Best, Checkpoint, Evaluation, HostTensors, Model, Progress, RouterReport, RunDirectory, RunState, Silent,
-    Split, StepReport, TrainConfig, TrainError,
+    StepReport, TrainConfig, TrainError,
     average::Mean,
-    batches::{Batch, Batches},
     evaluate,
     gradients::{Gradients, Pass},
     measure_bleu, memory, routers,
 };
-use crate::data::TaskData;
+use crate::data::{Batch, Batches, Split, TaskData};
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +99,7 @@ impl<'a> Trainer<'a> {
         Ok(Self {
             config,
             data,
-            batches: Batches::new(data, seed, config.batch)?,
+            batches: data.batches(seed, config.batch)?,
             model: Some(model),
             optimizer: AdamW::new(config.optimizer.clone()),
             state: RunState { seed, batch: config.batch, accumulate: config.accumulate, ..RunState::default() },
@@ -242,7 +241,7 @@ impl<'a> Trainer<'a> {
         let start = Instant::now();
         let (config, step) = (self.config, self.state.step);
         let batches: Vec<Batch> =
-            (0..config.accumulate).map(|part| self.batches.batch((step * config.accumulate + part) as u64)).collect();
+            (0..config.accumulate).map(|part| (self.batches)((step * config.accumulate + part) as u64)).collect();
         let tokens: usize = batches.iter().map(Batch::real_tokens).sum();
         let log = (step + 1).is_multiple_of(routers::EVERY);
         let smoothing = config.smoothing as f32;

@@ -2,42 +2,38 @@
 
 use regard_nn::models::{BeamOptions, Translator, beam_search};
 
-use super::{
-    Model, Split, TrainConfig, TrainError,
-    batches::{padded, pairs, source},
-};
+use super::{Model, TrainConfig, TrainError};
 use crate::{
     data::{
-        TaskData, TextTokenizer, TranslationData,
+        SentencePairs, Split, TaskData, TextTokenizer, padded,
         tokenizer::{END, PADDING},
     },
     metrics::Bleu,
 };
 
-/// Translations of all sentences of a split, in its order, in batches of `rows` sentences of about one length. The model
+/// Translations of all sentences, in their order, in batches of `rows` sentences of about one length. The model
 /// should be without autodiff.
 ///
 /// # Errors
 /// A mechanism that does not decode token by token.
 pub fn translations(
     model: &Translator,
-    data: &TranslationData,
-    split: Split,
+    tokenizer: &TextTokenizer,
+    pairs: &SentencePairs,
     rows: usize,
     options: &BeamOptions,
 ) -> Result<Vec<String>, TrainError> {
-    let pairs = pairs(data, split);
     let mut texts = vec![String::new(); pairs.len()];
     for batch in pairs.evaluation_batches(rows) {
-        let found = beam_search(model, &source(&batch), options)?;
+        let found = beam_search(model, &batch.sources(), options)?;
         for (&item, ids) in batch.items.iter().zip(found) {
-            texts[item] = data.tokenizer.decode(&ids);
+            texts[item] = tokenizer.decode(&ids);
         }
     }
     Ok(texts)
 }
 
-/// BLEU of a translator on a split, by the beam search that `config` describes; `None` for other models.
+/// BLEU of a translator on a split, by the beam search that `config` describes; `None` for other models and tasks.
 ///
 /// # Errors
 /// As [`translations`].
@@ -48,10 +44,12 @@ pub fn measure_bleu(
     config: &TrainConfig,
     rows: usize,
 ) -> Result<Option<Bleu>, TrainError> {
-    let (Model::Translator(model), TaskData::Translation(data)) = (model, data) else { return Ok(None) };
-    let options = BeamOptions { beam: config.beam, length_penalty: config.length_penalty, longest: data.max_length };
-    let texts = translations(model, data, split, rows, &options)?;
-    Ok(Some(Bleu::corpus(&texts, pairs(data, split).references())?))
+    let Model::Translator(model) = model else { return Ok(None) };
+    let (Some(tokenizer), Some(pairs)) = (data.tokenizer(), data.pairs(split)) else { return Ok(None) };
+    let longest = data.shape().max_length;
+    let options = BeamOptions { beam: config.beam, length_penalty: config.length_penalty, longest };
+    let texts = translations(model, tokenizer, pairs, rows, &options)?;
+    Ok(Some(Bleu::corpus(&texts, pairs.references())?))
 }
 
 /// A line in the other language.

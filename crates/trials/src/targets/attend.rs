@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use rand::{Rng, seq::IndexedRandom};
-use regard_cli::config::Layers;
 use regard_lab::attend::{Request, attend};
+use regard_tasks::run::Layers;
 use regard_testkit::{Case, cases, golden};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
@@ -233,7 +233,7 @@ fn call(input: &[u8]) -> bool {
     let mut words = head.split(' ');
     let (mut layers, mut scale, mut reference) = (Layers::new(), None, false);
     let read = || {
-        layers.set_named("mechanism", words.next().unwrap_or_default()).ok()?;
+        layers.set_named("mechanism", words.next().unwrap_or_default(), "--mechanism").ok()?;
         for word in words {
             match (word, word.strip_prefix("scale=")) {
                 ("reference", _) => reference = true,

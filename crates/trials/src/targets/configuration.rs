@@ -1,10 +1,10 @@
 //! Configurations: files of TOML and single assignments, through every check before data are read.
 
 use rand::{Rng, seq::IndexedRandom};
-use regard_cli::{
-    check_training,
-    config::{Layers, PRESETS, RunConfig, keys},
-    error::{Code, Failure},
+use regard_lab::cost::check_training;
+use regard_tasks::{
+    Class, Failure,
+    run::{Layers, PRESETS, RunConfig, keys},
 };
 
 use super::Target;
@@ -49,7 +49,7 @@ fn checked(layers: &Layers) -> Result<(), Failure> {
 
 fn judge(result: Result<(), Failure>) -> bool {
     let Err(failure) = result else { return true };
-    assert!(matches!(failure.code, Code::Usage | Code::Budget), "{failure:?}");
+    assert!(matches!(failure.class, Class::Usage | Class::Budget), "{failure:?}");
     assert!(!failure.message.is_empty() && failure.message.len() < 4000, "an error of {} bytes", failure.message.len());
     false
 }

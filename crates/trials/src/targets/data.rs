@@ -4,7 +4,7 @@ use std::{io::Write, path::PathBuf};
 
 use regard_tasks::data::{
     CharLmConfig, ListOpsConfig, MaskedLmConfig, TaskConfig, TaskData, TaskName, TextConfig, TextLines,
-    TranslationConfig, decode_text, listops as expressions,
+    TranslationConfig, decode_text, listops as expressions, load_listops,
 };
 
 use super::{Target, put, scratch};
@@ -60,11 +60,8 @@ pub fn cache() -> Target {
     let directory = scratch();
     let listops =
         ListOpsConfig { min_length: 3, max_length: 20, train: 4, valid: 2, test: 2, ..ListOpsConfig::default() };
-    let task = TaskConfig { listops, ..TaskConfig::default() };
-    let load = move |path: &std::path::Path| match task.load(1, Some(path), &|_, _| {}).expect("a generated set") {
-        TaskData::Classification(data) => data,
-        _ => unreachable!("expressions are classified"),
-    };
+    let load =
+        move |path: &std::path::Path| load_listops(&listops, 1, Some(path), &|_, _| {}).expect("a generated set");
     let expected = load(directory.path());
     let file =
         std::fs::read_dir(directory.path()).expect("a directory").next().expect("a file").expect("an entry").path();

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use regard_lab::{
     compare::{Comparison, RunResult},
+    record::Shown,
     reproduce::{self, ENTRIES, Outcome, Scale},
 };
 use regard_tasks::{

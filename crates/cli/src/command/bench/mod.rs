@@ -1,20 +1,26 @@
 //! `regard bench`
 
+mod args;
 mod revision;
 mod shapes;
 mod subjects;
 
 use std::{cell::Cell, ffi::OsStr, fs, path::Path};
 
-use regard_lab::bench::{self, Benchmark, Earlier, Level, Measurement, Pass, Plan, Subject, merge};
+use regard_lab::{
+    bench::{self, Benchmark, Earlier, Level, Measurement, Pass, Plan, Subject, merge},
+    cost::fits,
+};
+use regard_tasks::Class;
 
-use super::{budget::total_memory, command_line, environment, show};
+use super::{command_line, environment, show};
 use crate::{
-    args::{Bench, Common},
+    args::Common,
     console,
-    error::{Code, Failure, Outcome},
+    error::{Failure, Outcome},
     signal,
 };
+pub use args::Bench;
 use revision::Revision;
 use subjects::Chosen;
 
@@ -29,7 +35,7 @@ const CACHED: u128 = 2;
 /// # Errors
 /// Invalid options, more memory than there is, a mechanism that differs from its twin, an interrupt.
 pub fn run(args: &Bench, common: &Common) -> Outcome {
-    let level = Level::from(args.level);
+    let level = args.level;
     if !(args.seconds >= 0.0 && args.seconds.is_finite()) {
         return Err(Failure::usage(format!("--seconds is {}, expected a number from 0", args.seconds)));
     }
@@ -50,7 +56,7 @@ pub fn run(args: &Bench, common: &Common) -> Outcome {
         repeats: args.repeats,
         seconds: args.seconds,
         longest_quadratic: args.longest_quadratic,
-        storage: args.kv_cache.into(),
+        storage: args.kv_cache,
         seed: args.seed,
     };
     let against = args.compare.as_deref().map(Against::new).transpose()?;
@@ -74,7 +80,7 @@ pub fn run(args: &Bench, common: &Common) -> Outcome {
     if let Some(earlier) = &benchmark.earlier {
         benchmark.differences(earlier).iter().for_each(|warning| console::line(format_args!("warning: {warning}")));
     }
-    show(common, args.out.as_deref(), |out| benchmark.write(out), || benchmark.tables(), || benchmark.to_json())?;
+    show(common, args.out.as_deref(), &benchmark)?;
     verdict(&benchmark)
 }
 
@@ -160,16 +166,14 @@ fn verdict(benchmark: &Benchmark) -> Outcome {
         return Ok(());
     }
     let words: Vec<String> = wrong.iter().map(|(label, words)| format!("{label} ({words})")).collect();
-    Err(Failure {
-        code: Code::Check,
-        message: format!(
-            "{} of {} mechanisms differ from their float64 twins by more than {:.0e}: {}; their times mean nothing",
-            wrong.len(),
-            benchmark.labels.len(),
-            bench::BOUND,
-            words.join(", ")
-        ),
-    })
+    let message = format!(
+        "{} of {} mechanisms differ from their float64 twins by more than {:.0e}: {}; their times mean nothing",
+        wrong.len(),
+        benchmark.labels.len(),
+        bench::BOUND,
+        words.join(", ")
+    );
+    Err(Failure::new(Class::Check, message))
 }
 
 /// Checks that the largest tensors fit into this machine.
@@ -179,17 +183,7 @@ fn check_memory(level: Level, lengths: &[usize], heads: &[usize], head_widths: &
     let factors = [most(batches), longest, most(heads), most(head_widths), 4];
     let tensor = factors.iter().fold(1u128, |product, factor| product.saturating_mul(*factor as u128));
     let bytes = tensor.saturating_mul(if level == Level::Decode { CACHED } else { TENSORS });
-    match total_memory() {
-        Some(memory) if bytes > memory => Err(Failure {
-            code: Code::Budget,
-            message: format!(
-                "{longest} tokens need at least {:.1} GiB, this machine has {:.1} GiB; lower --lengths, --batch or --heads",
-                bytes as f64 / f64::from(1 << 30),
-                memory as f64 / f64::from(1 << 30)
-            ),
-        }),
-        _ => Ok(()),
-    }
+    fits(&format!("{longest} tokens need at least"), bytes, "lower --lengths, --batch or --heads")
 }
 
 /// What all points share, in a few words, and the sizes that are swept.
@@ -243,7 +237,7 @@ mod tests {
     fn a_mechanism_that_is_wrong_fails_the_command() {
         assert!(verdict(&judged(true)).is_ok());
         let failure = verdict(&judged(false)).unwrap_err();
-        assert_eq!(failure.code, Code::Check);
+        assert_eq!(failure.class, Class::Check);
         assert!(failure.message.contains("mgk (wrong, output by 5.0e-1)"), "{}", failure.message);
     }
 }

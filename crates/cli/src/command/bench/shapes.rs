@@ -3,8 +3,8 @@
 use regard_lab::bench::{SHAPES, Shapes, read_rate, time_shape};
 
 use crate::{
-    args::{Bench, Common},
-    command::{command_line, environment, show},
+    args::Common,
+    command::{bench::Bench, command_line, environment, show},
     console,
     error::Outcome,
     signal,
@@ -26,5 +26,5 @@ pub(super) fn run(args: &Bench, common: &Common) -> Outcome {
     let read = read_rate();
     bar.finish_and_clear();
     let shapes = Shapes { times, read, command: command_line(), environment: environment() };
-    show(common, args.out.as_deref(), |out| shapes.write(out), || vec![shapes.table()], || shapes.to_json())
+    show(common, args.out.as_deref(), &shapes)
 }

@@ -4,16 +4,13 @@ use regard_kernels::AttentionOptions;
 use regard_lab::bench::{Level, Recipe, Subject};
 use regard_nn::models::ModelConfig;
 use regard_tasks::{
-    data::{TaskName, listops},
+    data::{Objective, TaskName},
+    run::{Layers, RunConfig, SECTIONS},
     train::TrainConfig,
 };
 
-use super::super::cost::{longest, sizes};
-use crate::{
-    args::Bench,
-    config::{Layers, RunConfig, SECTIONS},
-    error::{Failure, Outcome},
-};
+use super::Bench;
+use crate::error::{Failure, Outcome};
 
 /// The mechanisms of the Scatterbrain paper's figure 6, with the sizes that speed is promised for.
 const MECHANISMS: [&str; 5] = [
@@ -44,7 +41,7 @@ pub struct Chosen {
 /// # Errors
 /// Options that do not exist or do not fit each other.
 pub fn choose(args: &Bench) -> Outcome<Chosen> {
-    let level = Level::from(args.level);
+    let level = args.level;
     let base = base(args, level)?;
     let given: Vec<&str> = match (args.mechanism.is_empty(), level) {
         (false, _) => args.mechanism.iter().map(String::as_str).collect(),
@@ -79,7 +76,7 @@ pub fn choose(args: &Bench) -> Outcome<Chosen> {
         Level::Operator => (&[512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536], 8, 1),
         Level::Layer | Level::Inference => (&[256, 512, 1024, 2048, 4096, 8192], 8, 1),
         Level::Decode => (&[1024, 4096, 16_384, 32_768], 8, 1),
-        Level::Step => (&[longest(&base)], base.attention.heads, base.train.batch),
+        Level::Step => (&[base.task.options().shape().max_length], base.attention.heads, base.train.batch),
     };
     let lengths = or(&args.lengths, lengths);
     let heads = or(&args.heads, &[heads]);
@@ -89,7 +86,7 @@ pub fn choose(args: &Bench) -> Outcome<Chosen> {
             let mut own = config.clone();
             own.attention.heads = heads;
             let checked = if level == Level::Step { own.check_model() } else { Ok(own.attention.check()?) };
-            checked.map_err(|failure| Failure { message: format!("{label}: {}", failure.message), ..failure })?;
+            checked.map_err(|failure: Failure| failure.at(label))?;
         }
     }
     // The mechanism alone is name enough, where no other goes by it.
@@ -165,13 +162,7 @@ fn base(args: &Bench, level: Level) -> Outcome<RunConfig> {
 
 /// The configuration of one entry, and its label.
 fn candidate(base: &RunConfig, entry: &str, level: Level) -> Outcome<(String, RunConfig)> {
-    let (label, config) = base.candidate(entry).map_err(|failure| Failure {
-        message: failure
-            .message
-            .replace("an entry of compare.mechanisms", "--mechanism")
-            .replace("compare.mechanisms", "--mechanism"),
-        ..failure
-    })?;
+    let (label, config) = base.varied(entry, "--mechanism", "--mechanism")?;
     if level != Level::Step && config.model != base.model {
         return Err(Failure::usage(format!("--mechanism {entry}: changes the model, expected keys of the attention")));
     }
@@ -193,12 +184,11 @@ fn decoder() -> RunConfig {
 
 /// The model of a configuration, as the benchmark trains it.
 fn recipe(config: &RunConfig, vocabulary: Option<usize>, configured: bool) -> Outcome<Recipe> {
-    let task = config.task.name;
-    let classes = match task {
-        TaskName::Listops => Some(listops::CLASSES),
-        TaskName::Text => Some(config.task.text.classes),
-        TaskName::CharLm | TaskName::Copy => None,
-        TaskName::Translation | TaskName::MaskedLm => {
+    let (task, shape) = (config.task.name, config.task.options().shape());
+    let classes = match shape.objective {
+        Objective::Classify { classes } => Some(classes),
+        Objective::NextToken { .. } => None,
+        Objective::Fill | Objective::Translate => {
             return Err(Failure::usage(format!(
                 "--level step with the task {task}: only steps of classifiers and language models are measured, expected \
                  listops, text, char-lm or copy"
@@ -206,6 +196,6 @@ fn recipe(config: &RunConfig, vocabulary: Option<usize>, configured: bool) -> Ou
         }
     };
     config.train.check()?;
-    let sizes = sizes(config, vocabulary.or((!configured).then_some(VOCABULARY)), longest(config));
-    Ok(Recipe { model: config.model.clone(), train: config.train.clone(), vocabulary: sizes.vocabulary, classes })
+    let vocabulary = vocabulary.or((!configured).then_some(VOCABULARY)).unwrap_or(shape.vocabulary);
+    Ok(Recipe { model: config.model.clone(), train: config.train.clone(), vocabulary, classes })
 }

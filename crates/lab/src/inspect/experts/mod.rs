@@ -62,18 +62,12 @@ pub fn routers(model: &Model, data: &TaskData, wanted: &Wanted) -> Result<Vec<Ro
 
 /// Tokens of the data as text, by id.
 pub fn token_texts(data: &TaskData) -> Vec<String> {
-    let pieces = |tokenizer: &regard_tasks::data::TextTokenizer| {
-        (0..tokenizer.vocabulary() as i32).map(|id| tokenizer.piece(id)).collect()
+    let text = |id: usize| match (data.tokenizer(), data.characters()) {
+        (Some(tokenizer), _) => tokenizer.piece(id as i32),
+        (_, Some(characters)) => format!("{:?}", characters.decode(&[id as u16]).unwrap_or_default()),
+        _ => id.to_string(),
     };
-    match data {
-        TaskData::Translation(data) => pieces(&data.tokenizer),
-        TaskData::Masked(data) => pieces(&data.tokenizer),
-        TaskData::Language(data) => {
-            let text = |id: usize| data.vocabulary.decode(&[id as u16]).unwrap_or_default();
-            (0..data.vocabulary.len()).map(|id| format!("{:?}", text(id))).collect()
-        }
-        _ => (0..data.vocabulary()).map(|id| id.to_string()).collect(),
-    }
+    (0..data.shape().vocabulary).map(text).collect()
 }
 
 /// The tokens that a router chose for: those of the source in an encoder.

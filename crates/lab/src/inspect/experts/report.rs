@@ -1,13 +1,12 @@
 //! What experts do, as tables, charts, files and a page.
 
-use std::{io, path::Path};
-
+use regard_report::{Axis, Block, Cell, Chart, Column, Data, Format, Report, Section, Series, Table};
 use regard_tasks::train::Environment;
 use serde::Serialize;
 use serde_json::json;
 
 use super::tally::{Load, Preference};
-use crate::report::{Axis, Block, Cell, Chart, Column, Data, Files, Format, Record, Report, Section, Series, Table};
+use crate::record::{Record, Shown};
 
 /// One router of a model.
 #[derive(Clone, Debug, Serialize)]
@@ -134,8 +133,52 @@ impl Experts {
         .rule(1.0 / experts as f64, "even")
     }
 
-    /// Everything as one JSON value.
-    pub fn to_json(&self) -> serde_json::Value {
+    fn named(&self, preferences: &[Preference]) -> Vec<serde_json::Value> {
+        let one = |p: &Preference| json!({ "token": p.token, "text": self.text(p.token), "information": p.information, "seen": p.seen });
+        preferences.iter().map(one).collect()
+    }
+
+    fn text(&self, token: i32) -> &str {
+        usize::try_from(token).ok().and_then(|id| self.texts.get(id)).map_or("?", |text| text)
+    }
+
+    /// The extremes over all routers in a sentence.
+    fn summary(&self) -> String {
+        let ends = self.routers.iter().map(|router| router.load.extremes());
+        let (least, most) = ends.fold((f64::INFINITY, 0.0f64), |(low, high), (l, h)| (low.min(l), high.max(h)));
+        format!(
+            "{}. Over {} routers the least loaded expert has {least:.2} times an even share, the most loaded one {most:.2} \
+             times.",
+            self.source,
+            self.routers.len()
+        )
+    }
+}
+
+impl Shown for Experts {
+    fn record(&self) -> Record<'_> {
+        Record { command: &self.command, environment: &self.environment }
+    }
+
+    fn report(&self) -> Report {
+        let tokens = self.routers.iter().map(|router| Block::Table(self.tokens(router))).collect();
+        let loads = [Block::Table(self.loads())].into_iter().chain(self.load_charts()).collect();
+        Report {
+            title: "What the experts do".into(),
+            summary: self.summary(),
+            facts: self.record().facts(),
+            sections: vec![
+                Section { title: "Load".into(), blocks: loads },
+                Section { title: "Tokens".into(), blocks: tokens },
+            ],
+        }
+    }
+
+    fn tables(&self) -> Vec<Table> {
+        [self.loads()].into_iter().chain(self.routers.iter().map(|router| self.tokens(router))).collect()
+    }
+
+    fn to_json(&self) -> serde_json::Value {
         let routers: Vec<_> = self
             .routers
             .iter()
@@ -151,56 +194,6 @@ impl Experts {
             "environment": self.environment,
             "routers": routers,
         })
-    }
-
-    fn named(&self, preferences: &[Preference]) -> Vec<serde_json::Value> {
-        let one = |p: &Preference| json!({ "token": p.token, "text": self.text(p.token), "information": p.information, "seen": p.seen });
-        preferences.iter().map(one).collect()
-    }
-
-    fn text(&self, token: i32) -> &str {
-        usize::try_from(token).ok().and_then(|id| self.texts.get(id)).map_or("?", |text| text)
-    }
-
-    /// The page.
-    pub fn report(&self) -> Report {
-        let tokens = self.routers.iter().map(|router| Block::Table(self.tokens(router))).collect();
-        let loads = [Block::Table(self.loads())].into_iter().chain(self.load_charts()).collect();
-        Report {
-            title: "What the experts do".into(),
-            summary: self.summary(),
-            facts: self.record().facts(),
-            sections: vec![
-                Section { title: "Load".into(), blocks: loads },
-                Section { title: "Tokens".into(), blocks: tokens },
-            ],
-        }
-    }
-
-    /// The extremes over all routers in a sentence.
-    fn summary(&self) -> String {
-        let ends = self.routers.iter().map(|router| router.load.extremes());
-        let (least, most) = ends.fold((f64::INFINITY, 0.0f64), |(low, high), (l, h)| (low.min(l), high.max(h)));
-        format!(
-            "{}. Over {} routers the least loaded expert has {least:.2} times an even share, the most loaded one {most:.2} \
-             times.",
-            self.source,
-            self.routers.len()
-        )
-    }
-
-    fn record(&self) -> Record<'_> {
-        Record { command: &self.command, environment: &self.environment }
-    }
-
-    /// Writes the page, its pictures and the tables into `folder`.
-    ///
-    /// # Errors
-    /// Those of the file system.
-    pub fn write(&self, folder: &Path) -> io::Result<Files> {
-        let mut tables = vec![self.loads()];
-        tables.extend(self.routers.iter().map(|router| self.tokens(router)));
-        self.record().write(folder, &self.report(), &self.to_json(), &tables)
     }
 }
 

@@ -1,7 +1,8 @@
 //! Charts of a survey.
 
+use regard_report::{Axis, Block, Chart, Data, Mark, Series};
+
 use super::super::{rank::MatrixRank, survey::Attention};
-use crate::report::{Axis, Block, Chart, Data, Mark, Series};
 
 /// Lines that a reader can tell apart in one chart.
 const MOST_LINES: usize = 8;

@@ -3,8 +3,7 @@
 mod charts;
 mod tables;
 
-use std::{io, path::Path};
-
+use regard_report::{Block, Report, Section, Table};
 use regard_tasks::train::Environment;
 use serde_json::json;
 
@@ -13,10 +12,8 @@ use super::{
     pictures::{Picture, projections},
     survey::{Attention, Part, Survey},
 };
-use crate::{
-    moments::Moments,
-    report::{Block, Files, Record, Report, Section, Table},
-};
+use crate::moments::Moments;
+use crate::record::{Record, Shown};
 
 /// A survey with what a reader needs to judge it.
 #[derive(Clone, Debug)]
@@ -36,11 +33,6 @@ pub struct Inspection {
 }
 
 impl Inspection {
-    /// One table per part, of those that have figures.
-    pub fn tables(&self) -> Vec<Table> {
-        self.parts.iter().filter_map(|part| self.table(*part)).collect()
-    }
-
     fn table(&self, part: Part) -> Option<Table> {
         let attentions = &self.survey.attentions;
         let table = match part {
@@ -52,28 +44,6 @@ impl Inspection {
             Part::Maps | Part::Keys => return None,
         };
         (!table.rows.is_empty()).then_some(table)
-    }
-
-    /// Everything but pictures as one JSON value.
-    pub fn to_json(&self) -> serde_json::Value {
-        let parts: Vec<&str> = self.parts.iter().map(|part| part.name()).collect();
-        json!({
-            "source": self.source,
-            "parts": parts,
-            "command": self.command,
-            "environment": self.environment,
-            "survey": self.survey,
-        })
-    }
-
-    /// The page.
-    pub fn report(&self) -> Report {
-        Report {
-            title: "Inside a model's attention".into(),
-            summary: self.summary(),
-            facts: self.record().facts(),
-            sections: self.parts.iter().map(|part| self.section(*part)).filter(|s| !s.blocks.is_empty()).collect(),
-        }
     }
 
     fn section(&self, part: Part) -> Section {
@@ -123,17 +93,35 @@ impl Inspection {
         }
         text
     }
+}
 
+impl Shown for Inspection {
     fn record(&self) -> Record<'_> {
         Record { command: &self.command, environment: &self.environment }
     }
 
-    /// Writes the page, its pictures and the tables into `folder`.
-    ///
-    /// # Errors
-    /// Those of the file system.
-    pub fn write(&self, folder: &Path) -> io::Result<Files> {
-        self.record().write(folder, &self.report(), &self.to_json(), &self.tables())
+    fn report(&self) -> Report {
+        Report {
+            title: "Inside a model's attention".into(),
+            summary: self.summary(),
+            facts: self.record().facts(),
+            sections: self.parts.iter().map(|part| self.section(*part)).filter(|s| !s.blocks.is_empty()).collect(),
+        }
+    }
+
+    fn tables(&self) -> Vec<Table> {
+        self.parts.iter().filter_map(|part| self.table(*part)).collect()
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        let parts: Vec<&str> = self.parts.iter().map(|part| part.name()).collect();
+        json!({
+            "source": self.source,
+            "parts": parts,
+            "command": self.command,
+            "environment": self.environment,
+            "survey": self.survey,
+        })
     }
 }
 

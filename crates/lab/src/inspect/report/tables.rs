@@ -1,13 +1,12 @@
 //! One table per part.
 
+use regard_report::{Cell, Column, Format, Table};
+
 use super::super::{
     redundancy::{OutputSimilarity, Redundancy},
     survey::Attention,
 };
-use crate::{
-    moments::Moments,
-    report::{Cell, Column, Format, Table},
-};
+use crate::moments::Moments;
 
 fn fixed(name: &str) -> Column {
     Column::number(name, Format::Fixed(3))

@@ -1,6 +1,6 @@
 //! Variants of Fastformer.
 
-use std::error::Error;
+use regard_tasks::Failure;
 
 use super::mgk_training::judged;
 use crate::reproduce::{Entry, Finding, Paper, Scale, Workbench};
@@ -14,8 +14,8 @@ pub const INTERACTION: Entry = Entry {
     name: "fastformer-interaction",
     paper: Paper::Fastformer,
     figures: "figure 3 (interaction of global and local vectors)",
-    claim: "The element-wise product of global vectors with keys and values is above their sum and above their concatenation in \
-            accuracy.",
+    claim: "Multiplying global vectors element by element with keys and values gives a higher accuracy than \
+            adding them or concatenating them.",
     data: "generated",
     paper_setting: PAPER,
     reduced_setting: REDUCED,
@@ -27,8 +27,9 @@ pub const SHARING: Entry = Entry {
     name: "fastformer-sharing",
     paper: Paper::Fastformer,
     figures: "figure 4 (sharing of parameters)",
-    claim: "Sharing the query and value projections costs at most half a point against none; sharing over heads is below none; \
-            sharing over layers besides is at most half a point below the query-value sharing.",
+    claim: "Sharing the query and value projections lowers accuracy by at most half a point compared with no \
+            sharing; sharing across heads lowers it; also sharing across layers lowers it by at most half a \
+            point compared with sharing queries and values alone.",
     data: "generated",
     paper_setting: PAPER,
     reduced_setting: REDUCED,
@@ -36,13 +37,13 @@ pub const SHARING: Entry = Entry {
     run: sharing,
 };
 
-fn interaction(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
+fn interaction(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let names = ["product", "sum", "concatenation"];
     let compared = bench.train(INTERACTION.name, &recipe(scale, names.map(|name| format!("interaction={name}"))))?;
     judged(&compared, &names, &[(0, 1, 0.0), (0, 2, 0.0)])
 }
 
-fn sharing(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
+fn sharing(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let sharings = ["none", "query-value", "head-wise", "layer-wise"];
     let compared = bench.train(SHARING.name, &recipe(scale, sharings.map(|sharing| format!("sharing={sharing}"))))?;
     let names = ["no sharing", "query-value", "head-wise", "layer-wise"];

@@ -1,15 +1,14 @@
 //! Measured time and memory of mixtures of keys with half the heads.
 
-use std::error::Error;
-
 use regard_kernels::{AttentionOptions, Mechanism, Storage, mechanism::KeyDesign};
+use regard_report::{
+    Axis, Cell, Chart, Column, Data, Format, Point, Scale as Ticks, Series, Table,
+    number::{self, significant},
+};
+use regard_tasks::Failure;
 
 use crate::{
     bench::{self, Level, Measurement, Pass, Plan, Sizes, Subject, TimeRatio},
-    report::{
-        Axis, Cell, Chart, Column, Data, Format, Point, Scale as Ticks, Series, Table,
-        number::{self, significant},
-    },
     reproduce::{Entry, Finding, Paper, Scale, Verdict, Workbench},
 };
 
@@ -17,8 +16,9 @@ pub const ENTRY: Entry = Entry {
     name: "mgk-efficiency",
     paper: Paper::Mgk,
     figures: "figures 8, 15 and 16, table 7",
-    claim: "With two keys a position and half the heads, layers of MGK and sMGK take less time and less memory than softmax attention \
-            with all heads, and layers of MLK than linear attention, in inference and in training, at every length measured.",
+    claim: "With two keys per position and half as many heads, MGK and sMGK layers take less time and less \
+            memory than softmax attention with all heads, and MLK layers less than linear attention, in \
+            inference and in training, at every length measured.",
     data: "none",
     paper_setting: "The paper measures whole models on one GPU; here layers with their projections on this machine: 4, 8 and 12 heads of \
                     64, as wide as all heads together, one sequence of 512 to 8,192 tokens, medians of up to 15 runs in turns.",
@@ -39,7 +39,7 @@ const PAIRS: [(&str, &str); 3] = [("mgk", "softmax"), ("smgk", "softmax"), ("mlk
 const USES: [(Level, Pass, &str); 2] =
     [(Level::Inference, Pass::Forward, "inference"), (Level::Layer, Pass::Both, "training")];
 
-fn run(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
+fn run(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let (heads, lengths): (&[usize], &[usize]) = match scale {
         Scale::Reduced => (&[8], &[512, 1024, 2048, 4096]),
         Scale::Paper => (&[4, 8, 12], &[512, 1024, 2048, 4096, 8192]),
@@ -66,7 +66,7 @@ fn run(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
             let watch = |m: &Measurement| {
                 let time = m.time(pass).map_or(f64::NAN, |time| time.median);
                 let (label, length, time) = (&m.label, m.at.length, significant(time, 3));
-                (bench.note)(&format!("{heads} heads, {name}: {label} at {length} tokens, {time} ms"));
+                bench.note(&format!("{heads} heads, {name}: {label} at {length} tokens, {time} ms"));
             };
             measurements.extend(bench::run(&plan, &watch, &bench.stop)?);
         }

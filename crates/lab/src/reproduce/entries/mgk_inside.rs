@@ -1,15 +1,13 @@
 //! What mixtures of keys change inside a trained model: rank of attention matrices, redundancy of heads, likelihood of queries.
 
-use std::error::Error;
-
 use crate::{
     compare::RunResult,
     inspect::{Part, Plan, Recording, Survey, survey},
     moments::Moments,
-    report::{Cell, Column, Format, Table},
     reproduce::{Difference, Entry, Finding, Paper, Scale, Verdict, Workbench},
 };
-use regard_tasks::train::Split;
+use regard_report::{Cell, Column, Format, Table};
+use regard_tasks::{Failure, train::Split};
 
 const REDUCED: &str = "ListOps of 20 to 128 tokens, 2 layers of width 64, 2 heads, 1,600 updates of 32 expressions; 50 expressions of the \
                        test split, every matrix of each.";
@@ -44,7 +42,8 @@ pub const LIKELIHOOD: Entry = Entry {
     name: "mgk-likelihood",
     paper: Paper::Mgk,
     figures: "likelihoods of section 3 (0.180 and 0.182 against 0.187 and 0.292)",
-    claim: "Queries of a trained MGK are likelier under its mixture of keys than under one Gaussian a key, in every layer.",
+    claim: "Queries of a trained MGK model are more likely under its mixture of keys than under a single \
+            Gaussian per key, in every layer.",
     data: "generated",
     paper_setting: PAPER,
     reduced_setting: REDUCED,
@@ -55,11 +54,11 @@ pub const LIKELIHOOD: Entry = Entry {
 const EXPRESSIONS: usize = 50;
 
 /// Surveys of the trained models of softmax and MGK, which all entries here share.
-fn surveys(bench: &Workbench, scale: Scale, part: Part) -> Result<[Survey; 2], Box<dyn Error>> {
+fn surveys(bench: &Workbench, scale: Scale, part: Part) -> Result<[Survey; 2], Failure> {
     let recipe = format!("preset = {:?}\n\n[compare]\nmechanisms = [\"softmax\", \"mgk\"]\n", scale.listops());
     let compared = bench.train("mgk-inside", &recipe)?;
     let plan = Plan { parts: vec![part], layers: Vec::new(), heads: Vec::new(), matrices: 1000 };
-    let of = |run: &RunResult| -> Result<Survey, Box<dyn Error>> {
+    let of = |run: &RunResult| -> Result<Survey, Failure> {
         let (model, data) = bench.open(&compared, run)?;
         let recordings = Recording::all(&model, &data, Split::Test, EXPRESSIONS)?;
         Ok(survey(recordings, &plan, false, &|| ())?)
@@ -86,7 +85,7 @@ fn table(title: &str, value: &str, rows: &[(&str, &str, Moments)]) -> Table {
 
 const NAMES: [&str; 2] = ["softmax", "MGK"];
 
-fn rank(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
+fn rank(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let surveys = surveys(bench, scale, Part::Rank)?;
     let mut rows = Vec::new();
     for (name, survey) in NAMES.iter().zip(&surveys) {
@@ -110,7 +109,7 @@ fn rank(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
     })
 }
 
-fn redundancy(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
+fn redundancy(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let surveys = surveys(bench, scale, Part::Redundancy)?;
     let mut rows = Vec::new();
     for (name, survey) in NAMES.iter().zip(&surveys) {
@@ -134,7 +133,7 @@ fn redundancy(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>
     })
 }
 
-fn likelihood(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
+fn likelihood(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let [_, mgk] = surveys(bench, scale, Part::Likelihood)?;
     let columns = vec![
         Column::text("layer"),

@@ -1,10 +1,10 @@
 //! Operations and parameters of MGK by the closed forms of its paper.
 
-use std::error::Error;
+use regard_report::{Cell, Table};
+use regard_tasks::Failure;
 
 use crate::{
     cost::{curves, formulas::PaperSizes},
-    report::{Cell, Table},
     reproduce::{Entry, Finding, Paper, Scale, Verdict, Workbench},
 };
 
@@ -12,8 +12,9 @@ pub const ENTRY: Entry = Entry {
     name: "mgk-operations",
     paper: Paper::Mgk,
     figures: "figures 3, 4, 10 and appendix A",
-    claim: "MGK with two keys a position and half the heads takes fewer operations and parameters than softmax attention, a \
-            share that grows with the length and stays below 3/4 for heads of 64 and more.",
+    claim: "With two keys per position and half as many heads, MGK takes fewer operations and parameters than \
+            softmax attention; the ratio grows with the length and stays below 3/4 for head widths of 64 and \
+            more.",
     data: "none",
     paper_setting: "Closed forms at 128 to 65,536 tokens, 8 heads, head widths 16 to 128; and 2 to 16 heads.",
     reduced_setting: "The same: closed forms take no time.",
@@ -21,7 +22,7 @@ pub const ENTRY: Entry = Entry {
     run,
 };
 
-fn run(_: &Workbench, _: Scale) -> Result<Finding, Box<dyn Error>> {
+fn run(_: &Workbench, _: Scale) -> Result<Finding, Failure> {
     let curves = curves::paper(PaperSizes { tokens: 1_024, heads: 8, head_width: 64, width: 512 });
     let column =
         |table: &Table, line: usize| table.rows.iter().filter_map(|row| row[line].value()).collect::<Vec<f64>>();

@@ -1,11 +1,9 @@
 //! Trained variants of MGK: what its parts are worth, and its ways of inference.
 
-use std::error::Error;
+use regard_report::{Axis, Cell, Chart, Column, Data, Format, Mark, Table};
+use regard_tasks::Failure;
 
-use crate::{
-    report::{Axis, Cell, Chart, Column, Data, Format, Mark, Table},
-    reproduce::{Compared, Difference, Entry, Finding, Paper, Scale, Verdict, Workbench},
-};
+use crate::reproduce::{Compared, Difference, Entry, Finding, Paper, Scale, Verdict, Workbench};
 
 const REDUCED: &str = "ListOps of 20 to 128 tokens, 2 layers of width 64, one head, 1,600 updates of 32 expressions, 3 seeds, \
                        test accuracy on 2,000 expressions.";
@@ -14,8 +12,9 @@ pub const ABLATION: Entry = Entry {
     name: "mgk-ablation",
     paper: Paper::Mgk,
     figures: "table 6",
-    claim: "With one head, a Gaussian kernel is above dot products, two keys are above one for both, and two shifted keys are at \
-            most half a point below two projected ones.",
+    claim: "With one head, a Gaussian kernel is more accurate than dot products, two keys per position are more \
+            accurate than one with either, and two shifted keys are at most half a point less accurate than two \
+            projected keys.",
     data: "generated",
     paper_setting: "The paper has byte documents of retrieval (AAN); here LRA ListOps of 500 to 2,000 tokens, 5,000 updates of \
                     32, one head, 3 seeds.",
@@ -28,8 +27,8 @@ pub const INFERENCE: Entry = Entry {
     name: "mgk-inference",
     paper: Paper::Mgk,
     figures: "table 5",
-    claim: "Hard assignment of keys and priors set by expectation-maximisation are each within half a point of soft mixtures, \
-            with one head.",
+    claim: "With one head, hard assignment of keys and priors fitted by expectation-maximisation each come \
+            within half a point of soft mixtures.",
     data: "generated",
     paper_setting: "LRA ListOps of 500 to 2,000 tokens, 5,000 updates of 32, one head, 3 seeds.",
     reduced_setting: REDUCED,
@@ -45,7 +44,7 @@ fn recipe(scale: Scale, mechanisms: &[&str]) -> String {
     format!("preset = {preset:?}\nheads = 1\n\n[compare]\nmechanisms = {mechanisms:?}\nseeds = [1, 2, 3]\n")
 }
 
-fn ablation(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
+fn ablation(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let variants = [
         ("softmax", "softmax"),
         ("softmax, two keys", "mgk:mixture.score=dot"),
@@ -59,7 +58,7 @@ fn ablation(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> 
     judged(&compared, &names, &[(3, 0, 0.0), (1, 0, 0.0), (4, 3, 0.0), (5, 4, -EQUAL)])
 }
 
-fn inference(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
+fn inference(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let variants = [
         ("sMGK, soft", "smgk"),
         ("sMGK, soft by EM", "smgk:mixture.inference=soft-em"),
@@ -70,11 +69,7 @@ fn inference(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>>
 }
 
 /// Judges claims that the accuracy of one variant less that of another is above a border.
-pub(super) fn judged(
-    compared: &Compared,
-    names: &[&str],
-    claims: &[(usize, usize, f64)],
-) -> Result<Finding, Box<dyn Error>> {
+pub(super) fn judged(compared: &Compared, names: &[&str], claims: &[(usize, usize, f64)]) -> Result<Finding, Failure> {
     let accuracies = compared.accuracies();
     let columns = vec![
         Column::text("variant"),

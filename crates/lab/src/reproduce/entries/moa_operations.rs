@@ -1,15 +1,11 @@
 //! Multiply-adds of translators with mixtures of attention heads.
 
-use std::error::Error;
-
 use regard_kernels::{AttentionOptions, Mechanism, mechanism::Position};
+use regard_report::{Column, Format, Table};
+use regard_tasks::Failure;
 
 use crate::{
-    cost::{
-        AttentionSizes, Count, ModelCost, ModelSizes, Part, Run,
-        model::{CostError, DecoderSizes, Head},
-    },
-    report::{Column, Format, Table},
+    cost::{AttentionSizes, CostError, Count, DecoderSizes, Head, ModelCost, ModelSizes, Part, Run},
     reproduce::{Entry, Finding, Paper, Scale, Verdict, Workbench},
 };
 
@@ -17,8 +13,8 @@ pub const ENTRY: Entry = Entry {
     name: "moa-operations",
     paper: Paper::Moa,
     figures: "table 1, multiply-adds",
-    claim: "The paper's multiply-adds of six translators (604.2, 628.6, 654.4, 840.9, 843.1 and 1220.6 million for ten tokens, \
-            linear parts alone) follow from their sizes.",
+    claim: "The paper's multiply-add counts of six translators (604.2, 628.6, 654.4, 840.9, 843.1 and 1220.6 \
+            million for ten tokens, linear layers alone) follow from their sizes.",
     data: "none",
     paper_setting: "Six encoder and six decoder layers, width 512, feed-forward 2,048, joint vocabulary of 32,000.",
     reduced_setting: "The same: counted, not run.",
@@ -36,7 +32,7 @@ const MODELS: [(usize, usize, usize, f64); 6] = [
     (16, 32, 256, 1220.6),
 ];
 
-fn run(_: &Workbench, _: Scale) -> Result<Finding, Box<dyn Error>> {
+fn run(_: &Workbench, _: Scale) -> Result<Finding, Failure> {
     let counts = ["active", "experts", "head width"].map(|name| Column::number(name, Format::Plain));
     let millions = ["counted", "paper"].map(|name| Column::number(name, Format::Fixed(1)).unit("M"));
     let mut table = Table::new("Multiply-adds of translators", counts.into_iter().chain(millions).collect())

@@ -1,16 +1,15 @@
 //! The position signal of decoders without positional embeddings.
 
-use std::error::Error;
-
 use regard_kernels::{Mechanism, mechanism::Position};
 use regard_nn::attention::AttentionConfig;
+use regard_report::{Axis, Chart, Column, Data, Format, Scale as Ticks, Series, Table};
+use regard_tasks::Failure;
 
 use crate::{
     probe::{
         Classifier, Decoder, Distribution, Estimate, Measured, ModelPlan, Plan, Quantity, Replicates, Setting,
         Statistic, measure, measure_model,
     },
-    report::{Axis, Chart, Column, Data, Format, Scale as Ticks, Series, Table},
     reproduce::{Difference, Entry, Finding, Paper, Scale, Verdict, Workbench},
 };
 
@@ -23,8 +22,9 @@ pub const VARIANCE: Entry = Entry {
     name: "nope-variance",
     paper: Paper::Nope,
     figures: "figure 4, lemma 3",
-    claim: "In the first layer the variance of what causal attention gives falls as 1/m with the position m (slope -1 within 0.05 in \
-            logarithms), it falls with the position in every layer, and bidirectional attention has no slope (within 0.05).",
+    claim: "In the first layer, the variance of the output of causal attention falls as 1/m with the position m \
+            (log-log slope -1 within 0.05); it falls with the position in every layer; under bidirectional \
+            attention it has no slope (within 0.05).",
     data: "none",
     paper_setting: PAPER,
     reduced_setting: REDUCED,
@@ -36,8 +36,8 @@ pub const PROBE: Entry = Entry {
     name: "nope-probe",
     paper: Paper::Nope,
     figures: "figure 2",
-    claim: "A classifier reads positions off the frozen states: its mean absolute error is below that of the best blind guess after one \
-            layer, and after the last layer below that after the first.",
+    claim: "A classifier can read positions from the frozen states: after one layer its mean absolute error is \
+            below that of the best blind guess, and after the last layer it is lower than after the first.",
     data: "none",
     paper_setting: "Frozen random decoder, width 768, 12 heads, 12 layers, 512 positions; two-layer classifier, 5,000 updates of 32 \
                     sequences by Adam 1e-3.",
@@ -51,8 +51,8 @@ pub const MECHANISMS: Entry = Entry {
     name: "nope-mechanisms",
     paper: Paper::Nope,
     figures: "beyond the paper: other causal mechanisms",
-    claim: "The Gaussian kernel, mixtures of Gaussian keys, linear attention and random features leak the position like softmax does: the \
-            variance in the first layer falls with a slope of -1 within 0.1.",
+    claim: "The Gaussian kernel, mixtures of Gaussian keys, linear attention and random features reveal the \
+            position as softmax does: the variance in the first layer falls with a slope of -1 within 0.1.",
     data: "none",
     paper_setting: PAPER,
     reduced_setting: REDUCED,
@@ -64,8 +64,9 @@ pub const TRAINED: Entry = Entry {
     name: "nope-trained",
     paper: Paper::Nope,
     figures: "figures 6 and 7",
-    claim: "In a trained decoder without positional embeddings the variance of what the first layer's attention gives still falls with the \
-            position, and a classifier tells positions from the last layer's states with less than half the error of a blind guess.",
+    claim: "In a trained decoder without positional embeddings, the variance of the first layer's attention \
+            output still falls with the position, and a classifier recovers positions from the last layer's \
+            states with less than half the error of a blind guess.",
     data: "embedded (tinyshakespeare)",
     paper_setting: "Characters, 4 layers of width 128, context 128, 2,000 updates of 16; 64 sequences in 8 groups.",
     reduced_setting: "Characters, 4 layers of width 64, context 128, 400 updates of 16; 64 sequences in 8 groups.",
@@ -97,7 +98,7 @@ pub(super) fn measured(
     scale: Scale,
     settings: &[Setting],
     channel_sequences: usize,
-) -> Result<Vec<Measured>, Box<dyn Error>> {
+) -> Result<Vec<Measured>, Failure> {
     let [.., updates] = sizes(scale);
     let plan = Plan {
         settings,
@@ -162,7 +163,7 @@ pub(super) fn lines(title: &str, subtitle: &str, of: Vec<(String, &Replicates, u
         .axes(Axis::new("position", "").scale(Ticks::Log), Axis::new("variance", "").scale(Ticks::Log))
 }
 
-fn variance(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
+fn variance(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let settings = [true, false].map(|causal| setting(scale, Mechanism::Softmax, causal, Vec::new()));
     let measured = measured(bench, scale, &settings, 0)?;
     let [causal, both_ways] = [&measured[0].replicates, &measured[1].replicates];
@@ -193,7 +194,7 @@ fn variance(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> 
     })
 }
 
-fn probe(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
+fn probe(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let [_, _, layers, _, updates] = sizes(scale);
     let classified = [0, 1, 2, 4, 8, 12].into_iter().filter(|layer| *layer <= layers).collect();
     let one = setting(scale, Mechanism::Softmax, true, classified);
@@ -205,7 +206,7 @@ fn probe(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
         classifier: &classifier(updates),
         double: false,
     };
-    let measured = measure(&plan, &|label| (bench.note)(label), &bench.stop)?;
+    let measured = measure(&plan, &|label| bench.note(label), &bench.stop)?;
     let accuracies = &measured[0].accuracies;
     let columns = vec![
         Column::number("layers", Format::Plain),
@@ -220,7 +221,7 @@ fn probe(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
     }
     let at = |layer: usize| accuracies.iter().find(|(layers, _)| *layers == layer).map(|(_, accuracy)| accuracy);
     let (Some(first), Some((deepest, last))) = (at(1), accuracies.last()) else {
-        return Err("the classifier gave nothing".into());
+        return Err(Failure::usage("the classifier gave nothing"));
     };
     let series =
         Series::new("classifier", 0, accuracies.iter().map(|(layer, accuracy)| (*layer as f64, accuracy.error)));
@@ -238,7 +239,7 @@ fn probe(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
     })
 }
 
-fn mechanisms(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
+fn mechanisms(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let all = [
         Mechanism::Softmax,
         Mechanism::Gaussian,
@@ -271,7 +272,7 @@ fn mechanisms(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>
     })
 }
 
-fn trained(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
+fn trained(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let (width, steps) = match scale {
         Scale::Reduced => (64, 400),
         Scale::Paper => (128, 2000),
@@ -305,7 +306,7 @@ fn trained(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
     }
     let (_, without, loss) = &models[0];
     let slope = without.replicates.log_slope(1, Quantity::Attention);
-    let (_, last) = without.accuracies.last().ok_or("the classifier gave nothing")?;
+    let (_, last) = without.accuracies.last().ok_or_else(|| Failure::usage("the classifier gave nothing"))?;
     let rows: Vec<(&str, &Replicates, usize)> =
         models.iter().map(|(name, measured, _)| (*name, &measured.replicates, measured.layers)).collect();
     let curves = |at: usize| {

@@ -1,8 +1,8 @@
 //! The constants of the paper on positions, and how far they carry.
 
-use std::error::Error;
-
 use regard_kernels::Mechanism;
+use regard_report::{Column, Format, Table};
+use regard_tasks::Failure;
 
 use super::nope::{below, lines, measured, near, said, setting};
 use crate::{
@@ -10,7 +10,6 @@ use crate::{
         Decoder, Estimate, Measured, Quantity, Replicates, Setting, Statistic, channel_table, cumulative_chart,
         cumulative_lines, lemma_table,
     },
-    report::{Column, Format, Table},
     reproduce::{Entry, Finding, Paper, Scale, Verdict, Workbench},
 };
 
@@ -18,9 +17,10 @@ pub const LEMMAS: Entry = Entry {
     name: "nope-lemmas",
     paper: Paper::Nope,
     figures: "lemmas 1, 2 and 4",
-    claim: "Before training, elements of queries, keys and values have variance d s^2 and products q.k the corrected d^3 s^4 / H (not \
-            the printed d^3 s^4 / H^2), each within 5 %; each channel's variance after the norm follows lemma 4 (slope of measured on \
-            predicted 1 within 0.15 at positions 1 to 16, where channels differ most).",
+    claim: "Before training, elements of queries, keys and values have variance d s^2, and products q.k the \
+            corrected d^3 s^4 / H (not the printed d^3 s^4 / H^2), each within 5 %; the variance of each channel \
+            after the norm follows lemma 4 (measured against predicted, slope 1 within 0.15 at positions 1 to \
+            16, where channels differ most).",
     data: "none",
     paper_setting: "Frozen random decoder, width 768, 12 heads, 512 positions, deviation 0.02; 8 decoders of 4 sequences, 256 for \
                     lemma 4.",
@@ -34,8 +34,9 @@ pub const DEVIATIONS: Entry = Entry {
     name: "nope-deviations",
     paper: Paper::Nope,
     figures: "figures 3 and 5",
-    claim: "The law needs small weights. At deviations 0.02 and 0.002 the last query attends evenly (its cumulative attention stays \
-            within 0.02 of a straight line) and the variance falls as 1/m (slope -1 within 0.05); at 0.2 the slope is above -0.5.",
+    claim: "The law requires small weights. At standard deviations 0.02 and 0.002 the last query attends almost \
+            uniformly (its cumulative attention stays within 0.02 of a straight line) and the variance falls as \
+            1/m (slope -1 within 0.05); at 0.2 the slope is above -0.5.",
     data: "none",
     paper_setting: "First layer of frozen random decoders, width 768, 12 heads, 512 positions; 8 decoders of 4 sequences.",
     reduced_setting: "First layer of frozen random decoders, width 256, 4 heads, 256 positions; 8 decoders of 4 sequences.",
@@ -49,7 +50,7 @@ fn first_layer(scale: Scale, label: String, deviation: f64) -> Setting {
     Setting { label, decoder: Decoder { layers: 1, deviation, ..whole.decoder }, ..whole }
 }
 
-fn lemmas(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
+fn lemmas(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let measured = measured(bench, scale, &[first_layer(scale, "s = 0.02".into(), 0.02)], 256)?;
     let one = &measured[0];
     let theory = one.setting.lemmas();
@@ -91,7 +92,7 @@ fn unevenness(replicates: &Replicates) -> Option<Estimate> {
     off.max_by(|one, other| one.mean.total_cmp(&other.mean))
 }
 
-fn deviations(bench: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
+fn deviations(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let settings = [0.2, 0.02, 0.002].map(|s| first_layer(scale, format!("s = {s}"), s));
     let measured = measured(bench, scale, &settings, 0)?;
     let slope = |one: &Measured| one.replicates.log_slope(1, Quantity::Attention);

@@ -1,12 +1,11 @@
 //! Scatterbrain's figures on matrices of its generative process.
 
-use std::error::Error;
-
 use regard_kernels::{AttentionOptions, mechanism::Fraction};
+use regard_report::{Axis, Chart, Column, Data, Format, Mark, Scale as Ticks, Series, Table};
+use regard_tasks::Failure;
 
 use crate::{
     approx::{Head, Mean, Measured, Method, Plan, Process, Row, measure},
-    report::{Axis, Chart, Column, Data, Format, Mark, Scale as Ticks, Series, Table},
     reproduce::{Difference, Entry, Finding, Paper, Scale, Verdict, Workbench},
 };
 
@@ -18,8 +17,9 @@ pub const REGIMES: Entry = Entry {
     name: "scatterbrain-regimes",
     paper: Paper::Scatterbrain,
     figures: "figure 4 and theorem 1",
-    claim: "On exp(beta q.k) of the clustered process random features are below hashing when hot, hashing is below random features \
-            when cold, and their sum is below both in between.",
+    claim: "For exp(beta q.k) of the clustered process, random features have a smaller error than hashing at \
+            high temperature, hashing has a smaller error than random features at low temperature, and their \
+            combination has a smaller error than both in between.",
     data: "none",
     paper_setting: PAPER,
     reduced_setting: REDUCED,
@@ -31,8 +31,8 @@ pub const CORRELATION: Entry = Entry {
     name: "scatterbrain-correlation",
     paper: Paper::Scatterbrain,
     figures: "figure 5 and table 3",
-    claim: "Errors of sparse and low-rank approximation go against each other over matrices: their rank correlation is negative, for \
-            oracles and for hashing against random features.",
+    claim: "Errors of sparse and of low-rank approximation are negatively correlated across matrices: their rank \
+            correlation is negative, for oracles and for hashing against random features.",
     data: "none",
     paper_setting: PAPER,
     reduced_setting: REDUCED,
@@ -44,7 +44,8 @@ pub const ORACLE: Entry = Entry {
     name: "scatterbrain-oracle",
     paper: Paper::Scatterbrain,
     figures: "figure 1",
-    claim: "Scatterbrain's error of the attention matrix is within 20 % of that of robust principal components at the same budget.",
+    claim: "Scatterbrain's error on the attention matrix is within 20 % of that of robust PCA at the same \
+            budget.",
     data: "none",
     paper_setting: "128 tokens of 64 channels in 8 clusters of spread 0.02, budget 1/4, 4 draws at each temperature.",
     reduced_setting: "128 tokens of 64 channels in 8 clusters of spread 0.02, budget 1/4, 2 draws at each temperature.",
@@ -55,7 +56,7 @@ pub const ORACLE: Entry = Entry {
 /// Inverse temperatures: hot, in between, cold.
 const BETAS: [f64; 3] = [0.25, 2.0, 12.0];
 
-fn measured(methods: &[Method], betas: &[f64], tokens: usize, draws: u64) -> Result<Measured, Box<dyn Error>> {
+fn measured(methods: &[Method], betas: &[f64], tokens: usize, draws: u64) -> Result<Measured, Failure> {
     let process = Process { tokens, width: 64, clusters: 8, spread: 0.02, seed: 0 };
     let heads: Vec<Head> =
         betas.iter().flat_map(|beta| (0..draws).map(|draw| process.head(*beta, draw)).collect::<Vec<_>>()).collect();
@@ -119,7 +120,7 @@ fn chart(measured: &Measured, methods: &[Method], title: &str, part: fn(&Row) ->
         .axes(Axis::new("mean entropy of rows", "nat"), Axis::new("relative error", "").scale(Ticks::Log))
 }
 
-fn regimes(_: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
+fn regimes(_: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let methods = [Method::Smyrf, Method::Performer, Method::Scatterbrain];
     let measured = measured(&methods, &BETAS, 256, draws(scale))?;
     let part: fn(&Row) -> &Option<Mean> = |row| &row.unnormalised;
@@ -147,7 +148,7 @@ fn regimes(_: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
     })
 }
 
-fn correlation(_: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
+fn correlation(_: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let methods = [Method::TopK, Method::Svd, Method::Smyrf, Method::Performer];
     let measured = measured(&methods, &[0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 12.0], 256, draws(scale))?;
     let number = |name: &str| Column::number(name, Format::Fixed(3));
@@ -195,7 +196,7 @@ fn correlation(_: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
     })
 }
 
-fn oracle(_: &Workbench, scale: Scale) -> Result<Finding, Box<dyn Error>> {
+fn oracle(_: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let methods = [Method::RobustPca, Method::ScatterbrainLocal, Method::Scatterbrain];
     let draws = if scale == Scale::Paper { 4 } else { 2 };
     let measured = measured(&methods, &BETAS, 128, draws)?;

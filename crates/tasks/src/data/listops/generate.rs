@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
 use super::{CLASSES, CLOSER, FIRST_OPENER, Operator};
-use crate::data::{DataError, ListOpsConfig, Progress, Sequences, Streams};
+use crate::data::{DataError, ListOpsConfig, Progress, Sequences, Streams, TaskOptions};
 
 /// A node above the last level is an operator with this probability.
 const OPERATOR_PROBABILITY: f64 = 0.25;
@@ -29,7 +29,7 @@ const PATIENCE: u64 = 1 << 22;
 /// Attempt `i` grows a tree from stream `i` of `seed`; attempts are accepted in their order. `progress` counts trees.
 ///
 /// # Errors
-/// Options that fail [`ListOpsConfig::check`]; length bounds that too few trees meet.
+/// Options that fail [`TaskOptions::check`]; length bounds that too few trees meet.
 pub fn generate(config: &ListOpsConfig, seed: u64, progress: Progress<'_>) -> Result<Sequences, DataError> {
     config.check()?;
     let wanted = config.total()?;

@@ -6,10 +6,12 @@
 //! Symbols, one per token: the digits 0 to 9 are 0 to 9, the openers `[MIN`, `[MAX`, `[MED`, `[SM` 10 to 13, the closer
 //! `]` 14. Token ids are one higher, since id 0 is padding.
 
+mod config;
 mod generate;
 mod text;
 
 pub use self::{
+    config::ListOpsConfig,
     generate::generate,
     text::{evaluate, format, parse},
 };

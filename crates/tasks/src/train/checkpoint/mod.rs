@@ -36,6 +36,9 @@ const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const STATE: &str = "state.json";
 const AVERAGE: &str = "average";
+/// Pointers to checkpoints.
+pub(super) const LAST: &str = "last";
+pub(super) const BEST: &str = "best";
 const FIRST: &str = "exp_avg.";
 const SECOND: &str = "exp_avg_sq.";
 
@@ -73,14 +76,14 @@ impl Checkpoints {
 
     /// The newest complete checkpoint.
     pub fn last(&self) -> Option<PathBuf> {
-        self.pointed("last").or_else(|| Some(self.step_directory(*self.steps().last()?)))
+        self.pointed(LAST).or_else(|| Some(self.step_directory(*self.steps().last()?)))
     }
 
     /// The checkpoint to use a run by: the mean of its last ones where it ended with that, else that with the best validation
     /// metric. Which one that is stands in the state of the newest; the file `best` counts where that cannot be read.
     pub fn best(&self) -> Option<PathBuf> {
         let judged = || self.of_step(read_state(&self.last()?).ok()?.run.best?.step);
-        self.average().or_else(judged).or_else(|| self.pointed("best"))
+        self.average().or_else(judged).or_else(|| self.pointed(BEST))
     }
 
     /// The mean of the last checkpoints of a run that ended with it.
@@ -123,7 +126,7 @@ impl Checkpoints {
         // A run that goes on has not ended with its mean.
         let _ = fs::rename(self.directory.join(AVERAGE), self.directory.join(".average.tmp"));
         let name = format!("step-{step}");
-        replace(&self.directory.join("last"), name.as_bytes())?;
+        replace(&self.directory.join(LAST), name.as_bytes())?;
         self.point_to_best(&checkpoint.state)?;
         self.prune(step, checkpoint.state.best);
         Ok(target)
@@ -136,8 +139,8 @@ impl Checkpoints {
     pub(super) fn point_to_best(&self, state: &RunState) -> Result<(), TrainError> {
         let best = state.best.and_then(|best| Some((best.step, self.of_step(best.step)?)));
         match best {
-            Some((step, path)) if self.pointed("best").as_ref() != Some(&path) => {
-                replace(&self.directory.join("best"), format!("step-{step}").as_bytes())
+            Some((step, path)) if self.pointed(BEST).as_ref() != Some(&path) => {
+                replace(&self.directory.join(BEST), format!("step-{step}").as_bytes())
             }
             _ => Ok(()),
         }

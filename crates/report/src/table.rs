@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use super::Sample;
+
 /// Where the text of a column stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -127,10 +129,12 @@ impl Cell {
     /// Mean and sample deviation (n - 1) of the finite values; empty when there is none.
     pub fn estimate(values: &[f64]) -> Self {
         let finite: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
-        let Some(count) = (!finite.is_empty()).then_some(finite.len() as f64) else { return Self::Empty };
-        let mean = finite.iter().sum::<f64>() / count;
-        let squares = finite.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
-        Self::Estimate { mean, deviation: (finite.len() > 1).then(|| (squares / (count - 1.0)).sqrt()) }
+        let sample = Sample::of(&finite);
+        if finite.is_empty() {
+            Self::Empty
+        } else {
+            Self::Estimate { mean: sample.mean, deviation: sample.deviation() }
+        }
     }
 }
 
@@ -171,7 +175,7 @@ impl<T: Into<Cell>> From<Option<T>> for Cell {
 /// [`Table::to_json`].
 ///
 /// ```
-/// use regard_lab::report::{Best, Column, Format, Table};
+/// use regard_report::{Best, Column, Format, Table};
 ///
 /// let time = Column::number("time", Format::Significant(3)).unit("ms").best(Best::Lowest);
 /// let mut table = Table::new("A forward pass", vec![Column::text("mechanism"), time]);

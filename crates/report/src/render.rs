@@ -233,7 +233,7 @@ fn quoted(cell: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::table::{Best, Format};
+    use crate::table::{Best, Format};
 
     fn sample() -> Table {
         let mut table = Table::new(

@@ -9,14 +9,17 @@ use regard_files::write_whole;
 use regard_tasks::train::Environment;
 use serde_json::Value;
 
-use super::{Report, Table, Written};
+use regard_report::{Report, Table, Written};
+
+/// The tables of a result, as JSON, CSV and Markdown.
+pub const RESULTS: [&str; 3] = ["results.json", "results.csv", "results.md"];
 
 /// Where results were written.
 #[derive(Clone, Debug)]
 pub struct Files {
     /// The page and its pictures.
     pub report: Written,
-    /// `results.json`, `results.csv` and `results.md`.
+    /// [`RESULTS`].
     pub tables: [PathBuf; 3],
 }
 
@@ -61,15 +64,51 @@ impl Record<'_> {
     pub fn write(&self, folder: &Path, report: &Report, json: &Value, tables: &[Table]) -> io::Result<Files> {
         let json = serde_json::to_string_pretty(json).map_err(io::Error::other)?;
         let markdown: Vec<String> = tables.iter().map(Table::to_markdown).collect();
-        let files = [
-            ("results.json", json + "\n"),
-            ("results.csv", tables.first().map(Table::to_csv).unwrap_or_default()),
-            ("results.md", self.head() + &markdown.join("\n")),
-        ]
-        .map(|(name, content)| (folder.join(name), content));
-        for (path, content) in &files {
+        let csv = tables.first().map(Table::to_csv).unwrap_or_default();
+        let contents = [json + "\n", csv, self.head() + &markdown.join("\n")];
+        let tables = RESULTS.map(|name| folder.join(name));
+        for (path, content) in tables.iter().zip(contents) {
             write_whole(path, content.as_bytes())?;
         }
-        Ok(Files { report: report.write(folder)?, tables: files.map(|(path, _)| path) })
+        Ok(Files { report: report.write(folder)?, tables })
+    }
+}
+
+/// Results of a command, in every form in which they are shown.
+pub trait Shown {
+    /// How they came to be.
+    fn record(&self) -> Record<'_>;
+
+    /// The page.
+    fn report(&self) -> Report;
+
+    /// The tables that a reader sees.
+    fn tables(&self) -> Vec<Table>;
+
+    /// All of it, for programs.
+    fn to_json(&self) -> Value;
+
+    /// The tables of files.
+    fn files(&self) -> Vec<Table> {
+        self.tables()
+    }
+
+    /// Writes the page with its pictures, and the tables in three formats, into `folder`.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    fn write(&self, folder: &Path) -> io::Result<Files> {
+        self.record().write(folder, &self.report(), &self.to_json(), &self.files())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use regard_report::{PAGE, PLOTS};
+    use regard_tasks::train::REPORTS;
+
+    #[test]
+    fn runs_know_what_reports_leave_in_their_directories() {
+        assert_eq!(REPORTS, [PLOTS, PAGE]);
     }
 }

@@ -12,13 +12,18 @@ pub mod html;
 mod labels;
 pub mod number;
 mod png;
-mod record;
 mod render;
+mod sample;
 mod svg;
 pub mod table;
 
 pub use chart::{Axis, Chart, Data, Mark, Point, Scale, Series};
 pub use heat_map::{HeatMap, Panel, Shade};
-pub use html::{Block, Report, Section, Written};
-pub use record::{Files, Record};
+pub use html::{Block, PAGE, PLOTS, Report, Section, Written};
+pub use sample::Sample;
 pub use table::{Align, Best, Cell, Column, Format, Table};
+
+/// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

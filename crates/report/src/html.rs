@@ -8,6 +8,11 @@ use regard_files::write_whole;
 use super::escape::escape;
 use super::{Chart, HeatMap, Table, svg};
 
+/// The file of the page.
+pub const PAGE: &str = "report.html";
+/// The folder of its pictures.
+pub const PLOTS: &str = "plots";
+
 /// One piece of a section.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -55,7 +60,7 @@ pub struct Written {
 /// The whole report.
 ///
 /// ```
-/// use regard_lab::report::{Axis, Block, Chart, Data, Report, Section, Series};
+/// use regard_report::{Axis, Block, Chart, Data, Report, Section, Series};
 ///
 /// let line = Series::new("softmax", 0, [(0.0, 2.3), (100.0, 1.1)]);
 /// let chart = Chart::new("Training loss", "1 run", Data::Lines(vec![line]))
@@ -133,7 +138,7 @@ impl Report {
                 _ => continue,
             };
             let numbered = |number: usize| if number == 1 { name.clone() } else { format!("{name}-{number}") };
-            let path = |number| folder.join("plots").join(numbered(number) + ".svg");
+            let path = |number| folder.join(PLOTS).join(numbered(number) + ".svg");
             // Two charts of one name would overwrite each other.
             let free = (1..=plots.len() + 1).map(path).find(|path| !plots.contains(path));
             let path = free.unwrap_or_else(|| path(plots.len() + 1));
@@ -148,7 +153,7 @@ impl Report {
                 plots.push(path.into());
             }
         }
-        let page = folder.join("report.html");
+        let page = folder.join(PAGE);
         write_whole(&page, self.to_html().as_bytes())?;
         Ok(Written { page, plots })
     }
@@ -215,7 +220,7 @@ const DARK: &str = "\
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Axis, Cell, Column, Data, Format, Series};
+    use crate::{Axis, Cell, Column, Data, Format, Series};
 
     fn sample() -> Report {
         let chart = |title: &str| {

@@ -7,11 +7,14 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-use super::{RunConfig, preset};
-use crate::error::{Failure, Outcome};
 use regard_kernels::{Mechanism, mechanism::Fraction};
 use regard_nn::attention::AttentionConfig;
-use regard_tasks::data::{TaskName, decode_text};
+
+use super::{RunConfig, preset};
+use crate::{
+    Failure,
+    data::{TaskName, decode_text},
+};
 
 /// Environment variables that are not keys of the configuration: they stand for flags, and the last one is for the build.
 const FLAGS: [&str; 6] =
@@ -48,7 +51,7 @@ impl Layers {
     ///
     /// # Errors
     /// A preset that does not exist.
-    pub fn preset(&mut self, name: &str) -> Outcome {
+    pub fn preset(&mut self, name: &str) -> Result<(), Failure> {
         let text = preset::find(name).ok_or_else(|| {
             let names: Vec<&str> = preset::PRESETS.iter().map(|(name, ..)| *name).collect();
             let near = nearest(name, names.iter().copied());
@@ -61,7 +64,7 @@ impl Layers {
     ///
     /// # Errors
     /// A file that cannot be read or is not TOML, a key that does not exist.
-    pub fn file(&mut self, path: &Path) -> Outcome {
+    pub fn file(&mut self, path: &Path) -> Result<(), Failure> {
         let bytes = fs::read(path).map_err(|error| Failure::reading(path, &error))?;
         let text = decode_text(&bytes)
             .map_err(|error| Failure::data(format!("{}:{}: {error}", path.display(), error.line)))?;
@@ -72,7 +75,7 @@ impl Layers {
     ///
     /// # Errors
     /// Text that is not TOML, a key that does not exist.
-    pub fn text(&mut self, text: &str, name: &str) -> Outcome {
+    pub fn text(&mut self, text: &str, name: &str) -> Result<(), Failure> {
         let parsed = DeTable::parse(text).map_err(|error| {
             let line = error.span().map_or(1, |span| line_of(text, span.start));
             let problem = error.message().lines().next().unwrap_or("not TOML").to_owned();
@@ -89,7 +92,7 @@ impl Layers {
         self.merge(&table, "", &|start| format!("{name}:{}", line_of(text, start)))
     }
 
-    fn merge(&mut self, table: &DeTable, prefix: &str, origin: &dyn Fn(usize) -> String) -> Outcome {
+    fn merge(&mut self, table: &DeTable, prefix: &str, origin: &dyn Fn(usize) -> String) -> Result<(), Failure> {
         for (key, value) in table {
             let path = join(prefix, key.get_ref());
             if path == "preset" {
@@ -117,7 +120,7 @@ impl Layers {
     ///
     /// # Errors
     /// A key that does not exist, a value that is not text.
-    pub fn environment(&mut self, variables: impl Iterator<Item = (OsString, OsString)>) -> Outcome {
+    pub fn environment(&mut self, variables: impl Iterator<Item = (OsString, OsString)>) -> Result<(), Failure> {
         let named = variables.map(|(name, value)| (name.to_string_lossy().into_owned(), value));
         let mut ours: Vec<_> = named.filter(|(name, _)| name.starts_with("REGARD_")).collect();
         ours.sort();
@@ -138,7 +141,7 @@ impl Layers {
     ///
     /// # Errors
     /// No `=`, or a key that does not exist.
-    pub fn assign(&mut self, assignment: &str, origin: &str) -> Outcome {
+    pub fn assign(&mut self, assignment: &str, origin: &str) -> Result<(), Failure> {
         let (key, value) = assignment.split_once('=').ok_or_else(|| {
             Failure::usage(format!("{origin} '{assignment}' has no '=', expected KEY=VALUE, as in model.width=128"))
         })?;
@@ -149,7 +152,7 @@ impl Layers {
     ///
     /// # Errors
     /// A key that does not exist.
-    pub fn set(&mut self, key: &str, text: &str, origin: &str) -> Outcome {
+    pub fn set(&mut self, key: &str, text: &str, origin: &str) -> Result<(), Failure> {
         let known = self.known(key, origin)?.clone();
         if known.is_table() {
             return Err(Failure::usage(format!("{origin}: {key} is a table, expected one of its keys")));
@@ -178,28 +181,28 @@ impl Layers {
         Ok(())
     }
 
-    /// Sets `mechanism` or `task.name` from the flag of that name. `smgk` and `smlk` are names of mechanisms here too.
+    /// Sets `mechanism` or `task.name`, which `origin` holds, as `--mechanism` does. `smgk` and `smlk` are names of mechanisms
+    /// here too.
     ///
     /// # Errors
     /// A name that is none.
-    pub fn set_named(&mut self, key: &str, name: &str) -> Outcome {
-        let flag = format!("--{}", key.split('.').next().unwrap_or(key));
+    pub fn set_named(&mut self, key: &str, name: &str, origin: &str) -> Result<(), Failure> {
         let names: Vec<&str> = match key {
             "mechanism" => Mechanism::ALL.iter().map(|mechanism| mechanism.name()).chain(["smgk", "smlk"]).collect(),
             _ => TaskName::ALL.iter().map(|task| task.name()).collect(),
         };
         if !names.contains(&name) {
             let near = nearest(name, names.iter().copied());
-            return Err(Failure::usage(format!("{flag} is '{name}', expected one of {}{near}", names.join(", "))));
+            return Err(Failure::usage(format!("{origin} is '{name}', expected one of {}{near}", names.join(", "))));
         }
         let plain = match name {
             "smgk" | "smlk" => {
-                self.set("keys.design", "shifted", &flag)?;
+                self.set("keys.design", "shifted", origin)?;
                 &name[1..]
             }
             _ => name,
         };
-        self.set(key, plain, &flag)
+        self.set(key, plain, origin)
     }
 
     /// Whether somebody set this key, in a file, the environment or on the command line.
@@ -211,7 +214,7 @@ impl Layers {
     ///
     /// # Errors
     /// A value of the wrong kind, with the place where it stands.
-    pub fn resolve(&self) -> Outcome<RunConfig> {
+    pub fn resolve(&self) -> Result<RunConfig, Failure> {
         RunConfig::from_table(self.values.clone()).map_err(|(key, problem)| {
             // An element of a list came from where the list did.
             let list = key.split('[').next().unwrap_or(&key);
@@ -242,7 +245,7 @@ impl Layers {
     }
 
     /// The schema's value of a key.
-    fn known(&self, path: &str, place: &str) -> Outcome<&Value> {
+    fn known(&self, path: &str, place: &str) -> Result<&Value, Failure> {
         let mut table = &self.schema;
         let mut found = None;
         for part in path.split('.') {
@@ -374,9 +377,9 @@ fn schema() -> Table {
 mod tests {
     use super::*;
 
-    fn error(result: Outcome) -> String {
+    fn error(result: Result<(), Failure>) -> String {
         let failure = result.unwrap_err();
-        assert_eq!(failure.code, crate::error::Code::Usage);
+        assert_eq!(failure.class, crate::Class::Usage);
         failure.message
     }
 

@@ -3,6 +3,8 @@
 //! As in RoBERTa (Liu et al. 2019, section 4): windows of full sentences, which may come from several documents, and masks
 //! drawn anew whenever a window is used. Of the tokens to be predicted 80 % become the mask, 10 % a random token, 10 % stay.
 
+mod config;
+
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -11,11 +13,14 @@ use std::{
 use rand::{Rng, seq::index};
 use rand_chacha::ChaCha8Rng;
 
+pub use config::MaskedLmConfig;
+
 use super::{
-    DataError, MaskedLmConfig, Progress, Streams, TextTokenizer,
+    Batch, Batches, DataError, Objective, Progress, Shape, Split, SplitBatches, Streams, Task, TextTokenizer,
     char_lm::{EMBEDDED, shakespeare},
     file::Meter,
     order::EpochOrder,
+    padded,
     plain_text::{decode_text, read_lines},
     sentences::{Sentence, sentences},
     tokenizer::{BEGIN, END, FIRST_TOKEN, MASK, PADDING},
@@ -69,6 +74,13 @@ pub struct MaskedBatch {
     pub items: Vec<usize>,
     /// Tokens of a row.
     pub length: usize,
+}
+
+impl From<MaskedBatch> for Batch {
+    fn from(batch: MaskedBatch) -> Self {
+        let tokens = padded(batch.inputs, &batch.lengths, batch.length);
+        Self { tokens, targets: batch.targets.into(), source: None }
+    }
 }
 
 impl Windows {
@@ -205,8 +217,42 @@ impl<'a> MaskedBatches<'a> {
     }
 }
 
+impl Task for MaskedData {
+    fn shape(&self) -> Shape {
+        Shape { objective: Objective::Fill, vocabulary: self.tokenizer.vocabulary(), max_length: self.context }
+    }
+
+    fn batches(&self, seed: u64, rows: usize) -> Result<Batches<'_>, DataError> {
+        let mut batches = MaskedBatches::new(self, rows, seed)?;
+        Ok(Box::new(move |index| batches.batch(index).into()))
+    }
+
+    /// Texts have two parts only: both splits are the validation windows.
+    fn split(&self, _: Split, rows: usize) -> Result<SplitBatches<'_>, DataError> {
+        Ok(Box::new(self.evaluation_batches(rows).map(Batch::from)))
+    }
+
+    fn setting(&self) -> String {
+        format!(
+            "{} training windows of at most {} tokens, {} for validation, a vocabulary of {}",
+            self.train.len(),
+            self.context,
+            self.valid.len(),
+            self.tokenizer.vocabulary()
+        )
+    }
+
+    fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    fn tokenizer(&self) -> Option<&TextTokenizer> {
+        Some(&self.tokenizer)
+    }
+}
+
 /// Reads the texts, learns the vocabulary from the part to train on, and packs windows.
-pub(super) fn load(config: &MaskedLmConfig, seed: u64, progress: Progress<'_>) -> Result<MaskedData, DataError> {
+fn load(config: &MaskedLmConfig, seed: u64, progress: Progress<'_>) -> Result<MaskedData, DataError> {
     let meter = Meter::new(config.paths.iter().chain(&config.valid).map(PathBuf::as_path), progress);
     let read = |path: &PathBuf| sentences(path, &read_lines(&meter, path)?);
     let mut train = Vec::new();

@@ -1,11 +1,17 @@
 //! Translation: sentences in two languages, in pairs, as ids of one vocabulary.
 
+mod config;
+
 use std::{ops::Range, path::PathBuf, sync::Arc};
 
+pub use config::TranslationConfig;
+use regard_nn::models::TokenBatch;
+
 use super::{
-    DataError, Progress, Streams, TextTokenizer, TranslationConfig,
+    Batch, Batches, DataError, Objective, Progress, Shape, Split, SplitBatches, Streams, Task, TextTokenizer,
     file::Meter,
     order::EpochOrder,
+    padded,
     plain_text::read_lines,
     tokenizer::{BEGIN, END, PADDING},
 };
@@ -60,6 +66,21 @@ pub struct TranslationBatch {
     pub source_length: usize,
     /// Tokens of a row of `inputs`.
     pub target_length: usize,
+}
+
+impl TranslationBatch {
+    /// The sentences to translate.
+    pub(crate) fn sources(&self) -> TokenBatch {
+        padded(self.source.clone(), &self.source_lengths, self.source_length)
+    }
+}
+
+impl From<TranslationBatch> for Batch {
+    fn from(batch: TranslationBatch) -> Self {
+        let source = Some(batch.sources());
+        let tokens = padded(batch.inputs, &batch.target_lengths, batch.target_length);
+        Self { tokens, targets: batch.targets.into(), source }
+    }
 }
 
 impl SentencePairs {
@@ -168,8 +189,55 @@ impl<'a> TranslationBatches<'a> {
     }
 }
 
+impl TranslationData {
+    fn measured(&self, split: Split) -> &SentencePairs {
+        match split {
+            Split::Valid => &self.valid,
+            Split::Test => &self.test,
+        }
+    }
+}
+
+impl Task for TranslationData {
+    fn shape(&self) -> Shape {
+        let (vocabulary, max_length) = (self.tokenizer.vocabulary(), self.max_length);
+        Shape { objective: Objective::Translate, vocabulary, max_length }
+    }
+
+    fn batches(&self, seed: u64, rows: usize) -> Result<Batches<'_>, DataError> {
+        let mut batches = TranslationBatches::new(&self.train, rows, seed)?;
+        Ok(Box::new(move |index| batches.batch(index).into()))
+    }
+
+    fn split(&self, split: Split, rows: usize) -> Result<SplitBatches<'_>, DataError> {
+        Ok(Box::new(self.measured(split).evaluation_batches(rows).map(Batch::from)))
+    }
+
+    fn setting(&self) -> String {
+        format!(
+            "{} training pairs of sentences of at most {} tokens, {} for the test, a vocabulary of {}",
+            self.train.len(),
+            self.max_length,
+            self.test.len(),
+            self.tokenizer.vocabulary()
+        )
+    }
+
+    fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    fn tokenizer(&self) -> Option<&TextTokenizer> {
+        Some(&self.tokenizer)
+    }
+
+    fn pairs(&self, split: Split) -> Option<&SentencePairs> {
+        Some(self.measured(split))
+    }
+}
+
 /// Reads the files, learns the vocabulary from the training pairs, and encodes.
-pub(super) fn load(config: &TranslationConfig, progress: Progress<'_>) -> Result<TranslationData, DataError> {
+fn load(config: &TranslationConfig, progress: Progress<'_>) -> Result<TranslationData, DataError> {
     let files = config.files()?;
     let meter = Meter::new(files.iter().flatten().map(PathBuf::as_path), progress);
     let read = |[source, target]: &[PathBuf; 2]| -> Result<[Vec<String>; 2], DataError> {

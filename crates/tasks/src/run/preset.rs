@@ -1,4 +1,4 @@
-//! Presets, embedded in the binary.
+//! Named configurations.
 
 /// Name, one line, and text of each preset.
 pub const PRESETS: &[(&str, &str, &str)] = &[

@@ -1,16 +1,4 @@
-//! The configuration of a run, and where each value of it came from.
-//!
-//! Layers, the later ones winning: defaults, preset, file, environment (`REGARD_*`), `--set`, flags. A key that does not
-//! exist is an error with the place where it stands and the nearest key that does.
-//!
-//! An encoder-decoder has three attentions. The keys at the top are of all of them; `[decoder]` and `[cross]` hold what
-//! differs in the decoder's self-attention and in its attention to the encoder.
-
-mod layers;
-mod preset;
-
-pub use layers::{Layers, keys, nearest};
-pub use preset::PRESETS;
+//! What defines a run, as a structure and as TOML.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,16 +6,14 @@ use regard_nn::{
     attention::{AttentionConfig, Attentions},
     models::ModelConfig,
 };
-use regard_tasks::{
-    data::{TaskConfig, TaskName},
-    train::TrainConfig,
-};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use super::Layers;
 use crate::{
-    command::cost::{longest, sizes},
-    error::{Failure, Outcome},
+    Failure,
+    data::{Objective, TaskConfig},
+    train::TrainConfig,
 };
 
 /// Everything that defines a run. In files the keys of the attention stand at the top (`mechanism`, `heads`,
@@ -112,7 +98,7 @@ impl RunConfig {
     ///
     /// # Errors
     /// A value of the wrong kind, with its key.
-    fn from_table(mut table: Table) -> Result<Self, (String, String)> {
+    pub(super) fn from_table(mut table: Table) -> Result<Self, (String, String)> {
         let mut sections = Table::new();
         for name in SECTIONS {
             if let Some(section) = table.remove(name) {
@@ -147,14 +133,18 @@ impl RunConfig {
     ///
     /// # Errors
     /// An unknown mechanism or key.
-    pub fn candidate(&self, entry: &str) -> Outcome<(String, Self)> {
+    pub fn candidate(&self, entry: &str) -> Result<(String, Self), Failure> {
+        self.varied(entry, "compare.mechanisms", "an entry of compare.mechanisms")
+    }
+
+    /// The same of an entry that stands elsewhere: `origin` is where, `one` is what errors call it.
+    ///
+    /// # Errors
+    /// As [`RunConfig::candidate`].
+    pub fn varied(&self, entry: &str, origin: &str, one: &str) -> Result<(String, Self), Failure> {
         let (name, overrides) = entry.split_once(':').unwrap_or((entry, ""));
         let mut layers = Layers::over(self.clone());
-        let origin = "compare.mechanisms";
-        layers.set_named("mechanism", name).map_err(|failure| Failure {
-            message: failure.message.replacen("--mechanism is", "an entry of compare.mechanisms is", 1),
-            ..failure
-        })?;
+        layers.set_named("mechanism", name, one)?;
         for assignment in overrides.split(',').filter(|text| !text.is_empty()) {
             layers.assign(assignment, origin)?;
         }
@@ -171,9 +161,8 @@ impl RunConfig {
             label = format!("{label} {overrides}");
         }
         if attention.budget.is_some() {
-            let context = longest(&config);
-            // A language model is causal whatever the key says.
-            let options = sizes(&config, None, context).attention.options;
+            let shape = config.task.options().shape();
+            let (options, context) = (shape.objective.attention(attention), shape.max_length);
             let sizes = options.within_budget(context, context, config.model.head_width(attention))?.sizes();
             if !sizes.is_empty() {
                 label = format!("{label} {}", sizes.replace(", ", " "));
@@ -199,6 +188,10 @@ impl RunConfig {
         Some((key.clone(), text(own.get(key)), text(other.get(key))))
     }
 
+    fn translates(&self) -> bool {
+        self.task.options().shape().objective == Objective::Translate
+    }
+
     /// The attentions of the model, each by its place.
     pub fn attentions(&self) -> Attentions {
         Attentions { encoder: self.attention.clone(), decoder: self.decoder.clone(), cross: self.cross.clone() }
@@ -207,7 +200,7 @@ impl RunConfig {
     /// Name of the attention for tables and run directories; of an encoder-decoder those of all places where they differ.
     pub fn label(&self) -> String {
         let mut label = self.attention.label();
-        if self.task.name == TaskName::Translation {
+        if self.translates() {
             for (place, options) in [("decoder", &self.decoder), ("cross", &self.cross)] {
                 if options.label() != self.attention.label() {
                     label = format!("{label}-{place}-{}", options.label());
@@ -221,8 +214,8 @@ impl RunConfig {
     ///
     /// # Errors
     /// The first invalid size or option.
-    pub fn check_model(&self) -> Outcome {
-        if self.task.name == TaskName::Translation {
+    pub fn check_model(&self) -> Result<(), Failure> {
+        if self.translates() {
             return Ok(self.model.check_places(&self.attentions())?);
         }
         Ok(self.model.check(&self.attention)?)
@@ -232,7 +225,7 @@ impl RunConfig {
     ///
     /// # Errors
     /// The first invalid number.
-    pub fn check(&self) -> Outcome {
+    pub fn check(&self) -> Result<(), Failure> {
         self.check_model()?;
         self.train.check()?;
         self.task.check()?;
@@ -325,10 +318,4 @@ fn read<T: for<'a> Deserialize<'a>>(prefix: &str, value: Value) -> Result<T, (St
         }
         (key, problem.lines().next().unwrap_or_default().trim().to_owned())
     })
-}
-
-impl From<(String, String)> for Failure {
-    fn from((key, problem): (String, String)) -> Self {
-        Self::usage(format!("{key}: {problem}"))
-    }
 }

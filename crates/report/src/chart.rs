@@ -1,5 +1,7 @@
 //! Charts as data: what is drawn, in which units, over how many runs. [`Chart::to_svg`] draws it.
 
+use super::Sample;
+
 /// How values turn into distances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -103,11 +105,8 @@ impl Series {
         let mean_at = |x: f64| {
             let here = runs.iter().flatten().filter(|point| point.0 == x).map(|point| point.1);
             let here: Vec<f64> = here.filter(|y| y.is_finite()).collect();
-            let count = here.len() as f64;
-            let mean = here.iter().sum::<f64>() / count;
-            let squares = here.iter().map(|y| (y - mean).powi(2)).sum::<f64>();
-            let deviation = if here.len() > 1 { (squares / (count - 1.0)).sqrt() } else { 0.0 };
-            Point::deviating(x, mean, deviation)
+            let sample = Sample::of(&here);
+            Point::deviating(x, sample.mean, sample.deviation().unwrap_or(0.0))
         };
         Self { name: name.into(), points: steps.into_iter().map(mean_at).collect(), style }
     }

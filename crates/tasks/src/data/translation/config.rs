@@ -1,14 +1,13 @@
-//! Options of the tasks whose tokens are pieces of words.
+//! Options of translation.
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{check_file, check_fraction};
-use crate::data::{DataError, tokenizer::SMALLEST_VOCABULARY};
-
-/// Largest vocabulary: more than any model of words has, few enough that its logits fit somewhere.
-const LARGEST_VOCABULARY: usize = 1 << 20;
+use crate::data::{
+    DataError, Objective, Progress, Shape, TaskData, TaskOptions,
+    config::{check_file, check_vocabulary},
+};
 
 /// What the name of a compressed file ends with.
 const ENDINGS: [&str; 3] = ["", ".gz", ".bz2"];
@@ -53,58 +52,7 @@ impl Default for TranslationConfig {
     }
 }
 
-/// Masked language model (Devlin et al. 2019, trained as in Liu et al. 2019).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct MaskedLmConfig {
-    /// UTF-8 files (plain, gzip or bzip2); none: the embedded text (plays of Shakespeare).
-    pub paths: Vec<PathBuf>,
-    /// A file to validate on; absent: the end of the last of `paths`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub valid: Option<PathBuf>,
-    /// Part of the sentences, at the end, kept for validation where `valid` is absent, in (0, 1).
-    pub valid_fraction: f64,
-    /// Ids of the vocabulary, at most.
-    pub vocabulary: usize,
-    /// Tokens of a window, with its begin and end.
-    pub context: usize,
-    /// Share of the tokens to be predicted, in (0, 1).
-    pub mask_fraction: f64,
-}
-
-impl Default for MaskedLmConfig {
-    fn default() -> Self {
-        Self {
-            paths: Vec::new(),
-            valid: None,
-            valid_fraction: 0.1,
-            vocabulary: 4000,
-            context: 128,
-            mask_fraction: 0.15,
-        }
-    }
-}
-
 impl TranslationConfig {
-    /// # Errors
-    /// No directory, invalid languages, sizes out of range ([`DataError::is_config`]); missing files.
-    pub fn check(&self) -> Result<(), DataError> {
-        let error = |key: &str, problem: String| Err(DataError::config(&format!("translation.{key}"), problem));
-        for (key, language) in [("source", &self.source), ("target", &self.target)] {
-            if language.is_empty() || language.contains(['/', '\\']) {
-                return error(key, format!("is '{language}'; must be what the names of files end with, as 'en'"));
-            }
-        }
-        if self.source == self.target {
-            return error("target", format!("is '{}', the source too; they must differ", self.target));
-        }
-        check_vocabulary("translation.vocabulary", self.vocabulary)?;
-        if self.max_length < 2 {
-            return error("max_length", format!("is {}; must be at least 2, a token and the end", self.max_length));
-        }
-        self.files().map(drop)
-    }
-
     /// Source and target file of training, validation and test sentences.
     ///
     /// # Errors
@@ -140,31 +88,35 @@ fn find(stem: &Path, language: &str) -> Result<PathBuf, DataError> {
     Ok(path)
 }
 
-impl MaskedLmConfig {
-    /// # Errors
-    /// Sizes out of range ([`DataError::is_config`]); a missing file.
-    pub fn check(&self) -> Result<(), DataError> {
-        check_vocabulary("masked_lm.vocabulary", self.vocabulary)?;
-        if self.context < 3 {
-            let problem = format!("is {}; must be at least 3, a token between begin and end", self.context);
-            return Err(DataError::config("masked_lm.context", problem));
-        }
-        check_fraction("masked_lm.mask_fraction", self.mask_fraction)?;
-        if self.valid.is_none() {
-            check_fraction("masked_lm.valid_fraction", self.valid_fraction)?;
-        }
-        self.paths.iter().chain(&self.valid).try_for_each(|path| check_file(path))
+impl TaskOptions for TranslationConfig {
+    fn summary(&self) -> &'static str {
+        "translation of sentences from pairs of files (plain, .gz, .bz2), measured in BLEU"
     }
-}
 
-fn check_vocabulary(key: &str, vocabulary: usize) -> Result<(), DataError> {
-    if (SMALLEST_VOCABULARY..=LARGEST_VOCABULARY).contains(&vocabulary) {
-        return Ok(());
+    fn check(&self) -> Result<(), DataError> {
+        let error = |key: &str, problem: String| Err(DataError::config(&format!("translation.{key}"), problem));
+        for (key, language) in [("source", &self.source), ("target", &self.target)] {
+            if language.is_empty() || language.contains(['/', '\\']) {
+                return error(key, format!("is '{language}'; must be what the names of files end with, as 'en'"));
+            }
+        }
+        if self.source == self.target {
+            return error("target", format!("is '{}', the source too; they must differ", self.target));
+        }
+        check_vocabulary("translation.vocabulary", self.vocabulary)?;
+        if self.max_length < 2 {
+            return error("max_length", format!("is {}; must be at least 2, a token and the end", self.max_length));
+        }
+        self.files().map(drop)
     }
-    Err(DataError::config(
-        key,
-        format!("is {vocabulary}; must be from {SMALLEST_VOCABULARY} (special ids and bytes) to {LARGEST_VOCABULARY}"),
-    ))
+
+    fn load(&self, _: u64, _: Option<&Path>, progress: Progress<'_>) -> Result<TaskData, DataError> {
+        Ok(Box::new(super::load(self, progress)?))
+    }
+
+    fn shape(&self) -> Shape {
+        Shape { objective: Objective::Translate, vocabulary: self.vocabulary, max_length: self.max_length }
+    }
 }
 
 #[cfg(test)]
@@ -216,20 +168,5 @@ mod tests {
         std::fs::create_dir(elsewhere.path().join("folder.en")).unwrap();
         let folder = TranslationConfig { valid: elsewhere.path().join("folder"), ..config };
         assert!(folder.check().unwrap_err().to_string().contains("is a directory"));
-    }
-
-    #[test]
-    fn impossible_options_of_masked_models_are_named() {
-        MaskedLmConfig::default().check().unwrap();
-        for (config, expected) in [
-            (MaskedLmConfig { context: 2, ..Default::default() }, "task.masked_lm.context: is 2"),
-            (MaskedLmConfig { mask_fraction: 1.0, ..Default::default() }, "task.masked_lm.mask_fraction: is 1"),
-            (MaskedLmConfig { valid_fraction: 0.0, ..Default::default() }, "task.masked_lm.valid_fraction: is 0"),
-            (MaskedLmConfig { vocabulary: 0, ..Default::default() }, "task.masked_lm.vocabulary: is 0"),
-            (MaskedLmConfig { paths: vec!["nowhere".into()], ..Default::default() }, "cannot read nowhere"),
-        ] {
-            let error = config.check().unwrap_err().to_string();
-            assert!(error.contains(expected), "{error}");
-        }
     }
 }

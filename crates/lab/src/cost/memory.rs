@@ -1,0 +1,77 @@
+//! Whether a model and its data can fit into this machine, known before anything is built.
+
+use regard_tasks::{Class, Failure, data::Held, run::RunConfig};
+
+use super::{Count, ModelCost, ModelSizes, Run};
+
+/// Bytes of a learned number in training: itself, its gradient and the two moments of AdamW.
+const TRAINING: Count = 16;
+/// Bytes of a learned number of a finished model.
+const INFERENCE: Count = 4;
+/// Most batches whose gradients make one update: far more than anybody accumulates.
+const MOST_ACCUMULATED: usize = 1 << 20;
+
+/// Checks a run that trains.
+///
+/// # Errors
+/// Sizes out of all range; parameters or data that need more memory than there is.
+pub fn check_training(config: &RunConfig) -> Result<(), Failure> {
+    let accumulate = config.train.accumulate;
+    if accumulate > MOST_ACCUMULATED {
+        return Err(Failure::usage(format!("train.accumulate is {accumulate}, expected at most {MOST_ACCUMULATED}")));
+    }
+    check(config, TRAINING, "train")
+}
+
+/// Checks a finished model.
+///
+/// # Errors
+/// As [`check_training`].
+pub fn check_inference(config: &RunConfig) -> Result<(), Failure> {
+    check(config, INFERENCE, "run")
+}
+
+/// These are lower bounds: a model that passes may still need more, one that does not cannot be.
+fn check(config: &RunConfig, bytes_each: Count, verb: &str) -> Result<(), Failure> {
+    let task = config.task.options();
+    let length = task.shape().max_length;
+    let sizes = ModelSizes::of(config, None, length);
+    let cost = ModelCost::of(&sizes, Run { batch: config.train.batch, length, decoded: length })?;
+    if bytes_each == TRAINING {
+        let [batch, length] = task.smallest_batch(config.train.batch);
+        let step = ModelCost::of(&sizes, Run { batch, length, decoded: 0 })?;
+        // All batches of an update are made before it, an id of four bytes a token.
+        let ids = config.train.accumulate as Count * batch as Count * length as Count * 4;
+        let what = format!("updates on {batch} sequences of at least {length} tokens need at least");
+        let remedy = "lower train.batch, train.accumulate or the length of the sequences";
+        fits(&what, step.total().activation_bytes + ids, remedy)?;
+    }
+    let parameters = cost.total().parameters;
+    let what = format!("{parameters} parameters need, to {verb}, at least");
+    fits(&what, parameters * bytes_each, "lower model.width, model.layers or the longest sequence")?;
+    task.held().map_or(Ok(()), |Held { what, bytes, remedy }| fits(&what, bytes, remedy))
+}
+
+/// Checks that this machine has as many bytes as `what` needs at least; where it does not tell, that is no error.
+///
+/// # Errors
+/// More than there are.
+pub fn fits(what: &str, bytes: Count, remedy: &str) -> Result<(), Failure> {
+    let gib = |bytes: Count| bytes as f64 / f64::from(1 << 30);
+    match total_memory() {
+        Some(memory) if bytes > memory => {
+            let (needed, there) = (gib(bytes), gib(memory));
+            let message = format!("{what} {needed:.1} GiB, this machine has {there:.1} GiB; {remedy}");
+            Err(Failure::new(Class::Budget, message))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Bytes of memory of the machine, where the system tells.
+pub fn total_memory() -> Option<Count> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kibibytes: Count = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes << 10)
+}

@@ -1,0 +1,247 @@
+//! The sizes of a model, of a configuration or given one by one.
+
+use regard_kernels::{AttentionOptions, Error};
+use regard_nn::{
+    attention::{AttentionConfig, Attentions},
+    models::{ModelConfig, NormPlace, Pooling},
+};
+use regard_tasks::{
+    Class, Classed,
+    data::{Objective, Shape},
+    run::RunConfig,
+};
+use serde::Serialize;
+
+use super::Count;
+
+/// Sizes of the attention of one layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttentionSizes {
+    /// Mechanism, heads, keys, mixture and the like.
+    pub options: AttentionOptions,
+    /// `D`, width of one head; values are as wide.
+    pub head_width: usize,
+    /// Whether the projections, here and in the rest of the model, have biases.
+    pub bias: bool,
+}
+
+/// What stands on top of the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Head {
+    /// One vector per sequence, then one projection to this many classes.
+    Classes {
+        /// Classes.
+        classes: usize,
+        /// Whether the vector is a mean weighted by learned scores.
+        attention_pooling: bool,
+    },
+    /// Logits over the vocabulary at each position, without bias; `tied` uses the token embedding.
+    Language {
+        /// Whether the projection is the token embedding.
+        tied: bool,
+    },
+}
+
+/// Sizes of a model of ours: pre-norm blocks of attention and feed-forward over token embeddings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelSizes {
+    /// Tokens in the embedding.
+    pub vocabulary: usize,
+    /// `d`, width of the residual stream.
+    pub width: usize,
+    /// Blocks.
+    pub layers: usize,
+    /// Width inside the feed-forward part.
+    pub feed_forward: usize,
+    /// Longest sequence: rows of the learned positions and of a prior per position.
+    pub context: usize,
+    /// What stands on top.
+    pub head: Head,
+    /// Whether a norm follows the last block.
+    pub final_norm: bool,
+    /// Whether a training step keeps only the input of each block and computes the block again for its backward pass.
+    pub checkpointing: bool,
+    /// Self-attention of each layer.
+    pub attention: AttentionSizes,
+    /// The decoder of an encoder-decoder: as many blocks again. Source and target are equally long, and share the tables of
+    /// tokens and positions.
+    pub decoder: Option<DecoderSizes>,
+}
+
+/// The attentions of a decoder block.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecoderSizes {
+    /// To the target so far.
+    pub attention: AttentionSizes,
+    /// To the encoder's output.
+    pub cross: AttentionSizes,
+}
+
+/// What the model is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Run {
+    /// Sequences in a training step.
+    pub batch: usize,
+    /// Tokens in each of them.
+    pub length: usize,
+    /// Tokens behind a decoder whose state is measured.
+    pub decoded: usize,
+}
+
+/// Invalid sizes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CostError {
+    /// A size out of range.
+    #[error("{name} is {seen}, expected a whole number from {least} to {most}")]
+    Size {
+        /// Name of the size.
+        name: &'static str,
+        /// Its value.
+        seen: usize,
+        /// Smallest that makes sense.
+        least: usize,
+        /// Largest that is counted.
+        most: usize,
+    },
+    /// Heads that cannot share the width evenly.
+    #[error("width is {width}, expected a multiple of the number of heads, {heads}")]
+    Heads {
+        /// Heads.
+        heads: usize,
+        /// Width of the model.
+        width: usize,
+    },
+    /// Options of the attention that do not fit together.
+    #[error(transparent)]
+    Attention(#[from] regard_kernels::Error),
+    /// A mechanism whose output and query are added needs them equally wide.
+    #[error("{mechanism} adds queries to its output: heads x head width is {inner}, expected the width, {width}")]
+    Inner {
+        /// The mechanism.
+        mechanism: regard_kernels::Mechanism,
+        /// `H * D`.
+        inner: usize,
+        /// `d`.
+        width: usize,
+    },
+}
+
+impl Classed for CostError {
+    fn class(&self) -> Class {
+        match self {
+            Self::Attention(error @ Error::Budget { .. }) => error.class(),
+            _ => Class::Usage,
+        }
+    }
+}
+
+impl ModelSizes {
+    /// Sizes of the model of a configuration on sequences of `length`, over `vocabulary` or the task's.
+    pub fn of(config: &RunConfig, vocabulary: Option<usize>, length: usize) -> Self {
+        let shape = config.task.options().shape();
+        let (vocabulary, max_length) = (vocabulary.unwrap_or(shape.vocabulary), length.max(shape.max_length));
+        Self::new(&config.model, &config.attentions(), Shape { vocabulary, max_length, ..shape })
+    }
+
+    /// Sizes of the model of a task of this shape. A model with one stack of blocks has the attention of the encoder.
+    pub fn new(config: &ModelConfig, attentions: &Attentions, shape: Shape) -> Self {
+        let sizes = |options: AttentionConfig| AttentionSizes {
+            head_width: config.head_width(&options),
+            options,
+            bias: config.bias,
+        };
+        let decoder = |attentions: &Attentions| DecoderSizes {
+            attention: sizes(AttentionConfig { causal: true, ..attentions.decoder.clone() }),
+            cross: sizes(AttentionConfig { causal: false, ..attentions.cross.clone() }),
+        };
+        Self {
+            vocabulary: shape.vocabulary,
+            width: config.width,
+            layers: config.layers,
+            feed_forward: config.feed_forward,
+            context: shape.max_length,
+            head: match shape.objective {
+                Objective::Classify { classes } => {
+                    Head::Classes { classes, attention_pooling: config.pooling == Pooling::Attention }
+                }
+                _ => Head::Language { tied: config.tied_head },
+            },
+            final_norm: config.norm == NormPlace::Pre,
+            checkpointing: config.checkpointing,
+            attention: sizes(shape.objective.attention(&attentions.encoder)),
+            decoder: (shape.objective == Objective::Translate).then(|| decoder(attentions)),
+        }
+    }
+
+    /// Checks that every size is one that a model can have. The upper limits keep every count far from overflow.
+    ///
+    /// # Errors
+    /// The first size out of range, or attention options that do not fit together.
+    pub fn check(&self) -> Result<(), CostError> {
+        let sizes = [
+            ("vocabulary", self.vocabulary, 1, 1 << 26),
+            ("width", self.width, 1, 1 << 20),
+            ("layers", self.layers, 0, 1 << 12),
+            ("feed_forward", self.feed_forward, 0, 1 << 24),
+            ("context", self.context, 1, 1 << 30),
+            ("classes", if let Head::Classes { classes, .. } = self.head { classes } else { 1 }, 1, 1 << 26),
+        ];
+        in_range(&sizes)?;
+        let decoder = self.decoder.iter().flat_map(|decoder| [&decoder.attention, &decoder.cross]);
+        [&self.attention].into_iter().chain(decoder).try_for_each(AttentionSizes::check)
+    }
+
+    /// The same model at another width: as many heads, each narrower or wider, the feed-forward part in proportion.
+    ///
+    /// # Errors
+    /// A width that the heads cannot share evenly.
+    pub fn scaled(&self, width: usize) -> Result<Self, CostError> {
+        self.check()?;
+        let heads = self.attention.options.heads;
+        if width == 0 || !width.is_multiple_of(heads) {
+            return Err(CostError::Heads { heads, width });
+        }
+        let share = |size: usize| (size as Count * width as Count / self.width as Count) as usize;
+        let attention = AttentionSizes { head_width: width / heads, ..self.attention.clone() };
+        Ok(Self { width, feed_forward: share(self.feed_forward), attention, ..self.clone() })
+    }
+}
+
+impl AttentionSizes {
+    fn check(&self) -> Result<(), CostError> {
+        let options = &self.options;
+        in_range(&[
+            ("heads", options.heads, 1, 1 << 12),
+            ("head_width", self.head_width, 1, 1 << 16),
+            ("keys.components", options.keys.components, 1, 1 << 10),
+            ("features.rows", options.features.rows, 0, 1 << 20),
+            ("support.rounds", options.support.rounds, 0, 1 << 10),
+            ("moa.experts", options.moa.experts, 1, 1 << 20),
+        ])?;
+        Ok(options.check()?)
+    }
+}
+
+impl Run {
+    /// Checks the sizes of a step.
+    ///
+    /// # Errors
+    /// The first size out of range.
+    pub fn check(&self) -> Result<(), CostError> {
+        let most = 1 << 30;
+        in_range(&[
+            ("batch", self.batch, 1, 1 << 20),
+            ("length", self.length, 1, most),
+            ("decoded", self.decoded, 0, most),
+        ])
+    }
+}
+
+/// `(name, seen, least, most)` each.
+fn in_range(sizes: &[(&'static str, usize, usize, usize)]) -> Result<(), CostError> {
+    match sizes.iter().find(|(_, seen, least, most)| !(least..=most).contains(&seen)) {
+        Some(&(name, seen, least, most)) => Err(CostError::Size { name, seen, least, most }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,294 @@
+//! What a task is: options that load data, and data with an objective that are cut into batches.
+
+use std::{fmt::Debug, path::Path, sync::Arc};
+
+use regard_kernels::Padding;
+use regard_nn::{attention::AttentionConfig, models::TokenBatch};
+use serde::{Deserialize, Serialize};
+
+use super::{DataError, Progress, SentencePairs, TextTokenizer, Vocabulary};
+
+/// The data of any task.
+pub type TaskData = Box<dyn Task>;
+
+/// Training batches without end: batch `i` is a function of the data, the seed and `i`.
+pub type Batches<'a> = Box<dyn FnMut(u64) -> Batch + Send + 'a>;
+
+/// The batches of a split.
+pub type SplitBatches<'a> = Box<dyn ExactSizeIterator<Item = Batch> + 'a>;
+
+/// What a model learns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Objective {
+    /// One label per sequence.
+    Classify {
+        /// Labels are `0 .. classes`.
+        classes: usize,
+    },
+    /// The token after each one, from those before.
+    NextToken {
+        /// Whether the tokens that count follow from those before them, so that they can all be right: then accuracy is
+        /// measured too.
+        certain: bool,
+    },
+    /// Hidden tokens, from all others.
+    Fill,
+    /// The sentence that says the same in another language.
+    Translate,
+}
+
+impl Objective {
+    /// Whether the share of right answers is measured.
+    pub fn has_accuracy(self) -> bool {
+        matches!(self, Self::Classify { .. } | Self::NextToken { certain: true })
+    }
+
+    /// Whether perplexity is measured.
+    pub fn has_perplexity(self) -> bool {
+        !matches!(self, Self::Classify { .. })
+    }
+
+    /// The attention of the model's first stack: that of a language model is causal whatever the key says, that of a model
+    /// that fills gaps is not.
+    pub fn attention(self, options: &AttentionConfig) -> AttentionConfig {
+        let causal = match self {
+            Self::NextToken { .. } => true,
+            Self::Fill => false,
+            Self::Classify { .. } | Self::Translate => options.causal,
+        };
+        AttentionConfig { causal, ..options.clone() }
+    }
+}
+
+/// What a model of a task needs to know of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// What the model learns.
+    pub objective: Objective,
+    /// Token ids are `0 .. vocabulary`.
+    pub vocabulary: usize,
+    /// The longest sequence that a model must take.
+    pub max_length: usize,
+}
+
+/// A part of the data to evaluate on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Split {
+    /// To choose a model by.
+    Valid,
+    /// To report results on. A language model's text has two parts only: there it is the validation part.
+    Test,
+}
+
+impl Split {
+    /// Its name in files and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Valid => "valid",
+            Self::Test => "test",
+        }
+    }
+}
+
+/// Data of a task: all that training, evaluation and reports ask of them. Whatever implements it can be trained on.
+///
+/// ```
+/// use burn::tensor::Device;
+/// use regard_kernels::AttentionOptions;
+/// use regard_nn::models::{ModelConfig, TokenBatch};
+/// use regard_tasks::{
+///     data::{Batch, Batches, DataError, Objective, Shape, Split, SplitBatches, Task, TaskData},
+///     train::{Model, TrainConfig, Trainer},
+/// };
+///
+/// /// Whether the first of eight tokens is odd.
+/// #[derive(Debug)]
+/// struct Parity;
+///
+/// fn batch(first: u64, rows: usize) -> Batch {
+///     let ids: Vec<i32> = (0..8 * rows).map(|i| (first as i32 + i as i32) * 7 % 10).collect();
+///     let targets: Vec<i32> = ids.chunks(8).map(|row| row[0] % 2).collect();
+///     let tokens = TokenBatch { ids: ids.into(), batch: rows, length: 8, padding: None, types: None };
+///     Batch { tokens, targets: targets.into(), source: None }
+/// }
+///
+/// impl Task for Parity {
+///     fn shape(&self) -> Shape {
+///         Shape { objective: Objective::Classify { classes: 2 }, vocabulary: 10, max_length: 8 }
+///     }
+///     fn batches(&self, seed: u64, rows: usize) -> Result<Batches<'_>, DataError> {
+///         Ok(Box::new(move |index| batch(seed + index, rows)))
+///     }
+///     fn split(&self, _: Split, rows: usize) -> Result<SplitBatches<'_>, DataError> {
+///         Ok(Box::new((0..4u32).map(move |index| batch(1000 + u64::from(index), rows))))
+///     }
+///     fn setting(&self) -> String {
+///         "sequences of 8 digits".into()
+///     }
+/// }
+///
+/// let data: TaskData = Box::new(Parity);
+/// let (model, attention) = (ModelConfig::default(), AttentionOptions::default());
+/// let model = Model::build(&model, &attention, &data, 1, &Device::flex().autodiff())?;
+/// let config = TrainConfig { steps: 2, batch: 4, ..TrainConfig::default() };
+/// let mut trainer = Trainer::new(model, &data, &config, 1)?;
+/// trainer.run()?;
+/// assert!(trainer.evaluate_best(Split::Test)?.accuracy.is_some());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Task: Debug + Send + Sync {
+    /// What a model of it must be.
+    fn shape(&self) -> Shape;
+
+    /// Training batches of `rows` sequences.
+    ///
+    /// # Errors
+    /// No rows, or no sequences.
+    fn batches(&self, seed: u64, rows: usize) -> Result<Batches<'_>, DataError>;
+
+    /// A split in batches of `rows` sequences, every sequence once.
+    ///
+    /// # Errors
+    /// No rows.
+    fn split(&self, split: Split, rows: usize) -> Result<SplitBatches<'_>, DataError>;
+
+    /// Size of the data in a few words.
+    fn setting(&self) -> String;
+
+    /// Remarks for the user, gathered while the data were loaded.
+    fn notes(&self) -> &[String] {
+        &[]
+    }
+
+    /// The tokenizer, where tokens are pieces of words.
+    fn tokenizer(&self) -> Option<&TextTokenizer> {
+        None
+    }
+
+    /// The characters behind the ids, where tokens are characters.
+    fn characters(&self) -> Option<&Vocabulary> {
+        None
+    }
+
+    /// Share of the most frequent label of the test split, which any model must beat, where there are labels.
+    fn majority(&self) -> Option<f64> {
+        None
+    }
+
+    /// Sentences with the translations to measure against, where there are any.
+    fn pairs(&self, _: Split) -> Option<&SentencePairs> {
+        None
+    }
+}
+
+/// Options of a task that is chosen by name.
+pub trait TaskOptions {
+    /// One line for a list.
+    fn summary(&self) -> &'static str;
+
+    /// Checks for invalid options ([`DataError::is_config`]) and missing files.
+    ///
+    /// # Errors
+    /// The first problem found.
+    fn check(&self) -> Result<(), DataError>;
+
+    /// Generates or reads the data; the options have passed [`TaskOptions::check`].
+    ///
+    /// # Errors
+    /// Data that are missing or corrupt.
+    fn load(&self, seed: u64, cache_dir: Option<&Path>, progress: Progress<'_>) -> Result<TaskData, DataError>;
+
+    /// What is known of the data before they are read; a vocabulary that files decide is the usual or the largest one.
+    fn shape(&self) -> Shape;
+
+    /// Sequences and tokens of the smallest batch where `rows` are asked for. How many sequences there are, and how long they
+    /// are, may be in files: then one of one token.
+    fn smallest_batch(&self, _rows: usize) -> [usize; 2] {
+        [1, 1]
+    }
+
+    /// What the data hold in memory, where that is known.
+    fn held(&self) -> Option<Held> {
+        None
+    }
+}
+
+/// What data hold in memory at least.
+#[derive(Clone, Debug)]
+pub struct Held {
+    /// A sentence that goes on with the size.
+    pub what: String,
+    /// Bytes.
+    pub bytes: u128,
+    /// What to do where that is too much.
+    pub remedy: &'static str,
+}
+
+/// Tokens and what is to be predicted from them.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// The sequences; in translation those of the target language, each after a begin.
+    pub tokens: TokenBatch,
+    /// One per sequence (classification) or one per token (the others), row by row; negative ones do not count.
+    pub targets: Arc<[i32]>,
+    /// The sequences translated from.
+    pub source: Option<TokenBatch>,
+}
+
+impl Batch {
+    /// Targets that count.
+    pub fn items(&self) -> usize {
+        self.targets.iter().filter(|target| **target >= 0).count()
+    }
+
+    /// Real tokens that go through the model.
+    pub fn real_tokens(&self) -> usize {
+        self.tokens.real_tokens() + self.source.as_ref().map_or(0, TokenBatch::real_tokens)
+    }
+}
+
+/// Rows of the given lengths, padded to `length`.
+pub(crate) fn padded(ids: Vec<i32>, lengths: &[usize], length: usize) -> TokenBatch {
+    let padding = lengths.iter().any(|own| *own < length);
+    let padding = padding.then(|| Arc::new(Padding::from_lengths(lengths, length)));
+    TokenBatch { ids: ids.into(), batch: lengths.len(), length, padding, types: None }
+}
+
+/// Places of `most` of `count` things, or of all where `most` is 0: the middle of each of `most` equal parts.
+pub fn evenly(count: usize, most: usize) -> impl Iterator<Item = usize> {
+    let most = if most == 0 { count } else { most.min(count) };
+    // Splits that are drawn have as many items as somebody types.
+    (0..most).map(move |part| ((2 * part as u128 + 1) * count as u128 / (2 * most as u128)) as usize)
+}
+
+/// `most` batches of a split, or all of them if `most` is 0: spread evenly, since they come sorted by length.
+///
+/// # Errors
+/// Batches of no rows.
+pub fn split_batches(
+    data: &TaskData,
+    split: Split,
+    rows: usize,
+    most: usize,
+) -> Result<impl Iterator<Item = Batch> + '_, DataError> {
+    let batches = data.split(split, rows)?;
+    let mut chosen = evenly(batches.len(), most).peekable();
+    Ok(batches.enumerate().filter_map(move |(i, batch)| chosen.next_if_eq(&i).map(|_| batch)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_the_batches_spreads_over_all() {
+        let chosen = |count: usize, most| evenly(count, most).collect::<Vec<_>>();
+        assert_eq!(chosen(10, 0), (0..10).collect::<Vec<_>>());
+        assert_eq!(chosen(10, 2), [2, 7]);
+        assert_eq!(chosen(10, 1), [5]);
+        assert_eq!(chosen(3, 7), [0, 1, 2]);
+        assert_eq!(chosen(7, 3), [1, 3, 5]);
+        assert_eq!(chosen(0, 3), Vec::<usize>::new());
+    }
+}
