@@ -6,19 +6,27 @@
 mod activation;
 mod affine;
 mod cross_entropy;
+mod curve;
 mod dropout;
 mod embedding;
+mod gated;
 mod layer_norm;
+mod rms_norm;
+mod rotate;
 
 #[cfg(test)]
 mod check;
 
-pub use activation::{Activation, Curve};
+pub use activation::Activation;
 pub use affine::Affine;
 pub use cross_entropy::{CrossEntropy, IGNORE};
+pub use curve::Curve;
 pub use dropout::Dropout;
 pub use embedding::Embedding;
+pub use gated::Gated;
 pub use layer_norm::LayerNorm;
+pub use rms_norm::RmsNorm;
+pub use rotate::Rotate;
 
 use crate::{
     Error,

@@ -83,6 +83,64 @@ pub fn tanh(x: f32) -> f32 {
     1.0 - 2.0 / (exp(2.0 * x) + 1.0)
 }
 
+/// Derivative of [`tanh`].
+#[inline(always)]
+pub fn tanh_slope(x: f32) -> f32 {
+    let t = tanh(x);
+    1.0 - t * t
+}
+
+/// `max(x, 0)`; NaN stays NaN.
+#[inline(always)]
+pub fn relu(x: f32) -> f32 {
+    if x < 0.0 { 0.0 } else { x }
+}
+
+/// Derivative of [`relu`], 0 at 0.
+#[inline(always)]
+pub fn relu_slope(x: f32) -> f32 {
+    if x > 0.0 { 1.0 } else { 0.0 }
+}
+
+/// `x / (1 + e^-x)`.
+#[inline(always)]
+pub fn silu(x: f32) -> f32 {
+    x / (1.0 + exp(-x))
+}
+
+/// Derivative of [`silu`]: `s + x s (1 - s)` with `s = 1 / (1 + e^-x)`.
+#[inline(always)]
+pub fn silu_slope(x: f32) -> f32 {
+    let s = 1.0 / (1.0 + exp(-x));
+    s + x * s * (1.0 - s)
+}
+
+/// Twice the argument of the hyperbolic tangent in [`gelu_tanh`], of which only the exponential is needed:
+/// `(1 + tanh u) / 2 = 1 / (1 + e^-2u)`.
+#[inline(always)]
+fn gelu_tanh_argument(x: f32) -> f32 {
+    2.0 * ROOT_2_OVER_PI * x * CUBIC.mul_add(x * x, 1.0)
+}
+
+const ROOT_2_OVER_PI: f32 = 0.797_884_6;
+const CUBIC: f32 = 0.044_715;
+
+/// `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`.
+#[inline(always)]
+pub fn gelu_tanh(x: f32) -> f32 {
+    x / (1.0 + exp(-gelu_tanh_argument(x)))
+}
+
+/// Derivative of [`gelu_tanh`].
+#[inline(always)]
+pub fn gelu_tanh_slope(x: f32) -> f32 {
+    // Beyond 10 the second term is 0, and so it stays where the square overflows.
+    let near = if x.abs() > 10.0 { 0.0 } else { x };
+    let s = 1.0 / (1.0 + exp(-gelu_tanh_argument(x)));
+    let inner = 2.0 * ROOT_2_OVER_PI * (3.0 * CUBIC).mul_add(near * near, 1.0);
+    s + near * s * (1.0 - s) * inner
+}
+
 /// Error function to about 3e-7 absolute.
 ///
 /// Formula 7.1.28's relative 7.1.26 of Abramowitz and Stegun: `1 - (a1 t + .. + a5 t^5) e^{-x^2}`, `t = 1/(1 + p|x|)`.

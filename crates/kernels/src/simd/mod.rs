@@ -15,7 +15,9 @@ mod transpose;
 pub use dots::{FEW, dots};
 pub(crate) use instructions::arch;
 pub use instructions::{Vectors, limit, vectors};
-pub use math::{exp, exp2, gelu, gelu_slope, log2, tanh};
+pub use math::{
+    exp, exp2, gelu, gelu_slope, gelu_tanh, gelu_tanh_slope, log2, relu, relu_slope, silu, silu_slope, tanh, tanh_slope,
+};
 pub use norms::square_norms;
 pub use prefetch::prefetch;
 pub use product::{tile_product, tile_product_fetching, tile_product_plus};

@@ -10,7 +10,10 @@ pub(super) fn activation<const D: usize>(x: Tensor<D>, bias: Option<Tensor<1>>, 
     };
     match curve {
         Curve::Gelu => stock::gelu(x),
+        Curve::GeluTanh => stock::gelu_approximate(x),
         Curve::Relu => stock::relu(x),
+        Curve::Silu => stock::silu(x),
+        Curve::Tanh => stock::tanh(x),
     }
 }
 
