@@ -1,7 +1,8 @@
 //! Inner products of a few rows with many: what is left of a product of matrices when one of them is a few vectors.
 
-use pulp::{MemMask, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 
+use super::numbers::Number;
 use crate::gemm::Matrix;
 
 /// Rows of the few, at most.
@@ -25,44 +26,78 @@ pub fn dots(
     assert!(Matrix::rows(x, width).holds(rows, width), "rows outside their buffer");
     assert!(y.column == 1 && y.holds(count, width), "operand outside its buffer");
     assert!(stride >= count && Matrix::rows(dst, stride).holds(rows, count), "products outside their buffer");
-    if width == 0 {
-        return (0..rows).for_each(|r| dst[r * stride..][..count].fill(0.0));
-    }
-    super::arch().dispatch(Dots { rows, count, width, alpha, x, y, dst, stride });
+    run(Dots { rows, count, width, alpha, x, y: y.data, y_stride: y.row, dst, stride });
 }
 
-struct Dots<'a> {
+/// The same with dense rows of `y` as they are stored, which are widened in registers.
+///
+/// # Panics
+/// If a matrix does not lie within its slice, or there are more than [`FEW`] rows.
+pub(crate) fn dots_stored<T: Number>(
+    (rows, count, width): (usize, usize, usize),
+    x: &[f32],
+    y: &[T],
+    dst: &mut [f32],
+    stride: usize,
+) {
+    assert!(rows <= FEW, "{rows} rows, more than {FEW}");
+    assert!(Matrix::rows(x, width).holds(rows, width), "rows outside their buffer");
+    assert!(count.checked_mul(width).is_some_and(|len| len <= y.len()), "operand outside its buffer");
+    assert!(stride >= count && Matrix::rows(dst, stride).holds(rows, count), "products outside their buffer");
+    run(Dots { rows, count, width, alpha: 1.0, x, y, y_stride: width, dst, stride });
+}
+
+fn run<T: Number>(dots: Dots<T>) {
+    if dots.width == 0 {
+        return (0..dots.rows).for_each(|r| dots.dst[r * dots.stride..][..dots.count].fill(0.0));
+    }
+    super::arch().dispatch(dots);
+}
+
+/// Arguments, checked.
+struct Dots<'a, T> {
     rows: usize,
     count: usize,
     width: usize,
     alpha: f32,
     x: &'a [f32],
-    y: Matrix<'a>,
+    y: &'a [T],
+    y_stride: usize,
     dst: &'a mut [f32],
     stride: usize,
 }
 
-impl WithSimd for Dots<'_> {
+impl<T: Number> WithSimd for Dots<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
-        // Eight sums at a time wherever they can be had: as many as it takes to hide the latency of an addition.
+        // Eight sums at a time wherever they can be had, as many as it takes to hide the latency of an addition; more where
+        // there are registers, so that each number that is loaded serves several.
+        let many = S::REGISTER_COUNT >= 32;
         match self.rows {
             0 => {}
+            // Rows of fewer bits come from memory: four at a time are as fast, and more than eight are slower.
+            1 if size_of::<T>() < 4 => self.rows::<S, 1, 4>(simd),
             1 => self.rows::<S, 1, 8>(simd),
             2 => self.rows::<S, 2, 4>(simd),
+            3 if many => self.rows::<S, 3, 4>(simd),
             3 => self.rows::<S, 3, 3>(simd),
+            4 if many => self.rows::<S, 4, 4>(simd),
             4 => self.rows::<S, 4, 2>(simd),
+            5 if many => self.rows::<S, 5, 4>(simd),
             5 => self.rows::<S, 5, 2>(simd),
+            6 if many => self.rows::<S, 6, 4>(simd),
             6 => self.rows::<S, 6, 1>(simd),
+            7 if many => self.rows::<S, 7, 3>(simd),
             7 => self.rows::<S, 7, 1>(simd),
+            _ if many => self.rows::<S, 8, 3>(simd),
             _ => self.rows::<S, 8, 1>(simd),
         }
     }
 }
 
-impl Dots<'_> {
+impl<T: Number> Dots<'_, T> {
     #[inline(always)]
     fn rows<S: Simd, const ROWS: usize, const OTHERS: usize>(&mut self, simd: S) {
         let mut other = 0;
@@ -85,28 +120,27 @@ impl Dots<'_> {
     unsafe fn block<S: Simd, const ROWS: usize, const OTHERS: usize>(&mut self, simd: S, other: usize) {
         debug_assert!(ROWS <= self.rows && other + OTHERS <= self.count, "block outside its product");
         let last = self.width / S::F32_LANES * S::F32_LANES;
-        let tail = MemMask::new(simd.mask_between_m32s(0, (self.width - last) as u32).mask());
         let mut sums = [[simd.splat_f32s(0.0); OTHERS]; ROWS];
         // SAFETY: the caller's promise; the last vector of a row is masked to the elements that there are.
         unsafe {
             let x = self.x.as_ptr();
-            let y = self.y.data.as_ptr().add(other * self.y.row);
+            let y = self.y.as_ptr().add(other * self.y_stride);
             for at in (0..last).step_by(S::F32_LANES) {
                 let mut others = [simd.splat_f32s(0.0); OTHERS];
                 for (o, vector) in others.iter_mut().enumerate() {
-                    *vector = y.add(o * self.y.row + at).cast::<S::f32s>().read_unaligned();
+                    *vector = T::load(simd, y.add(o * self.y_stride + at));
                 }
                 for r in 0..ROWS {
-                    let x = x.add(r * self.width + at).cast::<S::f32s>().read_unaligned();
+                    let x = f32::load(simd, x.add(r * self.width + at));
                     for o in 0..OTHERS {
                         sums[r][o] = simd.mul_add_e_f32s(x, others[o], sums[r][o]);
                     }
                 }
             }
             for o in (0..OTHERS).filter(|_| last < self.width) {
-                let y = simd.mask_load_ptr_f32s(tail, y.add(o * self.y.row + last));
+                let y = T::load_first(simd, y.add(o * self.y_stride + last), self.width - last);
                 for r in 0..ROWS {
-                    let x = simd.mask_load_ptr_f32s(tail, x.add(r * self.width + last));
+                    let x = f32::load_first(simd, x.add(r * self.width + last), self.width - last);
                     sums[r][o] = simd.mul_add_e_f32s(x, y, sums[r][o]);
                 }
             }

@@ -7,11 +7,13 @@ mod dots;
 mod instructions;
 mod math;
 mod norms;
+mod numbers;
 mod prefetch;
 mod product;
 mod spread;
 mod transpose;
 
+pub(crate) use dots::dots_stored;
 pub use dots::{FEW, dots};
 pub(crate) use instructions::arch;
 pub use instructions::{Vectors, limit, vectors};
@@ -19,6 +21,7 @@ pub use math::{
     exp, exp2, gelu, gelu_slope, gelu_tanh, gelu_tanh_slope, log2, relu, relu_slope, silu, silu_slope, tanh, tanh_slope,
 };
 pub use norms::square_norms;
+pub(crate) use numbers::Number;
 pub use prefetch::prefetch;
 pub use product::{tile_product, tile_product_fetching, tile_product_plus};
 pub use spread::{Places, Spread, product_of_rows};

@@ -1,14 +1,22 @@
-//! Numbers as a cache stores them: four bytes, two or one each.
+//! Numbers as caches and weights are stored: four bytes, two or one each.
 //!
-//! Decoding a token reads every key and value once, so it takes as long as they take to come from memory: half the bytes, half
-//! the time. Sums are f32 whatever is stored.
+//! Decoding a token reads every key, every value and every weight once, so it takes as long as they take to come from memory:
+//! half the bytes, half the time. Sums are f32 whatever is stored.
 
-use half::{bf16, f16};
+mod product;
+
+pub use half::{bf16, f16};
+pub use product::product;
+
 use serde::{Deserialize, Serialize};
 
-use crate::{Rows, gemm::Matrix, halves::widen_rows, simd};
+use crate::{
+    Rows,
+    gemm::Matrix,
+    simd::{self, Number},
+};
 
-/// How keys and values are stored while a model decodes.
+/// How numbers are stored.
 ///
 /// The error is that of one stored number, relative to itself or to the largest of its row (one head of one token).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,25 +51,42 @@ impl Storage {
 
 /// Rows that grow at the end.
 #[derive(Clone, Debug)]
-pub(crate) enum Numbers {
+pub enum Numbers {
+    /// As [`Storage::F32`].
     F32(Vec<f32>),
+    /// As [`Storage::Bf16`].
     Bf16(Vec<bf16>),
+    /// As [`Storage::F16`].
     F16(Vec<f16>),
-    /// Whole numbers up to 127 in size, and what those of each row are multiplied by.
+    /// As [`Storage::Int8`].
     Int8 {
+        /// Whole numbers up to 127 in size.
         numbers: Vec<i8>,
+        /// What those of each row are multiplied by.
         scales: Vec<f32>,
+        /// Numbers in a row.
         width: usize,
     },
 }
 
-/// [`Numbers`] to read. Elements lie where [`Rows`] says.
+/// [`Numbers`] to read, or what lies in a file that is mapped into memory. Elements lie where [`Rows`] says.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Stored<'a> {
+pub enum Stored<'a> {
+    /// As [`Storage::F32`].
     F32(&'a [f32]),
+    /// As [`Storage::Bf16`].
     Bf16(&'a [bf16]),
+    /// As [`Storage::F16`].
     F16(&'a [f16]),
-    Int8 { numbers: &'a [i8], scales: &'a [f32] },
+    /// As [`Storage::Int8`].
+    Int8 {
+        /// Whole numbers up to 127 in size.
+        numbers: &'a [i8],
+        /// What those of each row are multiplied by.
+        scales: &'a [f32],
+        /// Numbers that share a scale.
+        width: usize,
+    },
 }
 
 impl Numbers {
@@ -103,12 +128,13 @@ impl Numbers {
         }
     }
 
+    /// All rows, to read.
     pub fn stored(&self) -> Stored<'_> {
         match self {
             Self::F32(numbers) => Stored::F32(numbers),
             Self::Bf16(numbers) => Stored::Bf16(numbers),
             Self::F16(numbers) => Stored::F16(numbers),
-            Self::Int8 { numbers, scales, .. } => Stored::Int8 { numbers, scales },
+            Self::Int8 { numbers, scales, width } => Stored::Int8 { numbers, scales, width: *width },
         }
     }
 
@@ -124,13 +150,41 @@ impl Numbers {
 }
 
 impl<'a> Stored<'a> {
+    /// How many numbers there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::F32(numbers) => numbers.len(),
+            Self::Bf16(numbers) => numbers.len(),
+            Self::F16(numbers) => numbers.len(),
+            Self::Int8 { numbers, .. } => numbers.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Row `i` of rows of `to.len()` numbers, as f32.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn read_row(&self, i: usize, to: &mut [f32]) {
+        let width = to.len();
+        let row = Rows { offset: i * width, stride: width, count: 1, width };
+        match self {
+            Self::F32(numbers) => to.copy_from_slice(row.row(numbers, 0)),
+            _ => drop(self.rows(&row, to)),
+        }
+    }
+
     /// Whether rows are read where they lie.
-    pub fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         matches!(self, Self::F32(_))
     }
 
     /// The rows as f32: where they lie, or made in `room`, side by side.
-    pub fn rows<'s>(&self, rows: &Rows, room: &'s mut [f32]) -> Matrix<'s>
+    pub(crate) fn rows<'s>(&self, rows: &Rows, room: &'s mut [f32]) -> Matrix<'s>
     where
         'a: 's,
     {
@@ -142,20 +196,37 @@ impl<'a> Stored<'a> {
             Self::F32(_) => {}
             Self::Bf16(numbers) => widen_rows(numbers, rows, room),
             Self::F16(numbers) => widen_rows(numbers, rows, room),
-            Self::Int8 { numbers, scales } => widen_int8(numbers, scales, rows, room),
+            Self::Int8 { numbers, scales, width } => widen_int8(numbers, (scales, *width), rows, room),
         }
         Matrix::rows(room, width)
     }
 }
 
-fn widen_int8(from: &[i8], scales: &[f32], rows: &Rows, to: &mut [f32]) {
+/// Rows of `from` in f32, side by side.
+///
+/// # Panics
+/// If a row does not lie within its slice, or `to` does not hold all of them.
+fn widen_rows<T: Number>(from: &[T], rows: &Rows, to: &mut [f32]) {
+    let to = &mut to[..rows.count * rows.width];
     simd::vectorize(
         #[inline(always)]
         || {
-            for (i, to) in to.chunks_exact_mut(rows.width).take(rows.count).enumerate() {
+            for (i, to) in to.chunks_exact_mut(rows.width.max(1)).enumerate() {
                 simd::prefetch(from, rows, i);
-                let scale = scales[rows.start(i) / rows.width];
-                to.iter_mut().zip(rows.row(from, i)).for_each(|(to, from)| *to = scale * f32::from(*from));
+                to.iter_mut().zip(rows.row(from, i)).for_each(|(to, from)| *to = from.wide());
+            }
+        },
+    );
+}
+
+fn widen_int8(from: &[i8], (scales, width): (&[f32], usize), rows: &Rows, to: &mut [f32]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for (i, to) in to.chunks_exact_mut(rows.width.max(1)).take(rows.count).enumerate() {
+                simd::prefetch(from, rows, i);
+                let scale = scales[rows.start(i) / width];
+                to.iter_mut().zip(rows.row(from, i)).for_each(|(to, from)| *to = scale * from.wide());
             }
         },
     );
@@ -191,6 +262,10 @@ mod tests {
                     assert!((seen - x).abs() <= relative * x.abs() + of_row * most, "{storage:?}: {seen}, not {x}");
                 }
             }
+            let (at, mut row) = (2 * heads + 1, vec![f32::NAN; width]);
+            numbers.stored().read_row(at, &mut row);
+            let second = Rows { offset: at * width, stride: width, count: 1, width };
+            assert_eq!(row, numbers.stored().rows(&second, &mut room).data[..width]);
             let rows = (count - 2) * heads;
             let bytes =
                 rows * width * [4, 2, 2, 1][storage as usize] + usize::from(storage == Storage::Int8) * 4 * rows;
