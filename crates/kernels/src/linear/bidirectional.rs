@@ -1,7 +1,7 @@
 //! Every query sees every real key: one sum over all keys, read by all queries.
 
 use super::{
-    blocks::{Blocks, CHUNK, Parts, runs, scratch_len},
+    blocks::{Blocks, CHUNK, Parts, scratch_len},
     gradients::{Gradients, KeyChunk, Shared},
     operands::{Operands, Output, fill_rows, inverse},
 };
@@ -9,7 +9,7 @@ use crate::{
     Saved,
     gemm::{Matrix, Write, product, transpose},
     memory::arbitrary,
-    parallel::{Disjoint, for_each, for_each_part, with_scratch},
+    parallel::{Disjoint, for_each, for_each_part, runs, with_scratch},
     simd,
 };
 

@@ -42,15 +42,6 @@ impl Blocks {
     }
 }
 
-/// `rows` in runs of `length`, the last one shorter.
-pub(super) fn runs(
-    rows: Range<usize>,
-    length: usize,
-) -> impl DoubleEndedIterator<Item = Range<usize>> + ExactSizeIterator {
-    let end = rows.end;
-    rows.step_by(length).map(move |start| start..(start + length).min(end))
-}
-
 /// Floats between cache lines: parts of the scratch start on one, so that no vector straddles two.
 const LINE: usize = 16;
 

@@ -26,7 +26,7 @@ pub struct AttentionOptions {
     /// Key and value heads, a divisor of `heads`; as many as `heads` when absent, 1 for multi-query.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_value_heads: Option<usize>,
-    /// Position scheme of the model around it.
+    /// Position scheme of the surrounding model.
     pub position: Position,
     /// Whether a query sees only keys up to its own position.
     pub causal: bool,
@@ -77,12 +77,12 @@ impl Default for AttentionOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Position {
-    /// A learned vector a position, added to the token's.
+    /// A learned vector per position, added to that of the token.
     #[default]
     Learned,
     /// Fixed sines and cosines, added.
     Sinusoidal,
-    /// Queries and keys turned by an angle proportional to position.
+    /// Queries and keys rotated by an angle proportional to the position.
     Rotary,
     /// A penalty on scores proportional to distance.
     Alibi,
@@ -99,7 +99,7 @@ pub struct Call {
     pub mask: Mask,
     /// Score scale in place of `1 / sqrt(D)`: softmax, performer, sparse and scatterbrain.
     pub scale: Option<f64>,
-    /// ALiBi slopes, one a query head; softmax only.
+    /// ALiBi slopes, one per query head; softmax only.
     pub slopes: Option<Arc<[f32]>>,
     /// Whether an additive bias on the scores is among the inputs; softmax only.
     pub bias: bool,

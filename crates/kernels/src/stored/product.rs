@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn agrees_with_the_definition_at_every_size_and_storage() {
-        for &storage in &Storage::ALL {
+        for &storage in Storage::ALL {
             for rows in (0..=9).chain([70, 520]) {
                 for (from, to) in [(0, 3), (1, 1), (5, 0), (37, 17), (64, 130), (1030, 12), (3, 300)] {
                     let (x, bias) = (draw(rows * from, 1), draw(to, 2));
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn threads_and_rows_beside_it_do_not_change_a_row() {
         let (from, to) = (300, 1000);
-        for &storage in &Storage::ALL {
+        for &storage in Storage::ALL {
             let (numbers, _) = store(&draw(from * to, 5), [from, to], storage);
             for rows in [FEW, 600] {
                 let x = draw(rows * from, 4);

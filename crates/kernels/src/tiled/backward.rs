@@ -14,7 +14,7 @@
 use std::ops::Range;
 
 use super::{
-    QUERY_BLOCK, Scores, blocks, lanes,
+    QUERY_BLOCK, Scores, lanes,
     strip::{STRIP, Strip, side_by_side},
     tile::{Keys, Tile, multiply},
 };
@@ -23,7 +23,7 @@ use crate::{
     deltas::deltas,
     gemm::{Matrix, Write},
     memory::arbitrary,
-    parallel::{self, Disjoint},
+    parallel::{self, Disjoint, runs},
     simd::{self, LANES},
 };
 
@@ -241,13 +241,13 @@ impl Scores<'_> {
             }
             let (b, hk) = (segment.b, segment.hk);
             for h in hk * group..(hk + 1) * group {
-                for queries in blocks(0..shape.queries, n) {
+                for queries in runs(0..shape.queries, n) {
                     for (strip, memory) in Strip::cut(queries.clone()).zip(strips.chunks_exact_mut(strip_size)) {
                         self.load((b, h), &strip, given, Operands::of(memory, strip_sizes));
                     }
                     let seen = self.hull(b, queries.clone());
                     let seen = seen.start.max(segment.keys.start)..seen.end.min(segment.keys.end);
-                    for keys in blocks(seen, block) {
+                    for keys in runs(seen, block) {
                         let values = shape.value_rows(b, hk).slice(keys.start, keys.len());
                         let v = side_by_side(self.v, &values, v);
                         let k = self.keys((b, h), &keys, given.terms, k);
@@ -258,7 +258,7 @@ impl Scores<'_> {
                                 continue;
                             }
                             let skipped = seen.start - keys.start;
-                            let v = v.from_row(skipped);
+                            let v = v.skip_rows(skipped);
                             let tile = Tile { b, h, strip: &strip, keys: seen };
                             let mut operands = Operands::of(memory, strip_sizes);
                             let operand = (&k.skip(skipped), v, &mut operands);

@@ -3,14 +3,14 @@
 use std::{f32::consts::LN_2, ops::Range};
 
 use super::{
-    Scores, blocks, lanes,
+    Scores, lanes,
     strip::{STRIP, Strip, side_by_side},
     tile::{Tile, multiply},
 };
 use crate::{
     Saved,
     gemm::{Matrix, Write},
-    parallel::{self, Disjoint},
+    parallel::{self, Disjoint, runs},
     simd,
 };
 
@@ -91,7 +91,7 @@ impl Scores<'_> {
                 self.query_terms(b, h, &strip, &mut u[s * components * STRIP..][..components * strip.lanes]);
             }
             let values = shape.value_rows(b, h / shape.group());
-            for keys in blocks(self.hull(b, queries.clone()), block) {
+            for keys in runs(self.hull(b, queries.clone()), block) {
                 let v = side_by_side(self.v, &values.slice(keys.start, keys.len()), v);
                 let k = self.keys((b, h), &keys, terms, k);
                 for (s, strip) in Strip::cut(queries.clone()).enumerate() {
@@ -114,7 +114,7 @@ impl Scores<'_> {
                     if let Some(factors) = self.dropout_factors(&tile, spare) {
                         multiply(&mut x[..tile.len()], factors);
                     }
-                    let v = v.from_row(skipped).transposed();
+                    let v = v.skip_rows(skipped).transposed();
                     let (lanes, count) = (strip.lanes, tile.keys.len());
                     let p = Matrix::rows(x, lanes);
                     simd::tile_product((value_width, lanes, count), 1.0, v, p, Write::Add, sums.values, lanes);

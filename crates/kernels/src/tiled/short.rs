@@ -14,7 +14,7 @@ use crate::{
     deltas::deltas,
     gemm::{Matrix, Write},
     memory::arbitrary,
-    parallel::{self, Disjoint},
+    parallel::{self, Disjoint, runs},
     simd::{self, FEW},
     stored::Stored,
 };
@@ -65,7 +65,7 @@ impl Segment<'_> {
     fn blocks(&self, source: &Source, once: bool) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
         let size = if once && source.stored.is_plain() { SEGMENT } else { BLOCK };
         let start = self.keys.start;
-        super::blocks(self.keys.clone(), size).map(move |keys| (keys.start - start, keys))
+        runs(self.keys.clone(), size).map(move |keys| (keys.start - start, keys))
     }
 }
 
@@ -405,7 +405,7 @@ impl<'a> Scores<'a> {
                 let operand = Matrix::rows(operand, width);
                 for start in segment.keys.clone().step_by(BLOCK) {
                     let count = BLOCK.min(segment.keys.end - start);
-                    let weights = weights.transposed().from_row(start - segment.keys.start);
+                    let weights = weights.transposed().skip_rows(start - segment.keys.start);
                     simd::tile_product((count, width, rows), 1.0, weights, operand, Write::Over, block, width);
                     for (j, row) in (start..).zip(block.chunks_exact(width)).take(count) {
                         // SAFETY: this task's keys of this batch row and head belong to it alone.

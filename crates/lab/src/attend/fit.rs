@@ -3,7 +3,8 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use regard_kernels::{
-    AttentionOptions, Error, InputSizes, InputSpec, Layout, Mechanism, mechanism::Inference, support::SupportKind,
+    AttentionOptions, Error, InputSizes, InputSpec, Layout, Mechanism, mechanism::Inference, random,
+    support::SupportKind,
 };
 
 use super::{
@@ -98,8 +99,8 @@ fn shift(spec: &InputSpec, seed: u64) -> Vec<f64> {
     (0..spec.shape.iter().product()).map(|_| normal(&mut stream)).collect()
 }
 
-/// A standard normal number that float32 holds (Box and Muller 1958).
+/// A standard normal number that float32 holds.
 fn normal(stream: &mut ChaCha8Rng) -> f64 {
     let (radius, angle): (f64, f64) = (1.0 - stream.random::<f64>(), stream.random());
-    f64::from(((-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()) as f32)
+    f64::from(random::normal(radius, angle) as f32)
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{
     super::{
-        blocks::{CHUNK, Parts, runs, scratch_len},
+        blocks::{CHUNK, Parts, scratch_len},
         gradients::{Gradients, KeyChunk, Shared},
         operands::{Operands, Output, add_rows, fill_rows},
     },
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     gemm::{Matrix, Write, product, transpose},
-    parallel::{Disjoint, for_each, with_scratch},
+    parallel::{Disjoint, for_each, runs, with_scratch},
     simd,
 };
 

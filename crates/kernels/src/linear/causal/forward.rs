@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{
     super::{
-        blocks::{CHUNK, Parts, runs, scratch_len},
+        blocks::{CHUNK, Parts, scratch_len},
         operands::{Operands, inverse},
     },
     Plan, SEGMENT, Triangle,
@@ -12,7 +12,7 @@ use super::{
 use crate::{
     Saved,
     gemm::{Matrix, Write, product},
-    parallel::{Disjoint, for_each, with_scratch},
+    parallel::{Disjoint, for_each, runs, with_scratch},
     simd,
 };
 

@@ -285,7 +285,7 @@ impl Band<'_> {
             let grad = Matrix::rows(&work.grad_columns[run.lanes.start..], stride);
             let slopes = &mut work.slopes[run.keys.start * stride + run.lanes.start..];
             let size = (run.keys.len(), run.lanes.len(), values);
-            product(size, 1.0, near.v.from_row(first + run.keys.start), grad, Write::Over, slopes, stride);
+            product(size, 1.0, near.v.skip_rows(first + run.keys.start), grad, Write::Over, slopes, stride);
         }
         let naive = self.problem.naive && m > 0;
         let valid = self.valid(b, &plan.hull);
@@ -341,7 +341,7 @@ impl Band<'_> {
                 continue;
             }
             let slopes = Matrix::rows(&work.slopes[group.some.start * stride + rows.start..], stride).transposed();
-            let k = near.k.from_row(first + group.some.start);
+            let k = near.k.skip_rows(first + group.some.start);
             product((rows.len(), width, group.some.len()), tau, slopes, k, Write::Over, grad_q, width);
         }
         // Keys of the hull get gradients from the rows that have them in their support.
@@ -349,7 +349,7 @@ impl Band<'_> {
             let at = keys.start * stride + lanes.start;
             let key = first + keys.start;
             let slopes = Matrix::rows(&work.slopes[at..], stride);
-            let q = q.from_row(lanes.start);
+            let q = q.skip_rows(lanes.start);
             let size = (keys.len(), width, lanes.len());
             product(size, tau, slopes, q, Write::Add, &mut grads.k[key * width..], width);
             if m == 0 {
@@ -435,7 +435,7 @@ impl Band<'_> {
                     }
                 },
             );
-            product((n, m, values), 1.0, near.v.from_row(at), s.transposed(), Write::Add, slopes, m);
+            product((n, m, values), 1.0, near.v.skip_rows(at), s.transposed(), Write::Add, slopes, m);
             let phi = Matrix::rows(&near.phi[at * m..], m);
             product((n, values, m), 1.0, phi, s, Write::Add, &mut grads.v[at * values..], values);
         }

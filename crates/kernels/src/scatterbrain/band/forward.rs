@@ -139,7 +139,7 @@ impl Band<'_> {
                     sums.fill(0.0);
                     continue;
                 }
-                let v = near.v.from_row(first + group.some.start);
+                let v = near.v.skip_rows(first + group.some.start);
                 let weights = Matrix::rows(&tile.x[group.some.start * stride + rows.start..], stride).transposed();
                 let ahead = ahead.get(g).copied().unwrap_or_default();
                 let size = (rows.len(), values, group.some.len());
@@ -151,7 +151,7 @@ impl Band<'_> {
         product_fetching((n, values, m), 1.0, phi, s, Write::Over, sums, values, ahead[0]);
         if hull > 0 {
             let weights = Matrix::rows(tile.x, stride).transposed();
-            let (size, v) = ((n, values, hull), near.v.from_row(first));
+            let (size, v) = ((n, values, hull), near.v.skip_rows(first));
             product_fetching(size, 1.0, weights, v, Write::Add, sums, values, ahead[1]);
         }
     }

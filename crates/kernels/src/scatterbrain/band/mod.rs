@@ -22,7 +22,7 @@ mod tile;
 use std::ops::Range;
 
 use super::{Grads, Problem, RowScales};
-use crate::{Mask, tiled::Scores};
+use crate::{Mask, parallel::runs, tiled::Scores};
 pub(crate) use decode::Ring;
 use states::StateShape;
 
@@ -110,8 +110,7 @@ impl<'a> Band<'a> {
     }
 
     fn tiles(&self, span: usize) -> impl DoubleEndedIterator<Item = Range<usize>> + ExactSizeIterator + use<> {
-        let (queries, tile) = (self.span(span), self.tile);
-        queries.clone().step_by(tile).map(move |start| start..(start + tile).min(queries.end))
+        runs(self.span(span), self.tile)
     }
 
     /// Keys whose weights the rows of a tile form one by one.
@@ -183,11 +182,7 @@ impl<'a> Band<'a> {
         let mut cuts: Vec<usize> = borders.chain([0, keys]).collect();
         cuts.sort_unstable();
         cuts.dedup();
-        let pieces = cuts.windows(2).flat_map(|pair| {
-            let end = pair[1];
-            (pair[0]..end).step_by(SPAN).map(move |start| start..(start + SPAN).min(end))
-        });
-        pieces.collect()
+        cuts.windows(2).flat_map(|pair| runs(pair[0]..pair[1], SPAN)).collect()
     }
 }
 

@@ -244,7 +244,7 @@ impl Band<'_> {
         for (segment, sums) in segments.iter().zip(sums.chunks_exact_mut(len)) {
             if segment.end <= last.start || self.looks_ahead() && segment.start >= first.end {
                 let at = segment.start - keys.start;
-                let values = v.from_row(at);
+                let values = v.skip_rows(at);
                 let phi = &phi[at * state.features..(at + segment.len()) * state.features];
                 state.sum(sums, phi, values, Write::Over, &[]);
             }
