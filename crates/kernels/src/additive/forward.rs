@@ -21,7 +21,7 @@ impl Plan<'_> {
         let queries = Average { weights: &q_weights, state: &q_state };
         let (k_weights, k_state) = self.average(Some(queries));
         self.project(queries, Average { weights: &k_weights, state: &k_state }, out);
-        vec![q_weights, q_state, k_weights, k_state]
+        vec![q_weights, q_state, k_weights, k_state].into()
     }
 
     /// Weights and states of the average of the queries, or, given that one, of the gated keys.

@@ -62,7 +62,7 @@ pub(super) fn forward(operands: &Operands, out: &mut [f32]) -> Saved {
             }
         });
     });
-    vec![denominators, sums]
+    vec![denominators, sums].into()
 }
 
 /// `Z` and `z` of every batch row and sum, `[B, sums, D (Dv + 1)]`.

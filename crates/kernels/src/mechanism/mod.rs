@@ -2,6 +2,7 @@
 //!
 //! Everything that walks "every mechanism" walks [`Mechanism::ALL`].
 
+mod attention;
 mod fastformer;
 mod mixture;
 mod options;

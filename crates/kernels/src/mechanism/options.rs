@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Combination, FastformerOptions, Fraction, Inference, Interaction, KeyDesign, KeyOptions, Mechanism, MixtureOptions,
-    ScatterbrainOptions, Score, Sharing,
+    ScatterbrainOptions, Score, Sharing, attention::Attention,
 };
 use crate::{
     Additive, Dropout, Error, GaussianMixture, Layout, Linear, Mask, MixtureOfHeads, Operator, Scatterbrain, Softmax,
@@ -279,7 +279,7 @@ impl AttentionOptions {
             let expected = "corrected or naive: gated exists only as a layer, which learns the gate";
             return Err(Error::option("scatterbrain.combination", "'gated'", expected));
         }
-        let Call { layout, mask, scale, slopes, bias, dropout, cross } = call;
+        let Call { layout, mask, scale, slopes, bias, dropout, cross } = call.clone();
         if self.mechanism != Mechanism::Softmax {
             let only_softmax = [("scale", scale.is_some() && !sized), ("bias", bias), ("slopes", slopes.is_some())];
             if let Some((name, _)) = only_softmax.iter().find(|(_, asked)| *asked) {
@@ -288,7 +288,7 @@ impl AttentionOptions {
             }
         }
         let shifted = self.shifted();
-        Ok(match self.mechanism {
+        let kernel: Arc<dyn Operator> = match self.mechanism {
             Mechanism::Softmax => Arc::new(Softmax { layout, mask, scale, slopes, bias, dropout }),
             Mechanism::Gaussian | Mechanism::Mgk => Arc::new(GaussianMixture {
                 layout,
@@ -318,6 +318,7 @@ impl AttentionOptions {
                 scores: self.fastformer.scores,
                 shared_value: self.fastformer.sharing != Sharing::None,
             }),
-        })
+        };
+        Ok(Arc::new(Attention { options: self.clone(), call, kernel }))
     }
 }

@@ -54,7 +54,7 @@ impl Scores<'_> {
             let saved = saved.each_ref().map(|x| unsafe { x.range(head * shape.queries + start, queries.len()) });
             self.forward_task((head / shape.heads, head % shape.heads), queries, &terms, &written, saved);
         });
-        vec![lse, references, inverses]
+        Saved::with_lse(lse, [references, inverses])
     }
 
     fn forward_task(

@@ -147,7 +147,7 @@ impl<'a> Scores<'a> {
             };
             if parts.len() < SMALL { (0..heads).for_each(joined) } else { parallel::for_each(heads, joined) }
         });
-        vec![lse, references, inverses]
+        Saved::with_lse(lse, [references, inverses])
     }
 
     /// Copies the queries of a segment to `q [rows][width]`.

@@ -63,7 +63,7 @@ pub(in super::super) fn forward(operands: &Operands, out: &mut [f32]) -> Saved {
         }
         forward_span(operands, &plan, place, plan.spans.range(span), kept, &shared_out, &shared_denominators);
     });
-    vec![denominators, kept]
+    vec![denominators, kept].into()
 }
 
 /// Adds the keys at `positions` to a sum.

@@ -22,7 +22,7 @@ mod tile;
 use std::ops::Range;
 
 use super::{Grads, Problem, RowScales};
-use crate::{Mask, parallel::runs, tiled::Scores};
+use crate::{Mask, Saved, parallel::runs, tiled::Scores};
 pub(crate) use decode::Ring;
 use states::StateShape;
 
@@ -190,7 +190,7 @@ impl Problem<'_> {
     /// Fills `out`: exact weights within `radius` of the diagonal (nowhere when `None`), features elsewhere.
     pub fn forward_band(&self, radius: Option<usize>, out: &mut [f32]) -> RowScales<'static> {
         let exact = self.exactly(radius, |scores| scores.forward(out));
-        match exact.map(<[Vec<f32>; 3]>::try_from) {
+        match exact.map(|saved| <[Vec<f32>; 3]>::try_from(saved.buffers)) {
             Some(Ok([lse, tops, inverses])) => RowScales { lse, tops, inverses, ..RowScales::default() },
             Some(Err(_)) => unreachable!("exact attention saves three numbers a row"),
             None => Band::new(self, radius).forward(out),
@@ -201,7 +201,7 @@ impl Problem<'_> {
     /// weights, and a row with inverse 0 takes no part.
     pub fn backward_band(&self, radius: Option<usize>, out: &[f32], scales: &RowScales, grad_out: &[f32]) -> Grads {
         let exact = self.exactly(radius, |scores| {
-            let saved = vec![scales.lse.clone(), scales.tops.clone(), scales.inverses.clone()];
+            let saved = Saved::with_lse(scales.lse.clone(), [scales.tops.clone(), scales.inverses.clone()]);
             scores.backward(out, &saved, grad_out, false, false)
         });
         match exact {
