@@ -4,9 +4,11 @@
 //! each task does its sums in a fixed order and owns its part of the output. So any number of threads gives the same bits.
 
 mod disjoint;
+mod parts;
 mod team;
 
 pub use disjoint::Disjoint;
+pub(crate) use parts::{Parts, lend_parts, with_parts};
 pub use team::{Team, threads};
 
 use std::{cell::RefCell, ops::Range};
@@ -128,24 +130,6 @@ pub(crate) fn with_shared<R>(len: usize, call: impl FnOnce(&mut [f32]) -> R) -> 
 /// Frees what all threads keep between calls, so that what is measured next pays for its own.
 pub fn release_scratch() {
     team::on_all(|| KEPT.with(|kept| kept.iter().for_each(|buffer| drop(buffer.take()))));
-}
-
-/// Lends `task` parts of these sizes of one scratch buffer, each of which starts at a cache line: vectors that straddle two
-/// lines cost two accesses.
-pub(crate) fn with_parts<const PARTS: usize, R>(
-    sizes: [usize; PARTS],
-    task: impl FnOnce([&mut [f32]; PARTS]) -> R,
-) -> R {
-    const LINE: usize = 16;
-    let rounded = sizes.map(|size| size.next_multiple_of(LINE));
-    with_scratch(rounded.iter().sum::<usize>() + LINE, |scratch| {
-        let first = scratch.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
-        let mut parts = split(&mut scratch[first..], rounded);
-        for (part, size) in parts.iter_mut().zip(sizes) {
-            *part = &mut std::mem::take(part)[..size];
-        }
-        task(parts)
-    })
 }
 
 /// Cuts a scratch buffer into consecutive parts of these sizes.

@@ -59,7 +59,7 @@ impl Product<'_> {
         for_each(self.to.div_ceil(wide), |task| {
             let left = task * wide;
             let width = wide.min(self.to - left);
-            with_parts([self.rows * width], |[tile]| {
+            with_parts!(tile = self.rows * width, {
                 let pass = self.rows.div_ceil(self.rows.div_ceil(PASS).max(1)).max(1);
                 for first in (0..self.rows).step_by(pass) {
                     let (sizes, at) = ((pass.min(self.rows - first), width, self.from), left * self.from);
@@ -88,7 +88,7 @@ impl Product<'_> {
             let deep = DEEP.min(self.from);
             let room = if self.weight.is_plain() { 0 } else { width * deep };
             let stride = row_stride(width);
-            with_parts([height * width, room, stride * deep], |[tile, room, turned]| {
+            with_parts!(tile = height * width, room = room, turned = stride * deep, {
                 tile.fill(0.0);
                 for start in (0..self.from).step_by(DEEP) {
                     let depth = DEEP.min(self.from - start);

@@ -110,8 +110,7 @@ impl Band<'_> {
             let total = unsafe { shared.range(task * len, len) };
             state.clear(total);
             let all = self.atoms[atom].clone();
-            let sizes = [CHUNK * shape.head_width, CHUNK * shape.value_width, CHUNK * m, m];
-            with_parts(sizes, |[k, v, phi, risen]| {
+            with_parts!(k = CHUNK * shape.head_width, v = CHUNK * shape.value_width, phi = CHUNK * m, risen = m, {
                 for start in all.clone().step_by(CHUNK) {
                     let keys = start..(start + CHUNK).min(all.end);
                     let n = keys.len();
