@@ -277,7 +277,7 @@ impl Operator {
 
     fn decoder(slf: Bound<'_, Self>, cache: &str) -> PyResult<Decoder> {
         let known = || Storage::ALL.iter().map(|storage| storage.name());
-        let storage = Storage::ALL.into_iter().find(|storage| storage.name() == cache).ok_or_else(|| {
+        let storage = Storage::ALL.iter().copied().find(|storage| storage.name() == cache).ok_or_else(|| {
             let names: Vec<String> = known().map(|name| format!("'{name}'")).collect();
             let hint = nearest(cache, known());
             PyValueError::new_err(format!("cache is '{cache}', expected one of {}{hint}", names.join(", ")))
@@ -406,9 +406,9 @@ pub fn mechanisms(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
         let entry = PyDict::new(py);
         entry.set_item("name", mechanism.name())?;
         entry.set_item("summary", facts.summary)?;
-        entry.set_item("time", facts.time)?;
-        entry.set_item("memory", facts.memory)?;
-        entry.set_item("decode_state", facts.decode_state)?;
+        entry.set_item("time", facts.time.name())?;
+        entry.set_item("memory", facts.memory.name())?;
+        entry.set_item("decode_state", facts.decode_state.name())?;
         entry.set_item("cross", facts.cross)?;
         entry.set_item("window", facts.window)?;
         entry.set_item("source", facts.source)?;

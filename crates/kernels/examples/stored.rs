@@ -20,7 +20,7 @@ fn main() {
     let seconds =
         fastest(|| for_each_part(&mut copy, part, |n, to| to.copy_from_slice(&numbers[n * part..][..to.len()])));
     println!("copy            {:6.1} GB/s read", size_of_val(&numbers[..]) as f64 / seconds / 1e9);
-    for storage in Storage::ALL {
+    for &storage in Storage::ALL {
         let mut weight = Numbers::new(storage, FROM);
         numbers.chunks_exact(FROM).for_each(|row| weight.push(row));
         for rows in [1, 2, 4, 8, 32, 256] {

@@ -4,11 +4,9 @@
 //! Every number is a function of a key and its place ([`random`](crate::random)), so any draw can be made again at any time
 //! by any thread. Draws of different kinds under one key are unrelated, as are draws of one kind under different keys.
 
-use std::f64::consts::TAU;
-
 use crate::{
     features::{RowNorms, RowsDrawn},
-    random::{bits, substream},
+    random::{bits, normal, substream},
 };
 
 /// Streams under one key, one for every kind of draw.
@@ -78,11 +76,11 @@ pub fn random_blocks(seed: u64, query_block: usize, key_blocks: usize, count: us
     blocks
 }
 
-/// The first `count` standard normal numbers of stream `key` (Box and Muller 1958).
+/// The first `count` standard normal numbers of stream `key`.
 fn normals(key: u64, count: usize) -> impl Iterator<Item = f64> {
     // In (0, 1]: the logarithm of the first is finite.
     let uniform = move |index: usize| (f64::from(bits(key, index as u32)) + 1.0) / 4_294_967_296.0;
-    (0..count).map(move |n| (-2.0 * uniform(2 * n).ln()).sqrt() * (TAU * uniform(2 * n + 1)).cos())
+    (0..count).map(move |n| normal(uniform(2 * n), uniform(2 * n + 1)))
 }
 
 /// An orthogonal matrix `[width, width]` of the Haar measure.

@@ -145,10 +145,6 @@ impl Operator for GaussianMixture {
         vec![reference::gaussian_mixture::weights(self, inputs, batch, head)]
     }
 
-    fn has_lse(&self) -> bool {
-        true
-    }
-
     fn decoder(&self, storage: Storage) -> Option<Box<dyn Decode>> {
         let decodes = self.mask.causal && self.mask.valid.is_none();
         decodes.then(|| {

@@ -45,7 +45,7 @@ impl<'a> Matrix<'a> {
     /// # Panics
     /// If that row starts behind the slice.
     #[must_use]
-    pub fn from_row(self, row: usize) -> Self {
+    pub fn skip_rows(self, row: usize) -> Self {
         Self { data: &self.data[row * self.row..], ..self }
     }
 

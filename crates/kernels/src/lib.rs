@@ -13,7 +13,7 @@ pub mod elementwise;
 mod error;
 pub mod features;
 mod gaussian_mixture;
-pub mod gemm;
+mod gemm;
 pub mod inputs;
 mod linear;
 mod mask;

@@ -3,9 +3,9 @@
 //! The bridge to a framework, the command line's `attend`, the conformance suite and the golden tests speak to
 //! mechanisms through [`Operator`] alone, so none of them knows how many there are.
 
-use std::{borrow::Cow, fmt::Debug};
+use std::{borrow::Cow, fmt::Debug, ops::Index};
 
-use crate::{Error, Storage, Weights};
+use crate::{AttentionOptions, Call, Error, Storage, Weights};
 
 /// A tensor as a contiguous slice and its shape.
 #[derive(Clone, Copy, Debug)]
@@ -25,10 +25,53 @@ impl<'a, T> View<'a, T> {
     }
 }
 
-/// What a forward pass leaves for the backward pass besides its output, in an order only the operator knows.
-///
-/// For every operator that has one, buffer 0 is the log of the softmax denominator, `[B,H,N]`.
-pub type Saved = Vec<Vec<f32>>;
+/// What a forward pass leaves for the backward pass besides its output: buffers in an order that only the operator knows.
+#[derive(Clone, Debug, Default)]
+pub struct Saved {
+    pub(crate) buffers: Vec<Vec<f32>>,
+    has_lse: bool,
+}
+
+impl Saved {
+    /// Nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The log of the softmax denominator, `[B,H,N]`, as buffer 0, and others behind it.
+    pub(crate) fn with_lse(lse: Vec<f32>, others: impl IntoIterator<Item = Vec<f32>>) -> Self {
+        Self { buffers: [lse].into_iter().chain(others).collect(), has_lse: true }
+    }
+
+    /// The log of the softmax denominator, `[B,H,N]`, of mechanisms that have one.
+    pub fn lse(&self) -> Option<&[f32]> {
+        self.has_lse.then(|| &self.buffers[0][..])
+    }
+
+    /// The buffers, for the operator that made them.
+    pub fn buffers(&self) -> &[Vec<f32>] {
+        &self.buffers
+    }
+
+    /// Numbers in all buffers.
+    pub fn floats(&self) -> usize {
+        self.buffers.iter().map(Vec::len).sum()
+    }
+}
+
+impl From<Vec<Vec<f32>>> for Saved {
+    fn from(buffers: Vec<Vec<f32>>) -> Self {
+        Self { buffers, has_lse: false }
+    }
+}
+
+impl Index<usize> for Saved {
+    type Output = [f32];
+
+    fn index(&self, buffer: usize) -> &[f32] {
+        &self.buffers[buffer]
+    }
+}
 
 /// Result of a float64 twin.
 #[derive(Clone, Debug, Default)]
@@ -53,6 +96,7 @@ pub struct Reference {
 /// let call = Call { mask: Mask::causal(), ..Call::default() };
 /// let attention = AttentionOptions::default().operator(call)?;
 /// assert_eq!(attention.inputs(), ["q", "k", "v"]);
+/// assert!(attention.attention().is_some_and(|(_, call)| call.mask == Mask::causal()));
 ///
 /// // One sequence, one head, three tokens, two channels.
 /// let (shape, x) = ([1, 1, 3, 2], [0.1f32, 0.2, 0.3, 0.4, 0.5, 0.6]);
@@ -60,6 +104,7 @@ pub struct Reference {
 /// let mut out = vec![0.0; attention.out_shape(&[&shape[..]; 3])?.iter().product()];
 /// let saved = attention.forward(&inputs, &mut out);
 /// assert_eq!(out[..2], x[..2]); // The first token sees itself alone.
+/// assert_eq!(saved.lse().map(<[f32]>::len), Some(3));
 ///
 /// let grads = attention.backward(&inputs, &out, &saved, &[1.0; 6], &[true, true, false]);
 /// assert!(grads[0].is_some() && grads[2].is_none());
@@ -117,9 +162,10 @@ pub trait Operator: Debug + Send + Sync {
         inputs.iter().map(|input| Cow::Borrowed(input.data)).collect()
     }
 
-    /// Whether buffer 0 of [`Saved`] is the log of a softmax denominator, `[B,H,N]`.
-    fn has_lse(&self) -> bool {
-        false
+    /// The options and the call that made this operator, for a backend with an implementation of its own; none for operators
+    /// that were made otherwise.
+    fn attention(&self) -> Option<(&AttentionOptions, &Call)> {
+        None
     }
 
     /// A fresh state for decoding token by token, where the mechanism has one under these options. A cache of keys and values

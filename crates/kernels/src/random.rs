@@ -35,6 +35,16 @@ pub fn substream(key: u64, part: u64) -> u64 {
     whiten(whiten(key) ^ part)
 }
 
+/// A number in `(0, 1]` from 53 of these random bits.
+pub fn unit(bits: u64) -> f64 {
+    ((bits >> 11) + 1) as f64 * 0.5f64.powi(53)
+}
+
+/// A standard normal number from two uniform ones, the first in `(0, 1]` (Box and Muller 1958).
+pub fn normal(radius: f64, angle: f64) -> f64 {
+    (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
+}
+
 /// Finaliser of SplitMix64 (Steele, Lea and Flood 2014, with Stafford's constants): close keys become unrelated ones.
 #[inline(always)]
 fn whiten(key: u64) -> u64 {

@@ -118,10 +118,6 @@ impl Operator for Softmax {
         vec![reference::softmax::weights(self, inputs, batch, head)]
     }
 
-    fn has_lse(&self) -> bool {
-        true
-    }
-
     fn decoder(&self, storage: Storage) -> Option<Box<dyn Decode>> {
         let decodes = self.mask.causal && self.mask.valid.is_none() && !self.bias;
         decodes.then(|| {

@@ -2,7 +2,11 @@
 
 mod support;
 
-use regard_kernels::{Layout, Mask, Mechanism, Role, Storage, mechanism::Combination, support::SupportKind};
+use regard_kernels::{
+    Layout, Mask, Mechanism, Role, Storage,
+    mechanism::{Combination, Growth},
+    support::SupportKind,
+};
 use regard_testkit::{Random, Report, measure::largest};
 use support::{
     Array, Outcome, Sizes, Variant,
@@ -490,8 +494,9 @@ fn caches_of_fewer_bits_decode_within_their_error() {
         if variant.dropout || setting.subject.operator.decoder(Storage::F32).is_none() {
             continue;
         }
-        let [exact, others @ ..] = Storage::ALL.map(|storage| decoded(&setting, storage));
-        for (storage, (row, bytes)) in Storage::ALL[1..].iter().zip(others) {
+        let exact = decoded(&setting, Storage::F32);
+        for &storage in &Storage::ALL[1..] {
+            let (row, bytes) = decoded(&setting, storage);
             let label = format!("{} as {}", setting.label("last token"), storage.name());
             let bound = match storage {
                 Storage::F32 => 0.0,
@@ -506,7 +511,7 @@ fn caches_of_fewer_bits_decode_within_their_error() {
             if variant.mechanism() == Mechanism::Softmax {
                 let share = bytes as f64 / exact.1 as f64;
                 // The factors of rows of 8 and 5 numbers are many.
-                let most = if *storage == Storage::Int8 { 0.45 } else { 0.5 };
+                let most = if storage == Storage::Int8 { 0.45 } else { 0.5 };
                 report.require(share <= most, format_args!("{label}: {share} of the bytes"));
             }
         }
@@ -563,7 +568,7 @@ fn decoding_token_by_token_equals_the_whole() {
         // A state of constant size, or one that holds a radius of keys.
         let local = variant.options.uses_support() && variant.options.support.kind == SupportKind::Local;
         let naive = variant.options.scatterbrain.combination == Combination::Naive;
-        if variant.mechanism().facts().decode_state == "1" || local && !naive {
+        if variant.mechanism().facts().decode_state == Growth::Constant || local && !naive {
             report.require(decoded.contains(&variant.name), format_args!("{} has no decoder", variant.name));
         }
     }

@@ -25,7 +25,7 @@ use support::{
 #[test]
 fn threads_and_repeats_give_the_same_bits_and_instruction_sets_the_same_numbers() {
     let pools = [1, 2, 3, 7].map(|n| rayon::ThreadPoolBuilder::new().num_threads(n).build().expect("a pool"));
-    let available: Vec<Vectors> = Vectors::ALL.into_iter().rev().filter(|vectors| vectors.available()).collect();
+    let available: Vec<Vectors> = Vectors::ALL.iter().copied().rev().filter(|vectors| vectors.available()).collect();
     assert_eq!(available[0], vectors(), "the widest is what is used unless limited");
     let worst = std::cell::RefCell::new(vec![[0.0f64; 2]; available.len()]);
     walk(|variant, report| {

@@ -372,7 +372,6 @@ fn calls_that_make_no_sense_are_refused() {
     let shifted = Linear { mixture: true, shifted: true, ..Linear::default() };
     assert_eq!(shifted.inputs(), ["q", "k", "v", "log_prior", "shift"]);
     assert_eq!(shifted.out_shape(&shapes), Ok(vec![1, 4, 6, 5]));
-    assert!(!shifted.has_lse());
 
     let window = Linear { mask: Mask { window: Some(3), ..Mask::none() }, ..Linear::default() };
     assert!(matches!(window.out_shape(&shapes[..3]), Err(Error::Option { option, .. }) if option == "window"));

@@ -4,7 +4,9 @@ mod support;
 
 use std::sync::Arc;
 
-use regard_kernels::{GaussianMixture, Mask, Mechanism, Padding, View, reference::gaussian_mixture::responsibilities};
+use regard_kernels::{
+    GaussianMixture, Mask, Mechanism, Padding, View, mechanism::Growth, reference::gaussian_mixture::responsibilities,
+};
 use regard_testkit::Report;
 use support::{
     Array, Sizes, Variant, padding,
@@ -34,7 +36,7 @@ fn kernels_follow_their_twins_across_large_tiles() {
     let quadratic = [(257, 260, true), (513, 258, false), (40, 1300, false), (150, 1300, true)];
     let linear = [(1100, 1100, true), (1300, 1100, true), (1300, 1100, false)];
     walk(|variant, report| {
-        let more = if variant.mechanism().facts().time == "N" { &linear[..] } else { &[] };
+        let more = if variant.mechanism().facts().time == Growth::Linear { &linear[..] } else { &[] };
         for (n, &(queries, keys, causal)) in quadratic.iter().chain(more).enumerate() {
             let sizes = variant.fit(Sizes { width: 4, value_width: 3, ..Sizes::new(1, 1, queries, keys) });
             let valid = (n % 3 == 2).then(|| {

@@ -104,11 +104,6 @@ impl From<&Moments> for Cell {
     }
 }
 
-/// A standard normal number from two uniform ones, the first not 0 (Box and Muller 1958).
-pub(crate) fn normal(radius: f64, angle: f64) -> f64 {
-    (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
-}
-
 /// Sum of `f` over the numbers, halves added to each other.
 fn pairwise<T: Copy>(values: &[T], f: &impl Fn(T) -> f64) -> f64 {
     if values.len() <= RUN {

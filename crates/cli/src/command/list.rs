@@ -52,9 +52,9 @@ fn mechanisms() -> Table {
         let cells = [
             mechanism.name(),
             facts.summary,
-            facts.time,
-            facts.memory,
-            facts.decode_state,
+            facts.time.name(),
+            facts.memory.name(),
+            facts.decode_state.name(),
             yes(facts.cross),
             yes(facts.window),
             facts.source,

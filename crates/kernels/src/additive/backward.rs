@@ -11,7 +11,7 @@ use std::ops::Range;
 use crate::{
     Rows,
     gemm::{Matrix, Write, product},
-    parallel::{Disjoint, for_each, for_each_part, with_scratch},
+    parallel::{Disjoint, for_each, for_each_part, with_parts, with_scratch},
     simd::{dot, vectorize},
 };
 
@@ -99,10 +99,7 @@ impl Plan<'_> {
                 return;
             }
             let grad_out = &grad_out[(b * self.shape.queries + rows.start) * width..][..count * width];
-            with_scratch(BLOCK * width + 3 * head_width, |scratch| {
-                let (du, states) = scratch.split_at_mut(BLOCK * width);
-                let (query, states) = states.split_at_mut(head_width);
-                let (key, gated) = states.split_at_mut(head_width);
+            with_parts!(du = BLOCK * width, query = head_width, key = head_width, gated = head_width, {
                 let w_t = Matrix::rows(self.w_t, width).transposed();
                 product((count, width, width), 1.0, Matrix::rows(grad_out, width), w_t, Write::Over, du, width);
                 vectorize(
@@ -235,10 +232,7 @@ impl Plan<'_> {
         let (dk, next) = (Disjoint::new(dk), Disjoint::new(&mut next_sums));
         let dw_k = self.sum_vectors(self.w_k.len(), |(b, block), rows, dw_k| {
             let count = rows.len();
-            with_scratch(2 * BLOCK * width + heads * BLOCK + head_width, |scratch| {
-                let (gated, scratch) = scratch.split_at_mut(BLOCK * width);
-                let (dp, scratch) = scratch.split_at_mut(BLOCK * width);
-                let (slopes, state) = scratch.split_at_mut(heads * BLOCK);
+            with_parts!(gated = BLOCK * width, dp = BLOCK * width, slopes = heads * BLOCK, state = head_width, {
                 vectorize(
                     #[inline(always)]
                     || {
@@ -298,8 +292,7 @@ impl Plan<'_> {
         let sums = std::mem::take(&mut pull.sums);
         let ((_, own_rows), dq) = (pull.share(), Disjoint::new(dq));
         self.sum_vectors(self.w_q.len(), |(b, block), rows, dw_q| {
-            with_scratch(BLOCK * width + heads * BLOCK, |scratch| {
-                let (own, slopes) = scratch.split_at_mut(BLOCK * width);
+            with_parts!(own = BLOCK * width, slopes = heads * BLOCK, {
                 let strips = |h| self.head(b, h, rows);
                 let pull = (&sums[..], &own_rows);
                 self.pull_block(queries, pull, (b, block), rows, (self.q, &strips), self.w_q, (slopes, own, dw_q));

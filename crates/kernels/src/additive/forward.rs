@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::{
     Layout, Rows, Saved,
     gemm::{Matrix, Write, product},
-    parallel::{Disjoint, for_each, with_scratch},
+    parallel::{Disjoint, for_each, with_parts, with_scratch},
     simd::{dot, exp, max, sum, vectorize},
 };
 
@@ -21,7 +21,7 @@ impl Plan<'_> {
         let queries = Average { weights: &q_weights, state: &q_state };
         let (k_weights, k_state) = self.average(Some(queries));
         self.project(queries, Average { weights: &k_weights, state: &k_state }, out);
-        vec![q_weights, q_state, k_weights, k_state]
+        vec![q_weights, q_state, k_weights, k_state].into()
     }
 
     /// Weights and states of the average of the queries, or, given that one, of the gated keys.
@@ -88,10 +88,7 @@ impl Plan<'_> {
         // Scores over all channels need the gated keys of all heads at once; else one head's, still in cache, will do.
         let kept = if self.released { heads } else { 1 };
         let gated = if gate.is_some() { kept * BLOCK * head_width } else { 0 };
-        with_scratch(gated + head_width + BLOCK + heads * BLOCK, |scratch| {
-            let (gated, scratch) = scratch.split_at_mut(gated);
-            let (state, scratch) = scratch.split_at_mut(head_width);
-            let (powers, all_scores) = scratch.split_at_mut(BLOCK);
+        with_parts!(gated = gated, state = head_width, powers = BLOCK, all_scores = heads * BLOCK, {
             let powers = &mut powers[..count];
             let strip = |h: usize| -> Rows {
                 match gate {
@@ -255,8 +252,7 @@ impl Plan<'_> {
             if rows.is_empty() {
                 return;
             }
-            with_scratch(BLOCK * width + 3 * head_width, |scratch| {
-                let (values, states) = scratch.split_at_mut(BLOCK * width);
+            with_parts!(values = BLOCK * width, states = 3 * head_width, {
                 vectorize(
                     #[inline(always)]
                     || {

@@ -120,7 +120,7 @@ impl Operator for Additive {
         let inputs = self.read(inputs);
         let inputs = inputs.views();
         let plan = Plan::new(self, &inputs);
-        let gradients = plan.backward(saved, grad_out, wanted[wanted.len() - 1]);
+        let gradients = plan.backward(saved.buffers(), grad_out, wanted[wanted.len() - 1]);
         gradients.into_iter().zip(wanted).map(|(gradient, wanted)| wanted.then_some(gradient)).collect()
     }
 

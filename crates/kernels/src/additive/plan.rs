@@ -7,7 +7,7 @@ use crate::{AttentionShape, Mask, Rows, View, mechanism::AdditiveScores};
 use super::Additive;
 
 /// Rows of a task. A product packs `w_t` anew for each block: with 512 channels 256 rows took a tenth less time than 128,
-/// 512 rows little less again, and a block of `u` and one of the output still fit a second-level cache of 2 MiB.
+/// 512 rows little less again, and a block of `u` and one of the output still fit an L2 cache of 2 MiB.
 pub(super) const BLOCK: usize = 256;
 
 /// One call: its sizes and its tensors.

@@ -141,7 +141,7 @@ fn multiply(
     for_each(m.div_ceil(tall) * across, |task| {
         let (top, left) = (task / across * tall, task % across * wide);
         let (height, width) = (tall.min(m - top), wide.min(n - left));
-        let a = a.from_row(top);
+        let a = a.skip_rows(top);
         let b = Matrix { data: &b.data[left * b.column..], ..b };
         let fill = |tile: &mut [f32]| {
             product((height, width, k), 1.0, a, b, Write::Over, tile, width);

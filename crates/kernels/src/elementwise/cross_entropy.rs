@@ -84,7 +84,7 @@ impl Operator for CrossEntropy {
         });
         let total: f64 = losses.iter().map(|&loss| f64::from(loss)).sum();
         out[0] = (total / self.counted().max(1) as f64) as f32;
-        vec![normalisers]
+        vec![normalisers].into()
     }
 
     fn backward(

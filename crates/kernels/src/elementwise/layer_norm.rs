@@ -52,7 +52,7 @@ impl Operator for LayerNorm {
                 },
             );
         });
-        vec![means, scales]
+        vec![means, scales].into()
     }
 
     fn backward(

@@ -34,7 +34,7 @@ use crate::{
     simd::vectorize,
 };
 
-/// Elements in a block: 64 KiB, so that a block's input and output stay in the second-level cache together, and enough
+/// Elements in a block: 64 KiB, so that a block's input and output stay in the L2 cache together, and enough
 /// work (some microseconds) to pay for handing it to a thread.
 const BLOCK: usize = 1 << 14;
 

@@ -51,7 +51,7 @@ impl Operator for RmsNorm {
                 },
             );
         });
-        vec![scales]
+        vec![scales].into()
     }
 
     fn backward(

@@ -1,7 +1,7 @@
 //! Every query sees every real key: one sum over all keys, read by all queries.
 
 use super::{
-    blocks::{Blocks, CHUNK, Parts, runs, scratch_len},
+    blocks::{Blocks, CHUNK},
     gradients::{Gradients, KeyChunk, Shared},
     operands::{Operands, Output, fill_rows, inverse},
 };
@@ -9,7 +9,7 @@ use crate::{
     Saved,
     gemm::{Matrix, Write, product, transpose},
     memory::arbitrary,
-    parallel::{Disjoint, for_each, for_each_part, with_scratch},
+    parallel::{Disjoint, for_each, for_each_part, runs, with_parts},
     simd,
 };
 
@@ -28,9 +28,7 @@ pub(super) fn forward(operands: &Operands, out: &mut [f32]) -> Saved {
         let sum = &sums[(b * operands.sums() + h / operands.shares) * operands.sum_len()..][..operands.sum_len()];
         let (numerator_sum, z) = sum.split_at(width * value_width);
         let rows = shape.out_rows(b, h);
-        with_scratch(scratch_len(&[CHUNK * width, CHUNK * value_width]), |scratch| {
-            let mut parts = Parts::new(scratch);
-            let (features, numerators) = (parts.take(CHUNK * width), parts.take(CHUNK * value_width));
+        with_parts!(features = CHUNK * width, numerators = CHUNK * value_width, {
             for queries in runs(blocks.range(block), CHUNK) {
                 let count = queries.len();
                 operands.query_features(b, h, queries.clone(), features);
@@ -62,7 +60,7 @@ pub(super) fn forward(operands: &Operands, out: &mut [f32]) -> Saved {
             }
         });
     });
-    vec![denominators, sums]
+    vec![denominators, sums].into()
 }
 
 /// `Z` and `z` of every batch row and sum, `[B, sums, D (Dv + 1)]`.
@@ -78,9 +76,7 @@ fn sum_keys(operands: &Operands) -> Vec<f32> {
         let (b, block, s) = blocks.task(task, operands.sums());
         // SAFETY: each task has its own sum.
         let total = unsafe { shared.range(((b * operands.sums() + s) * blocks.count + block) * len, len) };
-        with_scratch(scratch_len(&[CHUNK * width, CHUNK * value_width]), |scratch| {
-            let mut parts = Parts::new(scratch);
-            let (features, values) = (parts.take(CHUNK * width), parts.take(CHUNK * value_width));
+        with_parts!(features = CHUNK * width, values = CHUNK * value_width, {
             for keys in runs(blocks.range(block), CHUNK) {
                 let count = keys.len();
                 operands.key_features(b, s, keys.clone(), &mut [], features);
@@ -136,7 +132,6 @@ fn backward_queries(operands: &Operands, output: Output, sums: &[f32], gradients
     let blocks = Blocks::spread(shape.queries, all);
     let mut partial = vec![0.0f32; all * blocks.count * len];
     let shared = Disjoint::new(&mut partial);
-    let sizes = [CHUNK * width, CHUNK * value_width, CHUNK, CHUNK * width, width * value_width];
 
     for_each(all * blocks.count, |task| {
         let (b, block, s) = blocks.task(task, operands.sums());
@@ -144,41 +139,45 @@ fn backward_queries(operands: &Operands, output: Output, sums: &[f32], gradients
         let (numerator_sum, z) = sums[sum * len..(sum + 1) * len].split_at(width * value_width);
         // SAFETY: each task has its own sum.
         let total = unsafe { shared.range((sum * blocks.count + block) * len, len) };
-        with_scratch(scratch_len(&sizes), |scratch| {
-            let mut parts = Parts::new(scratch);
-            let [features, grad_numerators, grad_denominators, grad_features, transposed] =
-                sizes.map(|size| parts.take(size));
-            transpose(Matrix::rows(numerator_sum, value_width), (width, value_width), transposed);
-            for h in operands.query_heads(s) {
-                for queries in runs(blocks.range(block), CHUNK) {
-                    let count = queries.len();
-                    let features = &mut features[..count * width];
-                    let grad_numerators = &mut grad_numerators[..count * value_width];
-                    let grad_denominators = &mut grad_denominators[..count];
-                    operands.query_features(b, h, queries.clone(), features);
-                    operands.scaled_gradient(output, (b, h), queries.clone(), grad_numerators, grad_denominators);
-                    if gradients.wants_queries() {
-                        product(
-                            (count, width, value_width),
-                            1.0,
-                            Matrix::rows(grad_numerators, value_width),
-                            Matrix::rows(transposed, width),
-                            Write::Over,
-                            grad_features,
-                            width,
-                        );
-                        // SAFETY: these rows of this query head are this task's.
-                        unsafe {
-                            gradients.write_queries((b, h), queries, features, grad_features, grad_denominators, z);
+        with_parts!(
+            features = CHUNK * width,
+            grad_numerators = CHUNK * value_width,
+            grad_denominators = CHUNK,
+            grad_features = CHUNK * width,
+            transposed = width * value_width,
+            {
+                transpose(Matrix::rows(numerator_sum, value_width), (width, value_width), transposed);
+                for h in operands.query_heads(s) {
+                    for queries in runs(blocks.range(block), CHUNK) {
+                        let count = queries.len();
+                        let features = &mut features[..count * width];
+                        let grad_numerators = &mut grad_numerators[..count * value_width];
+                        let grad_denominators = &mut grad_denominators[..count];
+                        operands.query_features(b, h, queries.clone(), features);
+                        operands.scaled_gradient(output, (b, h), queries.clone(), grad_numerators, grad_denominators);
+                        if gradients.wants_queries() {
+                            product(
+                                (count, width, value_width),
+                                1.0,
+                                Matrix::rows(grad_numerators, value_width),
+                                Matrix::rows(transposed, width),
+                                Write::Over,
+                                grad_features,
+                                width,
+                            );
+                            // SAFETY: these rows of this query head are this task's.
+                            unsafe {
+                                gradients.write_queries((b, h), queries, features, grad_features, grad_denominators, z);
+                            }
                         }
-                    }
-                    if gradients.wants_keys() {
-                        let right = Matrix::rows(grad_numerators, value_width);
-                        operands.accumulate(total, features, right, Some(grad_denominators));
+                        if gradients.wants_keys() {
+                            let right = Matrix::rows(grad_numerators, value_width);
+                            operands.accumulate(total, features, right, Some(grad_denominators));
+                        }
                     }
                 }
             }
-        });
+        );
     });
     fold(partial, blocks.count, len)
 }
@@ -194,47 +193,45 @@ fn backward_keys(
     let shape = operands.shape;
     let (width, value_width) = (shape.head_width, shape.value_width);
     let (grad_numerator_sum, grad_z) = grad_sum.split_at(width * value_width);
-    let sizes = [
-        operands.components_len(CHUNK),
-        CHUNK * width,
-        CHUNK * value_width,
-        CHUNK * width,
-        CHUNK * value_width,
-        width * value_width,
-    ];
-    with_scratch(scratch_len(&sizes), |scratch| {
-        let mut parts = Parts::new(scratch);
-        let [components, mixed, values, grad_mixed, grad_values, transposed] = sizes.map(|size| parts.take(size));
-        transpose(Matrix::rows(grad_numerator_sum, value_width), (width, value_width), transposed);
-        for keys in runs(blocks.range(block), CHUNK) {
-            let count = keys.len();
-            operands.key_features(b, s, keys.clone(), components, mixed);
-            if gradients.wants_features() {
-                let values = operands.values(b, s, keys.clone(), values);
-                fill_rows(&mut grad_mixed[..count * width], grad_z);
+    with_parts!(
+        components = operands.components_len(CHUNK),
+        mixed = CHUNK * width,
+        values = CHUNK * value_width,
+        grad_mixed = CHUNK * width,
+        grad_values = CHUNK * value_width,
+        transposed = width * value_width,
+        {
+            transpose(Matrix::rows(grad_numerator_sum, value_width), (width, value_width), transposed);
+            for keys in runs(blocks.range(block), CHUNK) {
+                let count = keys.len();
+                operands.key_features(b, s, keys.clone(), components, mixed);
+                if gradients.wants_features() {
+                    let values = operands.values(b, s, keys.clone(), values);
+                    fill_rows(&mut grad_mixed[..count * width], grad_z);
+                    product(
+                        (count, width, value_width),
+                        1.0,
+                        values,
+                        Matrix::rows(transposed, width),
+                        Write::Add,
+                        grad_mixed,
+                        width,
+                    );
+                }
                 product(
-                    (count, width, value_width),
+                    (count, value_width, width),
                     1.0,
-                    values,
-                    Matrix::rows(transposed, width),
-                    Write::Add,
-                    grad_mixed,
-                    width,
+                    Matrix::rows(mixed, width),
+                    Matrix::rows(grad_numerator_sum, value_width),
+                    Write::Over,
+                    grad_values,
+                    value_width,
                 );
+                // SAFETY: this block of this key head is this task's.
+                unsafe {
+                    gradients.write_keys((b, s, block), keys, &KeyChunk { components, mixed, grad_mixed, grad_values })
+                };
             }
-            product(
-                (count, value_width, width),
-                1.0,
-                Matrix::rows(mixed, width),
-                Matrix::rows(grad_numerator_sum, value_width),
-                Write::Over,
-                grad_values,
-                value_width,
-            );
-            // SAFETY: this block of this key head is this task's.
-            unsafe {
-                gradients.write_keys((b, s, block), keys, &KeyChunk { components, mixed, grad_mixed, grad_values })
-            };
         }
-    });
+    );
 }

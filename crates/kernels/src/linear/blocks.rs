@@ -41,39 +41,3 @@ impl Blocks {
         i * self.rows..((i + 1) * self.rows).min(self.total)
     }
 }
-
-/// `rows` in runs of `length`, the last one shorter.
-pub(super) fn runs(
-    rows: Range<usize>,
-    length: usize,
-) -> impl DoubleEndedIterator<Item = Range<usize>> + ExactSizeIterator {
-    let end = rows.end;
-    rows.step_by(length).map(move |start| start..(start + length).min(end))
-}
-
-/// Floats between cache lines: parts of the scratch start on one, so that no vector straddles two.
-const LINE: usize = 16;
-
-/// Scratch to ask for when it is to be cut into parts of these sizes.
-pub(super) fn scratch_len(parts: &[usize]) -> usize {
-    LINE + parts.iter().map(|len| len.next_multiple_of(LINE)).sum::<usize>()
-}
-
-/// Hands out the parts of a scratch buffer one after the other.
-pub(super) struct Parts<'a> {
-    rest: &'a mut [f32],
-}
-
-impl<'a> Parts<'a> {
-    pub fn new(scratch: &'a mut [f32]) -> Self {
-        let skip = scratch.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
-        Self { rest: &mut scratch[skip..] }
-    }
-
-    /// The next `len` floats, of arbitrary content.
-    pub fn take(&mut self, len: usize) -> &'a mut [f32] {
-        let (part, rest) = std::mem::take(&mut self.rest).split_at_mut(len.next_multiple_of(LINE));
-        self.rest = rest;
-        &mut part[..len]
-    }
-}

@@ -1,11 +1,7 @@
 //! Decoding token by token: the running sums of the causal form are the whole state.
 
-use super::{
-    Linear,
-    blocks::{Parts, scratch_len},
-    operands::inverse,
-};
-use crate::{Decode, View, operator::reorder_rows, parallel::with_scratch, simd};
+use super::{Linear, operands::inverse};
+use crate::{Decode, View, operator::reorder_rows, parallel::with_parts, simd};
 
 /// `Z [D,Dv]` and `z [D]` of every batch row and sum, a constant number of bytes whatever the number of tokens.
 #[derive(Debug)]
@@ -37,10 +33,7 @@ impl Decode for Sums {
         }
         assert_eq!(self.sums.len(), all * len, "sizes changed since the first token");
 
-        let sizes = [width, value_width];
-        with_scratch(scratch_len(&sizes), |scratch| {
-            let mut parts = Parts::new(scratch);
-            let [features, values] = sizes.map(|size| parts.take(size));
+        with_parts!(features = width, values = value_width, {
             for (n, sum) in self.sums.chunks_exact_mut(len).enumerate() {
                 let (b, s) = (n / operands.sums(), n % operands.sums());
                 operands.key_features(b, s, 0..1, &mut [], features);

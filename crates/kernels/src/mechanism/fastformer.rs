@@ -51,7 +51,7 @@ pub enum Interaction {
     Product,
     /// `g + x`.
     Sum,
-    /// `W [g ; x]`, with a learned matrix `[D, 2D]` a head.
+    /// `W [g ; x]`, with a learned matrix `[D, 2D]` per head.
     Concatenation,
 }
 

@@ -24,10 +24,10 @@ impl Default for KeyOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeyDesign {
-    /// One projection a component (design A: MGK, MLK).
+    /// One projection per component (design A: MGK, MLK).
     #[default]
     Projected,
-    /// One projection and a learned shift a component (design B: sMGK, sMLK).
+    /// One projection, and a learned shift per component (design B: sMGK, sMLK).
     Shifted,
 }
 
@@ -75,20 +75,20 @@ pub enum Score {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Prior {
-    /// One prior a head and component.
+    /// One prior per head and component.
     #[default]
     Tied,
-    /// One prior a head, component and key position.
+    /// One prior per head, component and key position.
     PerPosition,
 }
 
-/// `mixture.variances`: a named choice or a list with one variance a component.
+/// `mixture.variances`: a named choice or a list with one variance per component.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Variances {
     /// A choice that scales with the head width.
     Named(NamedVariances),
-    /// One variance a component.
+    /// One variance per component.
     List(Vec<f64>),
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Everything that walks "every mechanism" walks [`Mechanism::ALL`].
 
+mod attention;
 mod fastformer;
 mod mixture;
 mod options;
@@ -44,17 +45,42 @@ pub enum Mechanism {
     Fastformer,
 }
 
+/// How a cost grows with the length `N` of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Growth {
+    /// Not at all.
+    Constant,
+    /// Up to the radius of the support.
+    Radius,
+    /// As `N`.
+    Linear,
+    /// As `N^2`.
+    Quadratic,
+}
+
+impl Growth {
+    /// As tables show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Constant => "1",
+            Self::Radius => "radius",
+            Self::Linear => "N",
+            Self::Quadratic => "N^2",
+        }
+    }
+}
+
 /// What is true of a mechanism whatever its options.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
     /// One line for a list.
     pub summary: &'static str,
-    /// Time in the length `N` of a sequence.
-    pub time: &'static str,
-    /// Bytes of a training step beside inputs and outputs, in `N`.
-    pub memory: &'static str,
-    /// State of a decoder after `N` tokens.
-    pub decode_state: &'static str,
+    /// Time.
+    pub time: Growth,
+    /// Bytes of a training step beside inputs and outputs.
+    pub memory: Growth,
+    /// State of a decoder.
+    pub decode_state: Growth,
     /// Whether queries and keys may come from sequences of different lengths.
     pub cross: bool,
     /// Whether the mask may have a window.
@@ -98,18 +124,18 @@ impl Mechanism {
     pub fn facts(self) -> Facts {
         let quadratic = Facts {
             summary: "exact scaled dot-product attention",
-            time: "N^2",
-            memory: "N",
-            decode_state: "N",
+            time: Growth::Quadratic,
+            memory: Growth::Linear,
+            decode_state: Growth::Linear,
             cross: true,
             window: true,
             source: "Vaswani et al. 2017",
         };
         let linear = Facts {
             summary: "linear attention with elu + 1 features",
-            time: "N",
-            memory: "N",
-            decode_state: "1",
+            time: Growth::Linear,
+            memory: Growth::Linear,
+            decode_state: Growth::Constant,
             cross: true,
             window: false,
             source: "Katharopoulos et al. 2020",
@@ -131,13 +157,13 @@ impl Mechanism {
             }
             Self::Sparse => Facts {
                 summary: "softmax on a sparse support",
-                decode_state: "radius",
+                decode_state: Growth::Radius,
                 source: "arXiv 2110.15343, section 2",
                 ..linear
             },
             Self::Scatterbrain => Facts {
                 summary: "exact on a sparse support, low-rank off it",
-                decode_state: "radius",
+                decode_state: Growth::Radius,
                 source: "arXiv 2110.15343, section 4",
                 ..linear
             },

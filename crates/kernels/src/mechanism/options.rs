@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Combination, FastformerOptions, Fraction, Inference, Interaction, KeyDesign, KeyOptions, Mechanism, MixtureOptions,
-    ScatterbrainOptions, Score, Sharing,
+    ScatterbrainOptions, Score, Sharing, attention::Attention,
 };
 use crate::{
     Additive, Dropout, Error, GaussianMixture, Layout, Linear, Mask, MixtureOfHeads, Operator, Scatterbrain, Softmax,
@@ -26,7 +26,7 @@ pub struct AttentionOptions {
     /// Key and value heads, a divisor of `heads`; as many as `heads` when absent, 1 for multi-query.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_value_heads: Option<usize>,
-    /// Position scheme of the model around it.
+    /// Position scheme of the surrounding model.
     pub position: Position,
     /// Whether a query sees only keys up to its own position.
     pub causal: bool,
@@ -77,12 +77,12 @@ impl Default for AttentionOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Position {
-    /// A learned vector a position, added to the token's.
+    /// A learned vector per position, added to that of the token.
     #[default]
     Learned,
     /// Fixed sines and cosines, added.
     Sinusoidal,
-    /// Queries and keys turned by an angle proportional to position.
+    /// Queries and keys rotated by an angle proportional to the position.
     Rotary,
     /// A penalty on scores proportional to distance.
     Alibi,
@@ -99,7 +99,7 @@ pub struct Call {
     pub mask: Mask,
     /// Score scale in place of `1 / sqrt(D)`: softmax, performer, sparse and scatterbrain.
     pub scale: Option<f64>,
-    /// ALiBi slopes, one a query head; softmax only.
+    /// ALiBi slopes, one per query head; softmax only.
     pub slopes: Option<Arc<[f32]>>,
     /// Whether an additive bias on the scores is among the inputs; softmax only.
     pub bias: bool,
@@ -279,7 +279,7 @@ impl AttentionOptions {
             let expected = "corrected or naive: gated exists only as a layer, which learns the gate";
             return Err(Error::option("scatterbrain.combination", "'gated'", expected));
         }
-        let Call { layout, mask, scale, slopes, bias, dropout, cross } = call;
+        let Call { layout, mask, scale, slopes, bias, dropout, cross } = call.clone();
         if self.mechanism != Mechanism::Softmax {
             let only_softmax = [("scale", scale.is_some() && !sized), ("bias", bias), ("slopes", slopes.is_some())];
             if let Some((name, _)) = only_softmax.iter().find(|(_, asked)| *asked) {
@@ -288,7 +288,7 @@ impl AttentionOptions {
             }
         }
         let shifted = self.shifted();
-        Ok(match self.mechanism {
+        let kernel: Arc<dyn Operator> = match self.mechanism {
             Mechanism::Softmax => Arc::new(Softmax { layout, mask, scale, slopes, bias, dropout }),
             Mechanism::Gaussian | Mechanism::Mgk => Arc::new(GaussianMixture {
                 layout,
@@ -318,6 +318,7 @@ impl AttentionOptions {
                 scores: self.fastformer.scores,
                 shared_value: self.fastformer.sharing != Sharing::None,
             }),
-        })
+        };
+        Ok(Arc::new(Attention { options: self.clone(), call, kernel }))
     }
 }

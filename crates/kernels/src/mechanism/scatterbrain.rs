@@ -32,7 +32,7 @@ pub enum Combination {
     Corrected,
     /// Features everywhere, and exact weights on the support besides: pairs of the support count twice.
     Naive,
-    /// The outputs of the two parts, averaged by a learned gate a head.
+    /// The outputs of the two parts, averaged by a learned gate per head.
     Gated,
 }
 

@@ -238,10 +238,10 @@ impl Operator for MixtureOfHeads {
         let (head_shape, key_shape) = (parts.head_shape(), parts.key_shape());
         let mut heads = vec![0.0; q.len()];
         let attended = [View::new(&q, &head_shape), View::new(&k, &key_shape), View::new(&v, &key_shape)];
-        let mut saved = self.softmax().forward(&attended, &mut heads);
+        let mut saved = self.softmax().forward(&attended, &mut heads).buffers;
         parts.join(&heads, &weights, out);
         saved.extend([weights, q, k, v, heads, parts.logits.into_owned()]);
-        saved
+        saved.into()
     }
 
     fn backward(
@@ -252,7 +252,7 @@ impl Operator for MixtureOfHeads {
         grad_out: &[f32],
         wanted: &[bool],
     ) -> Vec<Option<Vec<f32>>> {
-        let (of_softmax, of_parts) = saved.split_at(saved.len() - 6);
+        let (of_softmax, of_parts) = saved.buffers.split_at(saved.buffers.len() - 6);
         let [weights, q, k, v, heads, logits] = of_parts else { unreachable!("six buffers") };
         let inputs = self.read(inputs);
         let inputs = inputs.views();
@@ -266,7 +266,7 @@ impl Operator for MixtureOfHeads {
             grads(outputs.backward(&joined, &[], &Saved::new(), grad_out, &[true, true, wanted[wanted.len() - 1]]));
         let attended = [View::new(q, &head_shape), View::new(k, &key_shape), View::new(v, &key_shape)];
         let of_heads = of_heads.expect("wanted");
-        let of_attended = self.softmax().backward(&attended, heads, &of_softmax.to_vec(), &of_heads, &[true; 3]);
+        let of_attended = self.softmax().backward(&attended, heads, &of_softmax.to_vec().into(), &of_heads, &[true; 3]);
         let [of_q, of_k, of_v] = grads(of_attended).map(|grad| grad.expect("wanted"));
         let logits = [View::new(&parts.logits[..], &logits_shape)];
         let of_weights = of_weights.expect("wanted");

@@ -4,12 +4,14 @@
 //! each task does its sums in a fixed order and owns its part of the output. So any number of threads gives the same bits.
 
 mod disjoint;
+mod parts;
 mod team;
 
 pub use disjoint::Disjoint;
+pub(crate) use parts::{Parts, lend_parts, with_parts};
 pub use team::{Team, threads};
 
-use std::cell::RefCell;
+use std::{cell::RefCell, ops::Range};
 
 use crate::simd;
 
@@ -22,10 +24,19 @@ pub fn for_each(count: usize, task: impl Fn(usize) + Sync) {
 }
 
 /// What `task` makes of `0 .. count`, in this order.
-pub fn map<T: Send>(count: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
+pub(crate) fn map<T: Send>(count: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let mut made: Vec<Option<T>> = (0..count).map(|_| None).collect();
     for_each_part(&mut made, 1, |n, made| made[0] = Some(task(n)));
     made.into_iter().flatten().collect()
+}
+
+/// `range` in runs of `length`, the last of which may be shorter.
+pub(crate) fn runs(
+    range: Range<usize>,
+    length: usize,
+) -> impl DoubleEndedIterator<Item = Range<usize>> + ExactSizeIterator {
+    let end = range.end;
+    range.step_by(length.max(1)).map(move |start| start..(start + length).min(end))
 }
 
 /// Runs `task(n, part)` for the parts of `len` elements of a buffer, the last of which may be shorter.
@@ -46,12 +57,12 @@ pub fn for_each_part<T: Send>(buffer: &mut [T], len: usize, task: impl Fn(usize,
 const BLOCK: usize = 1 << 14;
 
 /// Fills a buffer with zeros.
-pub fn clear(buffer: &mut [f32]) {
+pub(crate) fn clear(buffer: &mut [f32]) {
     for_each_part(buffer, BLOCK, |_, block| block.fill(0.0));
 }
 
 /// Adds `copies`, each of the length of `sums`, one after another.
-pub fn add_copies(sums: &mut [f32], copies: &[f32]) {
+pub(crate) fn add_copies(sums: &mut [f32], copies: &[f32]) {
     let len = sums.len();
     if copies.is_empty() {
         return;
@@ -107,12 +118,12 @@ pub(crate) fn lend<R>(memory: Memory, len: usize, task: impl FnOnce(&mut [f32]) 
 }
 
 /// Lends `task` scratch memory of its own, `len` floats of arbitrary content.
-pub fn with_scratch<R>(len: usize, task: impl FnOnce(&mut [f32]) -> R) -> R {
+pub(crate) fn with_scratch<R>(len: usize, task: impl FnOnce(&mut [f32]) -> R) -> R {
     lend(Memory::Scratch, len, task)
 }
 
 /// Lends `call` `len` floats of arbitrary content for what its tasks share.
-pub fn with_shared<R>(len: usize, call: impl FnOnce(&mut [f32]) -> R) -> R {
+pub(crate) fn with_shared<R>(len: usize, call: impl FnOnce(&mut [f32]) -> R) -> R {
     lend(Memory::Shared, len, call)
 }
 
@@ -121,26 +132,11 @@ pub fn release_scratch() {
     team::on_all(|| KEPT.with(|kept| kept.iter().for_each(|buffer| drop(buffer.take()))));
 }
 
-/// Lends `task` parts of these sizes of one scratch buffer, each of which starts at a cache line: vectors that straddle two
-/// lines cost two accesses.
-pub fn with_parts<const PARTS: usize, R>(sizes: [usize; PARTS], task: impl FnOnce([&mut [f32]; PARTS]) -> R) -> R {
-    const LINE: usize = 16;
-    let rounded = sizes.map(|size| size.next_multiple_of(LINE));
-    with_scratch(rounded.iter().sum::<usize>() + LINE, |scratch| {
-        let first = scratch.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
-        let mut parts = split(&mut scratch[first..], rounded);
-        for (part, size) in parts.iter_mut().zip(sizes) {
-            *part = &mut std::mem::take(part)[..size];
-        }
-        task(parts)
-    })
-}
-
 /// Cuts a scratch buffer into consecutive parts of these sizes.
 ///
 /// # Panics
 /// If the buffer is shorter than their sum.
-pub fn split<const PARTS: usize>(mut scratch: &mut [f32], sizes: [usize; PARTS]) -> [&mut [f32]; PARTS] {
+pub(crate) fn split<const PARTS: usize>(mut scratch: &mut [f32], sizes: [usize; PARTS]) -> [&mut [f32]; PARTS] {
     sizes.map(|size| {
         let (part, rest) = std::mem::take(&mut scratch).split_at_mut(size);
         scratch = rest;

@@ -1,8 +1,6 @@
 //! What a router draws in training: a function of a key and a place, like every draw.
 
-use std::f64::consts::TAU;
-
-use crate::random::{bits, substream};
+use crate::random::{bits, normal, substream};
 
 /// A number in `(0, 1)` for place `index` of stream `key`.
 fn uniform(key: u64, index: usize) -> f64 {
@@ -14,13 +12,12 @@ pub(super) fn gumbel(key: u64, token: usize, expert: usize) -> f64 {
     -(-uniform(substream(key, token as u64), expert).ln()).ln()
 }
 
-/// Normal noise of standard deviation `deviation` on logits `[tokens, experts]` (Box and Muller 1958).
+/// Normal noise of standard deviation `deviation` on logits `[tokens, experts]`.
 pub fn logit_noise(tokens: usize, experts: usize, deviation: f64, key: u64) -> Vec<f32> {
-    let normal =
-        |key, expert| (-2.0 * uniform(key, 2 * expert).ln()).sqrt() * (TAU * uniform(key, 2 * expert + 1)).cos();
     let row = |token| {
         let key = substream(key, token as u64);
-        (0..experts).map(move |expert| (deviation * normal(key, expert)) as f32)
+        (0..experts)
+            .map(move |expert| (deviation * normal(uniform(key, 2 * expert), uniform(key, 2 * expert + 1))) as f32)
     };
     (0..tokens).flat_map(row).collect()
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::Routing;
 use crate::{
     gemm::{self, Matrix, Write},
-    parallel::{self, Disjoint},
+    parallel::{self, Disjoint, with_parts},
     simd::{Places, Spread, product_of_rows},
 };
 
@@ -124,9 +124,7 @@ pub(super) fn sum_over_tokens(
         let expert = task / across;
         let left = task % across * COLUMNS;
         let columns = left..(left + COLUMNS).min(wide);
-        let sizes = [narrow * columns.len(), TERMS * narrow];
-        parallel::with_scratch(sizes.iter().sum(), |scratch| {
-            let [sum, gathered] = parallel::split(scratch, sizes);
+        with_parts!(sum = narrow * columns.len(), gathered = TERMS * narrow, {
             sum.fill(0.0);
             let mut at = Vec::with_capacity(TERMS);
             for pairs in routing.group(expert).chunks(TERMS) {

@@ -165,7 +165,7 @@ impl Operator for Scatterbrain {
             }
             _ => gathered::forward(self, inputs, out),
         };
-        vec![scales.lse, scales.tops, scales.inverses, scales.surroundings.into_owned()]
+        Saved::with_lse(scales.lse, [scales.tops, scales.inverses, scales.surroundings.into_owned()])
     }
 
     fn backward(
@@ -178,7 +178,7 @@ impl Operator for Scatterbrain {
     ) -> Vec<Option<Vec<f32>>> {
         let inputs = self.read(inputs);
         let inputs = &inputs.views();
-        let [lse, tops, inverses] = [0, 1, 2].map(|n| saved[n].clone());
+        let [lse, tops, inverses] = [0, 1, 2].map(|n| saved[n].to_vec());
         let scales = RowScales { lse, tops, inverses, surroundings: Cow::Borrowed(&saved[3]) };
         let grads = match self.kind() {
             SupportKind::Local | SupportKind::Empty | SupportKind::Full => {
@@ -202,10 +202,6 @@ impl Operator for Scatterbrain {
 
     fn weights<'a>(&'a self, inputs: &[View<'a, f64>], batch: usize, head: usize) -> Vec<Weights<'a>> {
         vec![reference::scatterbrain::weights(self, inputs, batch, head)]
-    }
-
-    fn has_lse(&self) -> bool {
-        true
     }
 
     fn decoder(&self, storage: Storage) -> Option<Box<dyn Decode>> {

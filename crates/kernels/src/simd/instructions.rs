@@ -20,7 +20,7 @@ pub enum Vectors {
 
 impl Vectors {
     /// All variants, the narrowest first.
-    pub const ALL: [Self; 4] = [Self::Scalar, Self::Neon, Self::Avx2, Self::Avx512];
+    pub const ALL: &[Self] = &[Self::Scalar, Self::Neon, Self::Avx2, Self::Avx512];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -37,7 +37,7 @@ impl Vectors {
     /// # Errors
     /// No vectors that this processor has.
     pub fn named(name: &str) -> Result<Self, Error> {
-        let available = || Self::ALL.into_iter().filter(|vectors| vectors.available());
+        let available = || Self::ALL.iter().copied().filter(|vectors| vectors.available());
         available().find(|vectors| vectors.name() == name).ok_or_else(|| {
             let names: Vec<&str> = available().map(Self::name).collect();
             Error::option("vectors", name, format!("one of those that this processor has: {}", names.join(", ")))
@@ -87,7 +87,7 @@ pub(crate) fn arch() -> pulp::Arch {
 
 #[cold]
 fn narrowed(widest: u8) -> pulp::Arch {
-    let allowed = Vectors::ALL.into_iter().rev().filter(|vectors| *vectors as u8 <= widest);
+    let allowed = Vectors::ALL.iter().copied().rev().filter(|vectors| *vectors as u8 <= widest);
     allowed.filter_map(Vectors::arch).next().unwrap_or(pulp::Arch::Scalar)
 }
 

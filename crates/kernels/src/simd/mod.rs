@@ -20,12 +20,12 @@ pub use instructions::{Vectors, limit, vectors};
 pub use math::{
     exp, exp2, gelu, gelu_slope, gelu_tanh, gelu_tanh_slope, log2, relu, relu_slope, silu, silu_slope, tanh, tanh_slope,
 };
-pub use norms::square_norms;
+pub(crate) use norms::square_norms;
 pub(crate) use numbers::Number;
-pub use prefetch::prefetch;
-pub use product::{tile_product, tile_product_fetching, tile_product_plus};
-pub use spread::{Places, Spread, product_of_rows};
-pub use transpose::transpose;
+pub(crate) use prefetch::prefetch;
+pub(crate) use product::{tile_product, tile_product_fetching, tile_product_plus};
+pub(crate) use spread::{Places, Spread, product_of_rows};
+pub(crate) use transpose::transpose;
 
 /// Floats that loops handle at a time: one AVX-512 register, two of AVX2, four of NEON.
 pub const LANES: usize = 16;

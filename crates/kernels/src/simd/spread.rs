@@ -51,7 +51,7 @@ impl<'a> Spread<'a> {
 
 /// Rows of the result in registers.
 const TALL: usize = 6;
-/// Rows of the second matrix that are packed at a time: 128 of 64 floats are 32 KiB, most of a first-level cache.
+/// Rows of the second matrix that are packed at a time: 128 of 64 floats are 32 KiB, most of an L1 cache.
 const DEEP: usize = 128;
 /// Floats of a packed row, at most.
 const WIDE: usize = 64;

@@ -36,7 +36,7 @@ pub enum Storage {
 
 impl Storage {
     /// All variants.
-    pub const ALL: [Self; 4] = [Self::F32, Self::Bf16, Self::F16, Self::Int8];
+    pub const ALL: &[Self] = &[Self::F32, Self::Bf16, Self::F16, Self::Int8];
 
     /// Its name in options.
     pub fn name(self) -> &'static str {

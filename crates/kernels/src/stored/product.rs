@@ -59,7 +59,7 @@ impl Product<'_> {
         for_each(self.to.div_ceil(wide), |task| {
             let left = task * wide;
             let width = wide.min(self.to - left);
-            with_parts([self.rows * width], |[tile]| {
+            with_parts!(tile = self.rows * width, {
                 let pass = self.rows.div_ceil(self.rows.div_ceil(PASS).max(1)).max(1);
                 for first in (0..self.rows).step_by(pass) {
                     let (sizes, at) = ((pass.min(self.rows - first), width, self.from), left * self.from);
@@ -88,7 +88,7 @@ impl Product<'_> {
             let deep = DEEP.min(self.from);
             let room = if self.weight.is_plain() { 0 } else { width * deep };
             let stride = row_stride(width);
-            with_parts([height * width, room, stride * deep], |[tile, room, turned]| {
+            with_parts!(tile = height * width, room = room, turned = stride * deep, {
                 tile.fill(0.0);
                 for start in (0..self.from).step_by(DEEP) {
                     let depth = DEEP.min(self.from - start);
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn agrees_with_the_definition_at_every_size_and_storage() {
-        for &storage in &Storage::ALL {
+        for &storage in Storage::ALL {
             for rows in (0..=9).chain([70, 520]) {
                 for (from, to) in [(0, 3), (1, 1), (5, 0), (37, 17), (64, 130), (1030, 12), (3, 300)] {
                     let (x, bias) = (draw(rows * from, 1), draw(to, 2));
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn threads_and_rows_beside_it_do_not_change_a_row() {
         let (from, to) = (300, 1000);
-        for &storage in &Storage::ALL {
+        for &storage in Storage::ALL {
             let (numbers, _) = store(&draw(from * to, 5), [from, to], storage);
             for rows in [FEW, 600] {
                 let x = draw(rows * from, 4);

@@ -14,7 +14,7 @@
 use std::ops::Range;
 
 use super::{
-    QUERY_BLOCK, Scores, blocks, lanes,
+    QUERY_BLOCK, Scores, lanes,
     strip::{STRIP, Strip, side_by_side},
     tile::{Keys, Tile, multiply},
 };
@@ -23,7 +23,7 @@ use crate::{
     deltas::deltas,
     gemm::{Matrix, Write},
     memory::arbitrary,
-    parallel::{self, Disjoint},
+    parallel::{self, Disjoint, Parts, runs, with_parts},
     simd::{self, LANES},
 };
 
@@ -127,14 +127,24 @@ struct Room<'s> {
 }
 
 impl<'s> Operands<'s> {
-    fn sizes(scores: &Scores) -> [usize; 9] {
-        let (q, v, m) = (scores.shape.head_width, scores.shape.value_width, scores.components());
-        [q, q, v, v, m, 1, 1, q, m].map(|rows| rows * STRIP)
+    fn of(scores: &Scores, memory: &'s mut [f32]) -> Self {
+        Self::lay_out(scores, &mut Parts::new(memory))
     }
 
-    fn of(memory: &'s mut [f32], sizes: [usize; 9]) -> Self {
-        let [q, q_rows, dout, dout_rows, offsets, tops, deltas, dq, row_sums] = parallel::split(memory, sizes);
-        Self { q, q_rows, dout, dout_rows, offsets, tops, deltas, dq, row_sums }
+    fn lay_out(scores: &Scores, parts: &mut Parts<'s>) -> Self {
+        let (width, value_width) = (scores.shape.head_width * STRIP, scores.shape.value_width * STRIP);
+        let components = scores.components() * STRIP;
+        Self {
+            q: parts.take(width),
+            q_rows: parts.take(width),
+            dout: parts.take(value_width),
+            dout_rows: parts.take(value_width),
+            offsets: parts.take(components),
+            tops: parts.take(STRIP),
+            deltas: parts.take(STRIP),
+            dq: parts.take(width),
+            row_sums: parts.take(components),
+        }
     }
 }
 
@@ -215,77 +225,78 @@ impl Scores<'_> {
         let (components, copies, group) = (self.components(), self.copies(), shape.group());
         let (width, value_width) = (shape.head_width, shape.value_width);
         let (n, block) = (QUERY_BLOCK.min(shape.queries), self.key_block().min(segment.keys.len()));
-        let (size, strip_sizes) = (block * STRIP, Operands::sizes(self));
-        let strip_size = strip_sizes.iter().sum::<usize>();
+        let size = block * STRIP;
+        let strip_size = Parts::floats(|parts| Operands::lay_out(self, parts));
         let columns = if self.needs_columns() { group * components * segment.keys.len() * LANES } else { 0 };
-        let sizes = [
-            components * size,
-            size,
-            if given.variance { components * size } else { 0 },
-            if given.variance { components * block } else { 0 },
-            self.spare() * size,
-            n.div_ceil(STRIP) * strip_size,
-            copies * block * width,
-            block * value_width,
-            copies * segment.keys.len() * width,
-            segment.keys.len() * value_width,
-            columns,
-            components,
-            components * width,
-        ];
-        parallel::with_parts(sizes, |[x, t, kept, priors, spare, strips, k, v, dk, dv, columns, spread, shift]| {
-            let mut room = Room { x, t, kept, priors, spare, size };
-            let mut sums = KeySums { k: dk, v: dv, columns, spread, shift };
-            for sums in [&mut *sums.k, sums.v, sums.columns, sums.spread, sums.shift] {
-                sums.fill(0.0);
-            }
-            let (b, hk) = (segment.b, segment.hk);
-            for h in hk * group..(hk + 1) * group {
-                for queries in blocks(0..shape.queries, n) {
-                    for (strip, memory) in Strip::cut(queries.clone()).zip(strips.chunks_exact_mut(strip_size)) {
-                        self.load((b, h), &strip, given, Operands::of(memory, strip_sizes));
-                    }
-                    let seen = self.hull(b, queries.clone());
-                    let seen = seen.start.max(segment.keys.start)..seen.end.min(segment.keys.end);
-                    for keys in blocks(seen, block) {
-                        let values = shape.value_rows(b, hk).slice(keys.start, keys.len());
-                        let v = side_by_side(self.v, &values, v);
-                        let k = self.keys((b, h), &keys, given.terms, k);
+        with_parts!(
+            x = components * size,
+            t = size,
+            kept = if given.variance { components * size } else { 0 },
+            priors = if given.variance { components * block } else { 0 },
+            spare = self.spare() * size,
+            strips = n.div_ceil(STRIP) * strip_size,
+            k = copies * block * width,
+            v = block * value_width,
+            dk = copies * segment.keys.len() * width,
+            dv = segment.keys.len() * value_width,
+            columns = columns,
+            spread = components,
+            shift = components * width,
+            {
+                let mut room = Room { x, t, kept, priors, spare, size };
+                let mut sums = KeySums { k: dk, v: dv, columns, spread, shift };
+                for sums in [&mut *sums.k, sums.v, sums.columns, sums.spread, sums.shift] {
+                    sums.fill(0.0);
+                }
+                let (b, hk) = (segment.b, segment.hk);
+                for h in hk * group..(hk + 1) * group {
+                    for queries in runs(0..shape.queries, n) {
                         for (strip, memory) in Strip::cut(queries.clone()).zip(strips.chunks_exact_mut(strip_size)) {
-                            let seen = self.mask.visible_to(strip.queries.clone(), shape.queries, shape.keys);
-                            let seen = seen.start.max(keys.start)..seen.end.min(keys.end);
-                            if seen.is_empty() {
-                                continue;
-                            }
-                            let skipped = seen.start - keys.start;
-                            let v = v.from_row(skipped);
-                            let tile = Tile { b, h, strip: &strip, keys: seen };
-                            let mut operands = Operands::of(memory, strip_sizes);
-                            let operand = (&k.skip(skipped), v, &mut operands);
-                            self.backward_tile(&tile, segment, operand, &mut room, &mut sums);
-                            if let Some(bias) = &shared.bias {
-                                self.add_bias_gradient(&tile, bias, &mut room);
+                            self.load((b, h), &strip, given, Operands::of(self, memory));
+                        }
+                        let seen = self.hull(b, queries.clone());
+                        let seen = seen.start.max(segment.keys.start)..seen.end.min(segment.keys.end);
+                        for keys in runs(seen, block) {
+                            let values = shape.value_rows(b, hk).slice(keys.start, keys.len());
+                            let v = side_by_side(self.v, &values, v);
+                            let k = self.keys((b, h), &keys, given.terms, k);
+                            for (strip, memory) in Strip::cut(queries.clone()).zip(strips.chunks_exact_mut(strip_size))
+                            {
+                                let seen = self.mask.visible_to(strip.queries.clone(), shape.queries, shape.keys);
+                                let seen = seen.start.max(keys.start)..seen.end.min(keys.end);
+                                if seen.is_empty() {
+                                    continue;
+                                }
+                                let skipped = seen.start - keys.start;
+                                let v = v.skip_rows(skipped);
+                                let tile = Tile { b, h, strip: &strip, keys: seen };
+                                let mut operands = Operands::of(self, memory);
+                                let operand = (&k.skip(skipped), v, &mut operands);
+                                self.backward_tile(&tile, segment, operand, &mut room, &mut sums);
+                                if let Some(bias) = &shared.bias {
+                                    self.add_bias_gradient(&tile, bias, &mut room);
+                                }
                             }
                         }
-                    }
-                    for (strip, memory) in Strip::cut(queries.clone()).zip(strips.chunks_exact_mut(strip_size)) {
-                        let operands = Operands::of(memory, strip_sizes);
-                        self.finish_strip(segment, h, &strip, operands, &mut sums, shared);
+                        for (strip, memory) in Strip::cut(queries.clone()).zip(strips.chunks_exact_mut(strip_size)) {
+                            let operands = Operands::of(self, memory);
+                            self.finish_strip(segment, h, &strip, operands, &mut sums, shared);
+                        }
                     }
                 }
+                self.finish_keys(segment, &mut sums, shared);
+                let place = (b * shape.key_heads + hk) * segment.count + segment.index;
+                if given.variance {
+                    // SAFETY: these numbers belong to this batch row, key head and segment, hence to this task alone.
+                    unsafe { shared.spread.range(place * components, components) }.copy_from_slice(sums.spread);
+                }
+                if self.shift.is_some() {
+                    let len = components * width;
+                    // SAFETY: as above.
+                    unsafe { shared.shift.range(place * len, len) }.copy_from_slice(sums.shift);
+                }
             }
-            self.finish_keys(segment, &mut sums, shared);
-            let place = (b * shape.key_heads + hk) * segment.count + segment.index;
-            if given.variance {
-                // SAFETY: these numbers belong to this batch row, key head and segment, hence to this task alone.
-                unsafe { shared.spread.range(place * components, components) }.copy_from_slice(sums.spread);
-            }
-            if self.shift.is_some() {
-                let len = components * width;
-                // SAFETY: as above.
-                unsafe { shared.shift.range(place * len, len) }.copy_from_slice(sums.shift);
-            }
-        });
+        );
     }
 
     /// Fills a strip's operands and clears its sums.

@@ -3,14 +3,14 @@
 use std::{f32::consts::LN_2, ops::Range};
 
 use super::{
-    Scores, blocks, lanes,
+    Scores, lanes,
     strip::{STRIP, Strip, side_by_side},
     tile::{Tile, multiply},
 };
 use crate::{
     Saved,
     gemm::{Matrix, Write},
-    parallel::{self, Disjoint},
+    parallel::{self, Disjoint, runs, with_parts},
     simd,
 };
 
@@ -54,7 +54,7 @@ impl Scores<'_> {
             let saved = saved.each_ref().map(|x| unsafe { x.range(head * shape.queries + start, queries.len()) });
             self.forward_task((head / shape.heads, head % shape.heads), queries, &terms, &written, saved);
         });
-        vec![lse, references, inverses]
+        Saved::with_lse(lse, [references, inverses])
     }
 
     fn forward_task(
@@ -69,77 +69,77 @@ impl Scores<'_> {
         let (components, strips) = (self.components(), queries.len().div_ceil(STRIP));
         let (width, value_width, block) = (shape.head_width, shape.value_width, self.key_block());
         let size = block * STRIP;
-        let sizes = [
-            strips * width * STRIP,
-            strips * components * STRIP,
-            strips * STRIP,
-            strips * STRIP,
-            strips * value_width * STRIP,
-            components * size,
-            self.spare() * size,
-            self.copies() * block * width,
-            block * value_width,
-            components * STRIP,
-            STRIP * value_width,
-        ];
-        parallel::with_parts(sizes, |[q, u, reference, total, sums, x, spare, k, v, offsets, turned]| {
-            reference.fill(f32::NEG_INFINITY);
-            total.fill(0.0);
-            sums.fill(0.0);
-            for (s, strip) in Strip::cut(queries.clone()).enumerate() {
-                strip.turn(self.q, &shape.query_rows(b, h), &mut q[s * width * STRIP..]);
-                self.query_terms(b, h, &strip, &mut u[s * components * STRIP..][..components * strip.lanes]);
-            }
-            let values = shape.value_rows(b, h / shape.group());
-            for keys in blocks(self.hull(b, queries.clone()), block) {
-                let v = side_by_side(self.v, &values.slice(keys.start, keys.len()), v);
-                let k = self.keys((b, h), &keys, terms, k);
+        with_parts!(
+            q = strips * width * STRIP,
+            u = strips * components * STRIP,
+            reference = strips * STRIP,
+            total = strips * STRIP,
+            sums = strips * value_width * STRIP,
+            x = components * size,
+            spare = self.spare() * size,
+            k = self.copies() * block * width,
+            v = block * value_width,
+            offsets = components * STRIP,
+            turned = STRIP * value_width,
+            {
+                reference.fill(f32::NEG_INFINITY);
+                total.fill(0.0);
+                sums.fill(0.0);
                 for (s, strip) in Strip::cut(queries.clone()).enumerate() {
-                    let seen = self.mask.visible_to(strip.queries.clone(), shape.queries, shape.keys);
-                    let seen = seen.start.max(keys.start)..seen.end.min(keys.end);
-                    if seen.is_empty() {
-                        continue;
+                    strip.turn(self.q, &shape.query_rows(b, h), &mut q[s * width * STRIP..]);
+                    self.query_terms(b, h, &strip, &mut u[s * components * STRIP..][..components * strip.lanes]);
+                }
+                let values = shape.value_rows(b, h / shape.group());
+                for keys in runs(self.hull(b, queries.clone()), block) {
+                    let v = side_by_side(self.v, &values.slice(keys.start, keys.len()), v);
+                    let k = self.keys((b, h), &keys, terms, k);
+                    for (s, strip) in Strip::cut(queries.clone()).enumerate() {
+                        let seen = self.mask.visible_to(strip.queries.clone(), shape.queries, shape.keys);
+                        let seen = seen.start.max(keys.start)..seen.end.min(keys.end);
+                        if seen.is_empty() {
+                            continue;
+                        }
+                        let skipped = seen.start - keys.start;
+                        let tile = Tile { b, h, strip: &strip, keys: seen };
+                        let sums = &mut Sums {
+                            u: &u[s * components * STRIP..],
+                            reference: &mut reference[s * STRIP..],
+                            offsets: &mut *offsets,
+                            total: &mut total[s * STRIP..],
+                            values: &mut sums[s * value_width * STRIP..],
+                        };
+                        self.score(&tile, &q[s * width * STRIP..], k.skip(skipped), (x, size), spare);
+                        self.weigh(&tile, (x, size), sums);
+                        if let Some(factors) = self.dropout_factors(&tile, spare) {
+                            multiply(&mut x[..tile.len()], factors);
+                        }
+                        let v = v.skip_rows(skipped).transposed();
+                        let (lanes, count) = (strip.lanes, tile.keys.len());
+                        let p = Matrix::rows(x, lanes);
+                        simd::tile_product((value_width, lanes, count), 1.0, v, p, Write::Add, sums.values, lanes);
                     }
-                    let skipped = seen.start - keys.start;
-                    let tile = Tile { b, h, strip: &strip, keys: seen };
-                    let sums = &mut Sums {
-                        u: &u[s * components * STRIP..],
-                        reference: &mut reference[s * STRIP..],
-                        offsets: &mut *offsets,
-                        total: &mut total[s * STRIP..],
-                        values: &mut sums[s * value_width * STRIP..],
-                    };
-                    self.score(&tile, &q[s * width * STRIP..], k.skip(skipped), (x, size), spare);
-                    self.weigh(&tile, (x, size), sums);
-                    if let Some(factors) = self.dropout_factors(&tile, spare) {
-                        multiply(&mut x[..tile.len()], factors);
+                }
+                let rows = shape.out_rows(b, h);
+                for (s, strip) in Strip::cut(queries.clone()).enumerate() {
+                    let (first, n) = (strip.queries.start - queries.start, strip.queries.len());
+                    let total = &total[s * STRIP..];
+                    for (i, (reference, total)) in (first..).zip(reference[s * STRIP..].iter().zip(total)).take(n) {
+                        inverses[i] = if *total > 0.0 { 1.0 / total } else { 0.0 };
+                        references[i] = *reference;
+                        lse[i] = if *total > 0.0 { (reference + total.log2()) * LN_2 } else { f32::NEG_INFINITY };
                     }
-                    let v = v.from_row(skipped).transposed();
-                    let (lanes, count) = (strip.lanes, tile.keys.len());
-                    let p = Matrix::rows(x, lanes);
-                    simd::tile_product((value_width, lanes, count), 1.0, v, p, Write::Add, sums.values, lanes);
+                    let turned = &mut turned[..n * value_width];
+                    strip.turn_back(&sums[s * value_width * STRIP..], value_width, turned);
+                    for (i, row) in (first..).zip(turned.chunks_exact(value_width)) {
+                        // SAFETY: this row of this batch row and head belongs to this task alone.
+                        let out = unsafe { out.row(&rows, queries.start + i) };
+                        for (y, x) in out.iter_mut().zip(row) {
+                            *y = x * inverses[i];
+                        }
+                    }
                 }
             }
-            let rows = shape.out_rows(b, h);
-            for (s, strip) in Strip::cut(queries.clone()).enumerate() {
-                let (first, n) = (strip.queries.start - queries.start, strip.queries.len());
-                let total = &total[s * STRIP..];
-                for (i, (reference, total)) in (first..).zip(reference[s * STRIP..].iter().zip(total)).take(n) {
-                    inverses[i] = if *total > 0.0 { 1.0 / total } else { 0.0 };
-                    references[i] = *reference;
-                    lse[i] = if *total > 0.0 { (reference + total.log2()) * LN_2 } else { f32::NEG_INFINITY };
-                }
-                let turned = &mut turned[..n * value_width];
-                strip.turn_back(&sums[s * value_width * STRIP..], value_width, turned);
-                for (i, row) in (first..).zip(turned.chunks_exact(value_width)) {
-                    // SAFETY: this row of this batch row and head belongs to this task alone.
-                    let out = unsafe { out.row(&rows, queries.start + i) };
-                    for (y, x) in out.iter_mut().zip(row) {
-                        *y = x * inverses[i];
-                    }
-                }
-            }
-        });
+        );
     }
 
     /// Turns the tiles of scores into one of weights, in place of the first, and brings the sums so far to a new reference

@@ -197,9 +197,3 @@ impl<'a> Scores<'a> {
         ((b * self.shape.heads + h) * self.shape.queries + i) as u64
     }
 }
-
-/// Splits `range` into blocks of at most `block`.
-fn blocks(range: Range<usize>, block: usize) -> impl Iterator<Item = Range<usize>> {
-    let end = range.end;
-    range.step_by(block.max(1)).map(move |start| start..(start + block).min(end))
-}

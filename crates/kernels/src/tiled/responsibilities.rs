@@ -6,7 +6,7 @@ use super::{
     tile::Tile,
 };
 use crate::{
-    parallel::{self, Disjoint},
+    parallel::{self, Disjoint, with_parts},
     simd::{self, LANES},
 };
 
@@ -24,61 +24,66 @@ impl Scores<'_> {
             let (h, start) = (task / segments, task % segments * block);
             let keys = start..(start + block).min(shape.keys);
             let (len, size) = (keys.len(), keys.len() * STRIP);
-            let sizes = [
-                width * STRIP,
-                components * STRIP,
-                components * size,
-                size,
-                self.spare() * size,
-                self.copies() * len * width,
-                components * len * LANES,
-                len * LANES,
-            ];
-            parallel::with_parts(sizes, |[q, u, x, counted, spare, k, sums, pairs]| {
-                sums.fill(0.0);
-                pairs.fill(0.0);
-                for b in 0..shape.batch {
-                    let k = self.keys((b, h), &keys, &terms, k);
-                    let real = self.mask.query_row(b, shape.queries);
-                    for strip in Strip::cut(0..shape.queries) {
-                        let tile = Tile { b, h, strip: &strip, keys: keys.clone() };
-                        strip.turn(self.q, &shape.query_rows(b, h), q);
-                        self.query_terms(b, h, &strip, &mut u[..components * strip.lanes]);
-                        self.score(&tile, q, k, (x, size), spare);
-                        // 1 in lanes of real queries.
-                        let mut asks = [0.0; STRIP];
-                        for (asks, i) in asks.iter_mut().zip(strip.queries.clone()) {
-                            *asks = if real.is_some_and(|real| real[i] == 0) { 0.0 } else { 1.0 };
+            with_parts!(
+                q = width * STRIP,
+                u = components * STRIP,
+                x = components * size,
+                counted = size,
+                spare = self.spare() * size,
+                k = self.copies() * len * width,
+                sums = components * len * LANES,
+                pairs = len * LANES,
+                {
+                    sums.fill(0.0);
+                    pairs.fill(0.0);
+                    for b in 0..shape.batch {
+                        let k = self.keys((b, h), &keys, &terms, k);
+                        let real = self.mask.query_row(b, shape.queries);
+                        for strip in Strip::cut(0..shape.queries) {
+                            let tile = Tile { b, h, strip: &strip, keys: keys.clone() };
+                            strip.turn(self.q, &shape.query_rows(b, h), q);
+                            self.query_terms(b, h, &strip, &mut u[..components * strip.lanes]);
+                            self.score(&tile, q, k, (x, size), spare);
+                            // 1 in lanes of real queries.
+                            let mut asks = [0.0; STRIP];
+                            for (asks, i) in asks.iter_mut().zip(strip.queries.clone()) {
+                                *asks = if real.is_some_and(|real| real[i] == 0) { 0.0 } else { 1.0 };
+                            }
+                            self.share_out(&tile, u, &asks, (&mut *x, size), counted);
+                            simd::vectorize(
+                                #[inline(always)]
+                                || {
+                                    for r in 0..components {
+                                        let rho = &x[r * size..][..tile.len()];
+                                        lanes::add_columns(
+                                            rho,
+                                            strip.lanes,
+                                            &mut sums[r * len * LANES..][..len * LANES],
+                                        );
+                                    }
+                                    lanes::add_columns(&counted[..tile.len()], strip.lanes, pairs);
+                                },
+                            );
                         }
-                        self.share_out(&tile, u, &asks, (&mut *x, size), counted);
-                        simd::vectorize(
-                            #[inline(always)]
-                            || {
-                                for r in 0..components {
-                                    let rho = &x[r * size..][..tile.len()];
-                                    lanes::add_columns(rho, strip.lanes, &mut sums[r * len * LANES..][..len * LANES]);
-                                }
-                                lanes::add_columns(&counted[..tile.len()], strip.lanes, pairs);
-                            },
-                        );
+                    }
+                    simd::vectorize(
+                        #[inline(always)]
+                        || {
+                            lanes::settle(sums);
+                            lanes::settle(pairs);
+                        },
+                    );
+                    for r in 0..components {
+                        // SAFETY: this head's entries at these keys belong to this task alone.
+                        let prior = unsafe { written.range((h * components + r) * shape.keys + start, len) };
+                        let (sums, pairs) =
+                            (sums[r * len * LANES..].iter().step_by(LANES), pairs.iter().step_by(LANES));
+                        for ((prior, sum), pairs) in prior.iter_mut().zip(sums).zip(pairs) {
+                            *prior = if *pairs > 0.0 { sum / pairs } else { *prior };
+                        }
                     }
                 }
-                simd::vectorize(
-                    #[inline(always)]
-                    || {
-                        lanes::settle(sums);
-                        lanes::settle(pairs);
-                    },
-                );
-                for r in 0..components {
-                    // SAFETY: this head's entries at these keys belong to this task alone.
-                    let prior = unsafe { written.range((h * components + r) * shape.keys + start, len) };
-                    let (sums, pairs) = (sums[r * len * LANES..].iter().step_by(LANES), pairs.iter().step_by(LANES));
-                    for ((prior, sum), pairs) in prior.iter_mut().zip(sums).zip(pairs) {
-                        *prior = if *pairs > 0.0 { sum / pairs } else { *prior };
-                    }
-                }
-            });
+            );
         });
         prior
     }

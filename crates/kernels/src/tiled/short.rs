@@ -14,7 +14,7 @@ use crate::{
     deltas::deltas,
     gemm::{Matrix, Write},
     memory::arbitrary,
-    parallel::{self, Disjoint},
+    parallel::{self, Disjoint, runs, with_parts},
     simd::{self, FEW},
     stored::Stored,
 };
@@ -65,7 +65,7 @@ impl Segment<'_> {
     fn blocks(&self, source: &Source, once: bool) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
         let size = if once && source.stored.is_plain() { SEGMENT } else { BLOCK };
         let start = self.keys.start;
-        super::blocks(self.keys.clone(), size).map(move |keys| (keys.start - start, keys))
+        runs(self.keys.clone(), size).map(move |keys| (keys.start - start, keys))
     }
 }
 
@@ -147,7 +147,7 @@ impl<'a> Scores<'a> {
             };
             if parts.len() < SMALL { (0..heads).for_each(joined) } else { parallel::for_each(heads, joined) }
         });
-        vec![lse, references, inverses]
+        Saved::with_lse(lse, [references, inverses])
     }
 
     /// Copies the queries of a segment to `q [rows][width]`.
@@ -260,40 +260,47 @@ impl<'a> Scores<'a> {
         let (sums, rest) = part.split_at_mut(rows * width);
         let (tops, totals) = rest.split_at_mut(rows);
         let [norms, priors, keys] = self.score_room();
-        let sizes = [rows * shape.head_width, components * size, norms, priors, keys.max(BLOCK * width)];
-        parallel::with_parts(sizes, |[q, x, norms, priors, room]| {
-            self.load_queries(segment, q);
-            self.score_segment(segment, q, x, [norms, priors, room]);
-            let (x, others) = x.split_at_mut(size);
-            for (row, (x, (top, total))) in x.chunks_exact_mut(SEGMENT).zip(tops.iter_mut().zip(totals)).enumerate() {
-                let x = &mut x[..count];
-                let others = || others.chunks_exact(size).map(|other| &other[row * SEGMENT..][..count]);
-                (*top, *total) = simd::vectorize(
-                    #[inline(always)]
-                    || {
-                        let top = others().fold(simd::max(x), |top, other| top.max(simd::max(other)));
-                        if top == f32::NEG_INFINITY {
-                            x.fill(0.0);
-                            return (top, 0.0);
-                        }
-                        if self.hard {
-                            others().for_each(|other| x.iter_mut().zip(other).for_each(|(x, y)| *x = x.max(*y)));
-                        }
-                        x.iter_mut().for_each(|x| *x = simd::exp2(*x - top));
-                        for other in others().filter(|_| !self.hard) {
-                            x.iter_mut().zip(other).for_each(|(x, y)| *x += simd::exp2(*y - top));
-                        }
-                        (top, simd::total(x))
-                    },
-                );
+        with_parts!(
+            q = rows * shape.head_width,
+            x = components * size,
+            norms = norms,
+            priors = priors,
+            room = keys.max(BLOCK * width),
+            {
+                self.load_queries(segment, q);
+                self.score_segment(segment, q, x, [norms, priors, room]);
+                let (x, others) = x.split_at_mut(size);
+                for (row, (x, (top, total))) in x.chunks_exact_mut(SEGMENT).zip(tops.iter_mut().zip(totals)).enumerate()
+                {
+                    let x = &mut x[..count];
+                    let others = || others.chunks_exact(size).map(|other| &other[row * SEGMENT..][..count]);
+                    (*top, *total) = simd::vectorize(
+                        #[inline(always)]
+                        || {
+                            let top = others().fold(simd::max(x), |top, other| top.max(simd::max(other)));
+                            if top == f32::NEG_INFINITY {
+                                x.fill(0.0);
+                                return (top, 0.0);
+                            }
+                            if self.hard {
+                                others().for_each(|other| x.iter_mut().zip(other).for_each(|(x, y)| *x = x.max(*y)));
+                            }
+                            x.iter_mut().for_each(|x| *x = simd::exp2(*x - top));
+                            for other in others().filter(|_| !self.hard) {
+                                x.iter_mut().zip(other).for_each(|(x, y)| *x += simd::exp2(*y - top));
+                            }
+                            (top, simd::total(x))
+                        },
+                    );
+                }
+                sums.fill(0.0);
+                for (first, keys) in segment.blocks(&segment.kept.v, true) {
+                    let v = segment.kept.v.matrix(&keys, room);
+                    let x = Matrix::rows(&x[first..], SEGMENT);
+                    simd::tile_product((rows, width, keys.len()), 1.0, x, v, Write::Add, sums, width);
+                }
             }
-            sums.fill(0.0);
-            for (first, keys) in segment.blocks(&segment.kept.v, true) {
-                let v = segment.kept.v.matrix(&keys, room);
-                let x = Matrix::rows(&x[first..], SEGMENT);
-                simd::tile_product((rows, width, keys.len()), 1.0, x, v, Write::Add, sums, width);
-            }
-        });
+        );
     }
 
     /// Brings the parts of all segments to one reference per row and divides.
@@ -373,50 +380,56 @@ impl<'a> Scores<'a> {
         let (shape, rows, count) = (&self.shape, self.sharing(), segment.count());
         let (width, value_width) = (shape.head_width, shape.value_width);
         let (keys, values) = (&segment.kept.k[0], &segment.kept.v);
-        let sizes = [rows * width, rows * value_width, rows * SEGMENT, rows * SEGMENT, BLOCK * width.max(value_width)];
-        parallel::with_parts(sizes, |[q, dout, p, w, block]| {
-            self.load_queries(segment, q);
-            self.score_segment(segment, q, p, [&mut [], &mut [], &mut []]);
-            for ((h, i), row) in self.row_queries(segment.hk).zip(dout.chunks_exact_mut(value_width)) {
-                row.copy_from_slice(shape.out_rows(segment.b, h).row(grad_out, i));
-            }
-            let (k, v) = (keys.matrix(&segment.keys, &mut []), values.matrix(&segment.keys, &mut []));
-            simd::dots((rows, count, value_width), 1.0, dout, v, w, SEGMENT);
-            self.hide_in_segment(segment, w, 0.0);
-            for (r, (p, w)) in p.chunks_exact_mut(SEGMENT).zip(w.chunks_exact_mut(SEGMENT)).enumerate() {
-                let (p, w) = (&mut p[..count], &mut w[..count]);
-                // A row that sees nothing has weights of 0.
-                let reference = if inverses[r] > 0.0 { references[r] } else { f32::INFINITY };
-                simd::vectorize(
-                    #[inline(always)]
-                    || {
-                        for (p, w) in p.iter_mut().zip(w) {
-                            *p = inverses[r] * simd::exp2(*p - reference);
-                            *w = self.gains[0] * *p * (*w - deltas[r]);
+        with_parts!(
+            q = rows * width,
+            dout = rows * value_width,
+            p = rows * SEGMENT,
+            w = rows * SEGMENT,
+            block = BLOCK * width.max(value_width),
+            {
+                self.load_queries(segment, q);
+                self.score_segment(segment, q, p, [&mut [], &mut [], &mut []]);
+                for ((h, i), row) in self.row_queries(segment.hk).zip(dout.chunks_exact_mut(value_width)) {
+                    row.copy_from_slice(shape.out_rows(segment.b, h).row(grad_out, i));
+                }
+                let (k, v) = (keys.matrix(&segment.keys, &mut []), values.matrix(&segment.keys, &mut []));
+                simd::dots((rows, count, value_width), 1.0, dout, v, w, SEGMENT);
+                self.hide_in_segment(segment, w, 0.0);
+                for (r, (p, w)) in p.chunks_exact_mut(SEGMENT).zip(w.chunks_exact_mut(SEGMENT)).enumerate() {
+                    let (p, w) = (&mut p[..count], &mut w[..count]);
+                    // A row that sees nothing has weights of 0.
+                    let reference = if inverses[r] > 0.0 { references[r] } else { f32::INFINITY };
+                    simd::vectorize(
+                        #[inline(always)]
+                        || {
+                            for (p, w) in p.iter_mut().zip(w) {
+                                *p = inverses[r] * simd::exp2(*p - reference);
+                                *w = self.gains[0] * *p * (*w - deltas[r]);
+                            }
+                        },
+                    );
+                }
+                let (p, w) = (Matrix::rows(p, SEGMENT), Matrix::rows(w, SEGMENT));
+                simd::tile_product((rows, width, count), 1.0, w, k, Write::Over, dq, width);
+                let gradients = [(w, &*q, &keys.rows, k_written), (p, &*dout, &values.rows, v_written)];
+                for (weights, operand, rows_written, written) in gradients {
+                    let width = rows_written.width;
+                    let operand = Matrix::rows(operand, width);
+                    for start in segment.keys.clone().step_by(BLOCK) {
+                        let count = BLOCK.min(segment.keys.end - start);
+                        let weights = weights.transposed().skip_rows(start - segment.keys.start);
+                        simd::tile_product((count, width, rows), 1.0, weights, operand, Write::Over, block, width);
+                        for (j, row) in (start..).zip(block.chunks_exact(width)).take(count) {
+                            // SAFETY: this task's keys of this batch row and head belong to it alone.
+                            unsafe { written.row(rows_written, j) }.copy_from_slice(row);
                         }
-                    },
-                );
-            }
-            let (p, w) = (Matrix::rows(p, SEGMENT), Matrix::rows(w, SEGMENT));
-            simd::tile_product((rows, width, count), 1.0, w, k, Write::Over, dq, width);
-            let gradients = [(w, &*q, &keys.rows, k_written), (p, &*dout, &values.rows, v_written)];
-            for (weights, operand, rows_written, written) in gradients {
-                let width = rows_written.width;
-                let operand = Matrix::rows(operand, width);
-                for start in segment.keys.clone().step_by(BLOCK) {
-                    let count = BLOCK.min(segment.keys.end - start);
-                    let weights = weights.transposed().from_row(start - segment.keys.start);
-                    simd::tile_product((count, width, rows), 1.0, weights, operand, Write::Over, block, width);
-                    for (j, row) in (start..).zip(block.chunks_exact(width)).take(count) {
-                        // SAFETY: this task's keys of this batch row and head belong to it alone.
-                        unsafe { written.row(rows_written, j) }.copy_from_slice(row);
+                    }
+                    for j in (all.start..segment.keys.start).chain(segment.keys.end..all.end) {
+                        // SAFETY: as above.
+                        unsafe { written.row(rows_written, j) }.fill(0.0);
                     }
                 }
-                for j in (all.start..segment.keys.start).chain(segment.keys.end..all.end) {
-                    // SAFETY: as above.
-                    unsafe { written.row(rows_written, j) }.fill(0.0);
-                }
             }
-        });
+        );
     }
 }

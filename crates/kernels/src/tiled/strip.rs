@@ -6,10 +6,10 @@
 
 use std::ops::Range;
 
-use super::blocks;
 use crate::{
     Rows,
     gemm::Matrix,
+    parallel::runs,
     simd::{self, LANES},
 };
 
@@ -27,7 +27,7 @@ pub(super) struct Strip {
 impl Strip {
     /// Cuts a range of queries into strips, the last of which may be shorter.
     pub fn cut(queries: Range<usize>) -> impl Iterator<Item = Self> {
-        blocks(queries, STRIP).map(|queries| Self { lanes: queries.len().next_multiple_of(LANES), queries })
+        runs(queries, STRIP).map(|queries| Self { lanes: queries.len().next_multiple_of(LANES), queries })
     }
 
     /// `dst [width][lanes] = ` the strip's rows of a whole tensor; 0 in lanes without a query.

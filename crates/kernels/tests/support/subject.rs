@@ -88,7 +88,7 @@ impl Subject {
             .zip(self.names())
             .map(|((grad, input), name)| grad.map(|g| wide(&input.shape, &g).swapped(name, self.layout)))
             .collect();
-        let lse = self.operator.has_lse().then(|| saved[0].iter().map(|&x| f64::from(x)).collect());
+        let lse = saved.lse().map(|lse| lse.iter().map(|&x| f64::from(x)).collect());
         (wide(&out_shape, &out).swapped("out", self.layout), lse, grads)
     }
 

@@ -3,14 +3,14 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use regard_kernels::{
-    AttentionOptions, Error, InputSizes, InputSpec, Layout, Mechanism, mechanism::Inference, support::SupportKind,
+    AttentionOptions, Error, InputSizes, InputSpec, Layout, Mechanism, mechanism::Inference, random,
+    support::SupportKind,
 };
 
 use super::{
     AttendError, Request,
     inputs::{Inputs, Tensor, check_finite, place},
 };
-use crate::moments::normal;
 
 /// Random stream of the key shifts; [`InputSpec::numbers`] uses others.
 const SHIFT_STREAM: u64 = 1;
@@ -97,6 +97,6 @@ fn shift(spec: &InputSpec, seed: u64) -> Vec<f64> {
     let mut stream = ChaCha8Rng::seed_from_u64(seed);
     stream.set_stream(SHIFT_STREAM);
     // Numbers that float32 holds.
-    let one = |_| f64::from(normal(1.0 - stream.random::<f64>(), stream.random()) as f32);
+    let one = |_| f64::from(random::normal(1.0 - stream.random::<f64>(), stream.random()) as f32);
     (0..spec.shape.iter().product()).map(one).collect()
 }

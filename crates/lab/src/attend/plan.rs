@@ -160,7 +160,7 @@ impl Plan {
                 self.operator.backward(&views, &out, &saved, &narrow(&grad.data), &wanted)
             }
         };
-        let lse = self.operator.has_lse().then(|| widen(saved.into_iter().next().expect("buffer 0 is the log")));
+        let lse = saved.lse().map(|lse| widen(lse.to_vec()));
         let prior = self.update.as_ref().map(|op| widen(op.responsibilities(&views)));
         (widen(out), lse, grads.into_iter().map(|grad| grad.map(widen)).collect(), prior)
     }

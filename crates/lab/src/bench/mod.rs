@@ -21,7 +21,7 @@ mod step;
 mod timing;
 mod workload;
 
-use regard_kernels::{AttentionOptions, Error, Mechanism, Storage, support::SupportKind};
+use regard_kernels::{AttentionOptions, Error, Mechanism, Storage, mechanism::Growth, support::SupportKind};
 use regard_tasks::{Class, Classed};
 use serde::{Deserialize, Serialize};
 
@@ -144,7 +144,7 @@ impl Subject {
     fn is_quadratic(&self) -> bool {
         let options = &self.options;
         let sized = options.uses_features() || options.uses_support();
-        options.mechanism.facts().time == "N^2"
+        options.mechanism.facts().time == Growth::Quadratic
             || (options.uses_support() && options.support.kind == SupportKind::Full)
             || (sized && options.budget.is_some())
     }

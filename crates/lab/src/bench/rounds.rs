@@ -340,7 +340,7 @@ mod tests {
             let subjects = [subject];
             let seen = measured(&Plan { level: Level::Decode, ..plan(&subjects, &[48, 96]) }).unwrap();
             let bytes: Vec<u64> = seen.iter().map(|m| m.state_bytes.unwrap()).collect();
-            let grows = mechanism.facts().decode_state == "N";
+            let grows = mechanism.facts().decode_state == regard_kernels::mechanism::Growth::Linear;
             assert_eq!((seen.len(), bytes[1] > bytes[0]), (2, grows), "{mechanism} {bytes:?}");
             assert!(seen[0].time(Pass::Token).unwrap().median > 0.0 && seen[0].forward.is_none());
             assert!(!seen[0].is_wrong(), "{mechanism}: {:?}", seen[0].check);

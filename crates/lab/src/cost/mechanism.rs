@@ -280,7 +280,7 @@ mod tests {
             let saved = operator.forward(&views, &mut out);
             let of_tokens = given.iter().filter(|(spec, _)| matches!(spec.role, Role::Data { .. }));
             let read = of_tokens.map(|(_, data)| data.len());
-            let kept = read.sum::<usize>() + out.len() + saved.iter().map(Vec::len).sum::<usize>();
+            let kept = read.sum::<usize>() + out.len() + saved.floats();
             let share = kept as f64 / counted(0).kept_floats as f64;
             // Sizes of blocks inside a kernel are its own affair.
             assert!((share - 1.0).abs() < 0.02, "{options:?}: {share}");

@@ -5,10 +5,11 @@ use std::{fmt, str::FromStr};
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
-use regard_kernels::{Error, random::substream};
+use regard_kernels::{
+    Error,
+    random::{self, substream},
+};
 use serde::Serialize;
-
-use crate::moments::normal;
 
 /// Numbers of one stream.
 const CHUNK: usize = 1 << 14;
@@ -55,7 +56,7 @@ impl Distribution {
 
     fn one(self, stream: &mut ChaCha8Rng) -> f64 {
         match self {
-            Self::Normal => normal(uniform(stream), uniform(stream)),
+            Self::Normal => random::normal(uniform(stream), uniform(stream)),
             Self::Uniform => 3f64.sqrt() * (2.0 * uniform(stream) - 1.0),
             Self::Sign if stream.next_u32() & 1 == 0 => -1.0,
             Self::Sign => 1.0,
@@ -65,9 +66,9 @@ impl Distribution {
     }
 }
 
-/// Uniform on `(0, 1]`, 53 bits.
+/// Uniform on `(0, 1]`.
 fn uniform(stream: &mut ChaCha8Rng) -> f64 {
-    ((stream.next_u64() >> 11) + 1) as f64 * 0.5f64.powi(53)
+    random::unit(stream.next_u64())
 }
 
 impl fmt::Display for Distribution {

@@ -7,7 +7,7 @@ use burn::module::Param;
 use burn::tensor::{Device, Tensor, TensorData};
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use regard_kernels::random::substream;
+use regard_kernels::random::{self, substream};
 
 /// Where in a model a part is being built.
 #[derive(Clone, Debug)]
@@ -82,15 +82,14 @@ impl Init {
     }
 }
 
-/// Uniform on `(0, 1]`, 53 bits.
+/// Uniform on `(0, 1]`.
 fn uniform(stream: &mut impl RngCore) -> f64 {
-    ((stream.next_u64() >> 11) + 1) as f64 * (0.5f64).powi(53)
+    random::unit(stream.next_u64())
 }
 
-/// Standard normal (Box and Muller 1958).
+/// Standard normal.
 fn normal(stream: &mut impl RngCore) -> f64 {
-    let radius = (-2.0 * uniform(stream).ln()).sqrt();
-    radius * (std::f64::consts::TAU * uniform(stream)).cos()
+    random::normal(uniform(stream), uniform(stream))
 }
 
 /// FNV-1a, 64 bits: a number for the name of a stream.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{
     super::{
-        blocks::{CHUNK, Parts, runs, scratch_len},
+        blocks::CHUNK,
         gradients::{Gradients, KeyChunk, Shared},
         operands::{Operands, Output, add_rows, fill_rows},
     },
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     gemm::{Matrix, Write, product, transpose},
-    parallel::{Disjoint, for_each, with_scratch},
+    parallel::{Disjoint, Parts, for_each, runs, with_parts},
     simd,
 };
 
@@ -57,16 +57,13 @@ fn grad_sums(operands: &Operands, plan: &Plan, output: Output) -> Vec<f32> {
     let sums = shape.batch * operands.sums();
     let mut total = vec![0.0f32; sums * spans * len];
     let shared = Disjoint::new(&mut total);
-    let sizes = [CHUNK * width, CHUNK * value_width, CHUNK];
     for_each(sums * (spans - 1), |task| {
         let (sum, span) = (task / (spans - 1), task % (spans - 1) + 1);
         let (b, s) = (sum / operands.sums(), sum % operands.sums());
         // SAFETY: each task has its own sum, that of the span before.
         let total = unsafe { shared.range((sum * spans + span - 1) * len, len) };
         let queries = plan.queries(&plan.spans.range(span)).0;
-        with_scratch(scratch_len(&sizes), |scratch| {
-            let mut parts = Parts::new(scratch);
-            let [features, grad_numerators, grad_denominators] = sizes.map(|size| parts.take(size));
+        with_parts!(features = CHUNK * width, grad_numerators = CHUNK * value_width, grad_denominators = CHUNK, {
             for h in operands.query_heads(s) {
                 for queries in runs(queries.clone(), CHUNK) {
                     let count = queries.len();
@@ -104,68 +101,73 @@ fn backward_span(
     let (width, value_width) = (shape.head_width, shape.value_width);
     let components_len = operands.components_len(CHUNK);
     let chunks = SEGMENT / CHUNK;
-    let segment_sizes = [chunks * components_len, SEGMENT * width, SEGMENT * value_width, chunks * len, len];
-    let sizes = ChunkScratch::sizes(operands);
-    with_scratch(scratch_len(&segment_sizes) + scratch_len(&sizes), |scratch| {
-        let mut parts = Parts::new(scratch);
-        let [components, mixed, buffers, sums, grad_sum] = segment_sizes.map(|size| parts.take(size));
-        let mut chunk_scratch = ChunkScratch::new(sizes.map(|size| parts.take(size)));
-        match later {
-            Some(later) => grad_sum.copy_from_slice(later),
-            None => grad_sum.fill(0.0),
-        }
-        for segment in runs(plan.spans.range(span), SEGMENT).rev() {
-            let start = segment.start;
-            let kept = &kept[start / SEGMENT * len..][..len];
-            // Forward through the segment: features, values and the sum before each chunk, Z transposed.
-            transpose(Matrix::rows(kept, value_width), (width, value_width), &mut sums[..width * value_width]);
-            sums[width * value_width..len].copy_from_slice(&kept[width * value_width..]);
-            let mut values = [Matrix::rows(&[], value_width); SEGMENT / CHUNK];
-            for ((n, keys), buffer) in
-                runs(segment.clone(), CHUNK).enumerate().zip(buffers.chunks_exact_mut(CHUNK * value_width))
-            {
-                let mixed = &mut mixed[n * CHUNK * width..][..keys.len() * width];
-                let components = &mut components[n * components_len..(n + 1) * components_len];
-                operands.key_features(b, s, keys.clone(), components, mixed);
-                values[n] = operands.values(b, s, keys.clone(), buffer);
-                if keys.end < segment.end && gradients.wants_queries() {
-                    let (before, after) = sums.split_at_mut((n + 1) * len);
-                    let next = &mut after[..len];
-                    next.copy_from_slice(&before[n * len..]);
-                    let (next, z) = next.split_at_mut(width * value_width);
-                    product(
-                        (value_width, width, keys.len()),
-                        1.0,
-                        values[n].transposed(),
-                        Matrix::rows(mixed, width),
-                        Write::Add,
-                        next,
-                        width,
+    let of_chunk = Parts::floats(|parts| ChunkScratch::lay_out(operands, parts));
+    with_parts!(
+        components = chunks * components_len,
+        mixed = SEGMENT * width,
+        buffers = SEGMENT * value_width,
+        sums = chunks * len,
+        grad_sum = len,
+        chunk = of_chunk,
+        {
+            let mut chunk_scratch = ChunkScratch::lay_out(operands, &mut Parts::new(chunk));
+            match later {
+                Some(later) => grad_sum.copy_from_slice(later),
+                None => grad_sum.fill(0.0),
+            }
+            for segment in runs(plan.spans.range(span), SEGMENT).rev() {
+                let start = segment.start;
+                let kept = &kept[start / SEGMENT * len..][..len];
+                // Forward through the segment: features, values and the sum before each chunk, Z transposed.
+                transpose(Matrix::rows(kept, value_width), (width, value_width), &mut sums[..width * value_width]);
+                sums[width * value_width..len].copy_from_slice(&kept[width * value_width..]);
+                let mut values = [Matrix::rows(&[], value_width); SEGMENT / CHUNK];
+                for ((n, keys), buffer) in
+                    runs(segment.clone(), CHUNK).enumerate().zip(buffers.chunks_exact_mut(CHUNK * value_width))
+                {
+                    let mixed = &mut mixed[n * CHUNK * width..][..keys.len() * width];
+                    let components = &mut components[n * components_len..(n + 1) * components_len];
+                    operands.key_features(b, s, keys.clone(), components, mixed);
+                    values[n] = operands.values(b, s, keys.clone(), buffer);
+                    if keys.end < segment.end && gradients.wants_queries() {
+                        let (before, after) = sums.split_at_mut((n + 1) * len);
+                        let next = &mut after[..len];
+                        next.copy_from_slice(&before[n * len..]);
+                        let (next, z) = next.split_at_mut(width * value_width);
+                        product(
+                            (value_width, width, keys.len()),
+                            1.0,
+                            values[n].transposed(),
+                            Matrix::rows(mixed, width),
+                            Write::Add,
+                            next,
+                            width,
+                        );
+                        add_rows(z, mixed, None);
+                    }
+                }
+                for (n, keys) in runs(segment, CHUNK).enumerate().rev() {
+                    let inputs = ChunkInputs {
+                        components: &components[n * components_len..(n + 1) * components_len],
+                        mixed: &mixed[n * CHUNK * width..][..keys.len() * width],
+                        values: values[n],
+                        sum: &sums[n * len..(n + 1) * len],
+                    };
+                    backward_chunk(
+                        operands,
+                        plan,
+                        (b, s, span),
+                        keys,
+                        output,
+                        &inputs,
+                        grad_sum,
+                        &mut chunk_scratch,
+                        gradients,
                     );
-                    add_rows(z, mixed, None);
                 }
             }
-            for (n, keys) in runs(segment, CHUNK).enumerate().rev() {
-                let inputs = ChunkInputs {
-                    components: &components[n * components_len..(n + 1) * components_len],
-                    mixed: &mixed[n * CHUNK * width..][..keys.len() * width],
-                    values: values[n],
-                    sum: &sums[n * len..(n + 1) * len],
-                };
-                backward_chunk(
-                    operands,
-                    plan,
-                    (b, s, span),
-                    keys,
-                    output,
-                    &inputs,
-                    grad_sum,
-                    &mut chunk_scratch,
-                    gradients,
-                );
-            }
         }
-    });
+    );
 }
 
 /// What the walk through a segment has prepared for one chunk.
@@ -190,31 +192,17 @@ struct ChunkScratch<'a> {
 }
 
 impl<'a> ChunkScratch<'a> {
-    fn sizes(operands: &Operands) -> [usize; 8] {
+    fn lay_out(operands: &Operands, parts: &mut Parts<'a>) -> Self {
         let (keys, values) = (CHUNK * operands.shape.head_width, CHUNK * operands.shape.value_width);
-        [keys, keys, values, CHUNK, CHUNK * CHUNK, CHUNK * CHUNK, keys, values]
-    }
-
-    fn new(parts: [&'a mut [f32]; 8]) -> Self {
-        let [
-            features,
-            grad_features,
-            grad_numerators,
-            grad_denominators,
-            weights,
-            grad_weights,
-            grad_mixed,
-            grad_values,
-        ] = parts;
         Self {
-            features,
-            grad_features,
-            grad_numerators,
-            grad_denominators,
-            weights,
-            grad_weights,
-            grad_mixed,
-            grad_values,
+            features: parts.take(keys),
+            grad_features: parts.take(keys),
+            grad_numerators: parts.take(values),
+            grad_denominators: parts.take(CHUNK),
+            weights: parts.take(CHUNK * CHUNK),
+            grad_weights: parts.take(CHUNK * CHUNK),
+            grad_mixed: parts.take(keys),
+            grad_values: parts.take(values),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{
     super::{
-        blocks::{CHUNK, Parts, runs, scratch_len},
+        blocks::CHUNK,
         operands::{Operands, inverse},
     },
     Plan, SEGMENT, Triangle,
@@ -12,7 +12,7 @@ use super::{
 use crate::{
     Saved,
     gemm::{Matrix, Write, product},
-    parallel::{Disjoint, for_each, with_scratch},
+    parallel::{Disjoint, for_each, runs, with_parts},
     simd,
 };
 
@@ -63,16 +63,13 @@ pub(in super::super) fn forward(operands: &Operands, out: &mut [f32]) -> Saved {
         }
         forward_span(operands, &plan, place, plan.spans.range(span), kept, &shared_out, &shared_denominators);
     });
-    vec![denominators, kept]
+    vec![denominators, kept].into()
 }
 
 /// Adds the keys at `positions` to a sum.
 fn sum_keys(operands: &Operands, (b, s): (usize, usize), positions: Range<usize>, total: &mut [f32]) {
     let (width, value_width) = (operands.shape.head_width, operands.shape.value_width);
-    let sizes = [CHUNK * width, CHUNK * value_width];
-    with_scratch(scratch_len(&sizes), |scratch| {
-        let mut parts = Parts::new(scratch);
-        let [features, values] = sizes.map(|size| parts.take(size));
+    with_parts!(features = CHUNK * width, values = CHUNK * value_width, {
         for keys in runs(positions, CHUNK) {
             let count = keys.len();
             operands.key_features(b, s, keys.clone(), &mut [], features);
@@ -94,67 +91,72 @@ fn forward_span(
 ) {
     let (shape, len) = (operands.shape, operands.sum_len());
     let (width, value_width) = (shape.head_width, shape.value_width);
-    let sizes = [CHUNK * width, CHUNK * value_width, CHUNK * width, CHUNK * value_width, CHUNK * CHUNK, len];
-    with_scratch(scratch_len(&sizes), |scratch| {
-        let mut parts = Parts::new(scratch);
-        let [mixed, values, features, numerators, tile, sum] = sizes.map(|size| parts.take(size));
-        sum.copy_from_slice(&kept[..len]);
-        for positions in runs(span.clone(), CHUNK) {
-            let offset = positions.start - span.start;
-            if offset.is_multiple_of(SEGMENT) {
-                kept[offset / SEGMENT * len..][..len].copy_from_slice(sum);
-            }
-            let (queries, lead) = plan.queries(&positions);
-            let mixed = &mut mixed[..positions.len() * width];
-            operands.key_features(b, s, positions.clone(), &mut [], mixed);
-            let values = operands.values(b, s, positions, values);
-            let triangle = Triangle { queries: queries.len(), lead };
-            for h in operands.query_heads(s).filter(|_| !queries.is_empty()) {
-                let (numerator_sum, z) = sum.split_at(width * value_width);
-                operands.query_features(b, h, queries.clone(), features);
-                product(
-                    (queries.len(), value_width, width),
-                    1.0,
-                    Matrix::rows(features, width),
-                    Matrix::rows(numerator_sum, value_width),
-                    Write::Over,
-                    numerators,
-                    value_width,
-                );
-                triangle.outer(features, Matrix::rows(mixed, width), width, tile);
-                let first = (b * shape.heads + h) * shape.queries + queries.start;
-                // SAFETY: the denominators of these queries are this task's.
-                let denominators = unsafe { denominators.range(first, queries.len()) };
-                simd::vectorize(
-                    #[inline(always)]
-                    || {
-                        triangle.mask(
-                            tile,
-                            #[inline(always)]
-                            |t, seen| {
-                                let far = simd::dot(&features[t * width..(t + 1) * width], z);
-                                denominators[t] = far + simd::total(seen);
-                            },
-                        );
-                    },
-                );
-                triangle.times(tile, values, value_width, numerators);
-                let rows = shape.out_rows(b, h);
-                simd::vectorize(
-                    #[inline(always)]
-                    || {
-                        for (t, &denominator) in denominators.iter().enumerate() {
-                            // SAFETY: this row of this head is this task's.
-                            let row = unsafe { out.row(&rows, queries.start + t) };
-                            let scale = inverse(denominator);
-                            for (y, &x) in row.iter_mut().zip(&numerators[t * value_width..]) {
-                                *y = x * scale;
+    with_parts!(
+        mixed = CHUNK * width,
+        values = CHUNK * value_width,
+        features = CHUNK * width,
+        numerators = CHUNK * value_width,
+        tile = CHUNK * CHUNK,
+        sum = len,
+        {
+            sum.copy_from_slice(&kept[..len]);
+            for positions in runs(span.clone(), CHUNK) {
+                let offset = positions.start - span.start;
+                if offset.is_multiple_of(SEGMENT) {
+                    kept[offset / SEGMENT * len..][..len].copy_from_slice(sum);
+                }
+                let (queries, lead) = plan.queries(&positions);
+                let mixed = &mut mixed[..positions.len() * width];
+                operands.key_features(b, s, positions.clone(), &mut [], mixed);
+                let values = operands.values(b, s, positions, values);
+                let triangle = Triangle { queries: queries.len(), lead };
+                for h in operands.query_heads(s).filter(|_| !queries.is_empty()) {
+                    let (numerator_sum, z) = sum.split_at(width * value_width);
+                    operands.query_features(b, h, queries.clone(), features);
+                    product(
+                        (queries.len(), value_width, width),
+                        1.0,
+                        Matrix::rows(features, width),
+                        Matrix::rows(numerator_sum, value_width),
+                        Write::Over,
+                        numerators,
+                        value_width,
+                    );
+                    triangle.outer(features, Matrix::rows(mixed, width), width, tile);
+                    let first = (b * shape.heads + h) * shape.queries + queries.start;
+                    // SAFETY: the denominators of these queries are this task's.
+                    let denominators = unsafe { denominators.range(first, queries.len()) };
+                    simd::vectorize(
+                        #[inline(always)]
+                        || {
+                            triangle.mask(
+                                tile,
+                                #[inline(always)]
+                                |t, seen| {
+                                    let far = simd::dot(&features[t * width..(t + 1) * width], z);
+                                    denominators[t] = far + simd::total(seen);
+                                },
+                            );
+                        },
+                    );
+                    triangle.times(tile, values, value_width, numerators);
+                    let rows = shape.out_rows(b, h);
+                    simd::vectorize(
+                        #[inline(always)]
+                        || {
+                            for (t, &denominator) in denominators.iter().enumerate() {
+                                // SAFETY: this row of this head is this task's.
+                                let row = unsafe { out.row(&rows, queries.start + t) };
+                                let scale = inverse(denominator);
+                                for (y, &x) in row.iter_mut().zip(&numerators[t * value_width..]) {
+                                    *y = x * scale;
+                                }
                             }
-                        }
-                    },
-                );
+                        },
+                    );
+                }
+                operands.accumulate(sum, mixed, values, None);
             }
-            operands.accumulate(sum, mixed, values, None);
         }
-    });
+    );
 }

@@ -12,10 +12,11 @@ pub(super) use forward::forward;
 
 use std::ops::Range;
 
-use super::blocks::{Blocks, CHUNK, runs};
+use super::blocks::{Blocks, CHUNK};
 use crate::{
     AttentionShape,
     gemm::{Matrix, Write, product},
+    parallel::runs,
 };
 
 /// Positions between two sums that the forward pass keeps: the backward pass starts from them. Long enough for what is

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     gemm::{Matrix, Write, product},
     memory::arbitrary,
-    parallel::{Disjoint, for_each, with_parts},
+    parallel::{Disjoint, Parts, for_each, with_parts},
     simd::{self, LANES},
 };
 
@@ -52,6 +52,23 @@ struct Work<'s> {
 }
 
 impl Band<'_> {
+    fn work<'s>(&self, parts: &mut Parts<'s>) -> Work<'s> {
+        let [_, phi, pairs, row] = self.tile_scratch();
+        let (width, values) = (self.problem.shape.head_width, self.problem.shape.value_width);
+        Work {
+            slopes: parts.take(pairs),
+            feature_slopes: parts.take(pairs),
+            grad: parts.take(row * values),
+            grad_columns: parts.take(row * values),
+            delta: parts.take(row),
+            inverses: parts.take(row),
+            phi: parts.take(phi),
+            phi_slopes: parts.take(phi),
+            totals: parts.take(row),
+            q: parts.take(row * width),
+        }
+    }
+
     pub(super) fn backward(&self, out: &[f32], scales: &RowScales, grad_out: &[f32]) -> Grads {
         let problem = &self.problem;
         let mut grads =
@@ -176,70 +193,80 @@ impl Band<'_> {
         let near = [width, values, m].map(|columns| keys.len() * columns);
         let [k, v, phi_k, outside, segments] = self.span_scratch();
         let [q, phi, pairs, row] = self.tile_scratch();
-        let sizes = [
-            [k, v, phi_k, outside, segments],
-            [near[0], near[1], near[2], outside, segments],
-            [q, row, phi, pairs, pairs],
-            [pairs, pairs, row * values, row * values, row],
-            [row, phi, phi, row, row * width],
-        ];
-        let sizes: [usize; 25] = std::array::from_fn(|n| sizes[n / 5][n % 5]);
-        with_parts(sizes, |parts| {
-            let [k, v, phi_k, outside, segments, rest @ ..] = parts;
-            let [near_k, near_v, near_phi, given_here, states, q_columns, tops, phi, x, g, work @ ..] = rest;
-            let near = self.load((b, hk, span), kept, [k, v, phi_k, outside, segments]);
-            for buffer in [&mut *near_k, &mut *near_v, &mut *near_phi] {
-                buffer.fill(0.0);
-            }
-            let mut grads = NearGrads { k: near_k, v: near_v, phi: near_phi, outside: given_here };
-            let mut work = Work::of(work);
-            let mut plan = Plan::default();
-            for (t, queries) in self.tiles(span).enumerate() {
-                self.plan(b, queries, &mut plan);
-                let outside = &near.outside[t * len.min(near.outside.len())..];
-                for h in hk * shape.group()..(hk + 1) * shape.group() {
-                    let mut tile = Tile { plan: &plan, q: q_columns, tops, phi, x, g };
-                    let write = if h == hk * shape.group() { Write::Over } else { Write::Add };
-                    let state = (m > 0).then(|| (t * len..(t + 1) * len, write));
-                    self.backward_tile(&mut tile, (b, h), (&near, outside), output, &mut work, &mut grads, state);
-                    let rows = shape.query_rows(b, h);
-                    for (t, i) in plan.queries.clone().enumerate() {
-                        // SAFETY: this row of this head is this task's.
-                        let row = unsafe { grad_q.row(&rows, i) };
-                        row.copy_from_slice(&work.q[t * width..(t + 1) * width]);
+        let of_work = Parts::floats(|parts| self.work(parts));
+        with_parts!(
+            k = k,
+            v = v,
+            phi_k = phi_k,
+            outside = outside,
+            segments = segments,
+            near_k = near[0],
+            near_v = near[1],
+            near_phi = near[2],
+            given_here = outside,
+            states = segments,
+            q_columns = q,
+            tops = row,
+            phi = phi,
+            x = pairs,
+            g = pairs,
+            work = of_work,
+            {
+                let near = self.load((b, hk, span), kept, [k, v, phi_k, outside, segments]);
+                for buffer in [&mut *near_k, &mut *near_v, &mut *near_phi] {
+                    buffer.fill(0.0);
+                }
+                let mut grads = NearGrads { k: near_k, v: near_v, phi: near_phi, outside: given_here };
+                let mut work = self.work(&mut Parts::new(work));
+                let mut plan = Plan::default();
+                for (t, queries) in self.tiles(span).enumerate() {
+                    self.plan(b, queries, &mut plan);
+                    let outside = &near.outside[t * len.min(near.outside.len())..];
+                    for h in hk * shape.group()..(hk + 1) * shape.group() {
+                        let mut tile = Tile { plan: &plan, q: q_columns, tops, phi, x, g };
+                        let write = if h == hk * shape.group() { Write::Over } else { Write::Add };
+                        let state = (m > 0).then(|| (t * len..(t + 1) * len, write));
+                        self.backward_tile(&mut tile, (b, h), (&near, outside), output, &mut work, &mut grads, state);
+                        let rows = shape.query_rows(b, h);
+                        for (t, i) in plan.queries.clone().enumerate() {
+                            // SAFETY: this row of this head is this task's.
+                            let row = unsafe { grad_q.row(&rows, i) };
+                            row.copy_from_slice(&work.q[t * width..(t + 1) * width]);
+                        }
+                    }
+                }
+                if m > 0 && keys.is_empty() {
+                    given.fill(0.0);
+                    for state in grads.outside.chunks_exact(len).take(self.tiles(span).len()) {
+                        add(given, state);
+                    }
+                } else if m > 0 {
+                    self.pass_on(span, &near, received, states, &mut grads);
+                    simd::vectorize(
+                        #[inline(always)]
+                        || simd::multiply(grads.phi, near.phi),
+                    );
+                    let map = self.problem.features.expect("features");
+                    map.pull(grads.phi, near.k, keys.len(), grads.k, width);
+                }
+                let (key_rows, value_rows) = (shape.key_rows(b, hk, 0), shape.value_rows(b, hk));
+                let fresh = self.fresh(span, stride);
+                for (t, j) in keys.clone().enumerate() {
+                    // SAFETY: no other span of this turn has this key in its hull.
+                    let (k, v) = unsafe { (grad_k.row(&key_rows, j), grad_v.row(&value_rows, j)) };
+                    let (near_k, near_v) =
+                        (&grads.k[t * width..(t + 1) * width], &grads.v[t * values..(t + 1) * values]);
+                    if fresh.contains(&j) {
+                        // Nothing stands there yet to be added to.
+                        k.copy_from_slice(near_k);
+                        v.copy_from_slice(near_v);
+                    } else {
+                        add(k, near_k);
+                        add(v, near_v);
                     }
                 }
             }
-            if m > 0 && keys.is_empty() {
-                given.fill(0.0);
-                for state in grads.outside.chunks_exact(len).take(self.tiles(span).len()) {
-                    add(given, state);
-                }
-            } else if m > 0 {
-                self.pass_on(span, &near, received, states, &mut grads);
-                simd::vectorize(
-                    #[inline(always)]
-                    || simd::multiply(grads.phi, near.phi),
-                );
-                let map = self.problem.features.expect("features");
-                map.pull(grads.phi, near.k, keys.len(), grads.k, width);
-            }
-            let (key_rows, value_rows) = (shape.key_rows(b, hk, 0), shape.value_rows(b, hk));
-            let fresh = self.fresh(span, stride);
-            for (t, j) in keys.clone().enumerate() {
-                // SAFETY: no other span of this turn has this key in its hull.
-                let (k, v) = unsafe { (grad_k.row(&key_rows, j), grad_v.row(&value_rows, j)) };
-                let (near_k, near_v) = (&grads.k[t * width..(t + 1) * width], &grads.v[t * values..(t + 1) * values]);
-                if fresh.contains(&j) {
-                    // Nothing stands there yet to be added to.
-                    k.copy_from_slice(near_k);
-                    v.copy_from_slice(near_v);
-                } else {
-                    add(k, near_k);
-                    add(v, near_v);
-                }
-            }
-        });
+        );
     }
 
     /// Gradients of the queries of a tile, into `work.q`, and of its keys; `state` is its place among the states of the span,
@@ -285,7 +312,7 @@ impl Band<'_> {
             let grad = Matrix::rows(&work.grad_columns[run.lanes.start..], stride);
             let slopes = &mut work.slopes[run.keys.start * stride + run.lanes.start..];
             let size = (run.keys.len(), run.lanes.len(), values);
-            product(size, 1.0, near.v.from_row(first + run.keys.start), grad, Write::Over, slopes, stride);
+            product(size, 1.0, near.v.skip_rows(first + run.keys.start), grad, Write::Over, slopes, stride);
         }
         let naive = self.problem.naive && m > 0;
         let valid = self.valid(b, &plan.hull);
@@ -341,7 +368,7 @@ impl Band<'_> {
                 continue;
             }
             let slopes = Matrix::rows(&work.slopes[group.some.start * stride + rows.start..], stride).transposed();
-            let k = near.k.from_row(first + group.some.start);
+            let k = near.k.skip_rows(first + group.some.start);
             product((rows.len(), width, group.some.len()), tau, slopes, k, Write::Over, grad_q, width);
         }
         // Keys of the hull get gradients from the rows that have them in their support.
@@ -349,7 +376,7 @@ impl Band<'_> {
             let at = keys.start * stride + lanes.start;
             let key = first + keys.start;
             let slopes = Matrix::rows(&work.slopes[at..], stride);
-            let q = q.from_row(lanes.start);
+            let q = q.skip_rows(lanes.start);
             let size = (keys.len(), width, lanes.len());
             product(size, tau, slopes, q, Write::Add, &mut grads.k[key * width..], width);
             if m == 0 {
@@ -435,17 +462,10 @@ impl Band<'_> {
                     }
                 },
             );
-            product((n, m, values), 1.0, near.v.from_row(at), s.transposed(), Write::Add, slopes, m);
+            product((n, m, values), 1.0, near.v.skip_rows(at), s.transposed(), Write::Add, slopes, m);
             let phi = Matrix::rows(&near.phi[at * m..], m);
             product((n, values, m), 1.0, phi, s, Write::Add, &mut grads.v[at * values..], values);
         }
-    }
-}
-
-impl<'s> Work<'s> {
-    fn of(parts: [&'s mut [f32]; 10]) -> Self {
-        let [slopes, feature_slopes, grad, grad_columns, delta, inverses, phi, phi_slopes, totals, q] = parts;
-        Self { slopes, feature_slopes, grad, grad_columns, delta, inverses, phi, phi_slopes, totals, q }
     }
 }
 

@@ -65,24 +65,36 @@ impl Band<'_> {
         let shape = self.problem.shape;
         let [k, v, phi_k, outside, segments] = self.span_scratch();
         let [q, phi, weights, tops] = self.tile_scratch();
-        let sizes =
-            [k, v, phi_k, outside, segments, q, phi, weights, weights, tops, tops, self.tile * self.state.values];
-        with_parts(sizes, |[k, v, phi_k, outside, segments, q, phi, x, g, tops, totals, sums]| {
-            let near = self.load((b, hk, span), kept, [k, v, phi_k, outside, segments]);
-            let mut plan = Plan::default();
-            for (t, queries) in self.tiles(span).enumerate() {
-                self.plan(b, queries, &mut plan);
-                let outside = &near.outside[t * self.state.sums().min(near.outside.len())..];
-                for h in hk * shape.group()..(hk + 1) * shape.group() {
-                    let mut tile = Tile { plan: &plan, q, tops, phi, x, g };
-                    let ahead = if h == hk * shape.group() { self.ahead((b, hk, span), t) } else { [&[][..]; 2] };
-                    self.score(&mut tile, (b, h), &near, None);
-                    self.weigh(&mut tile, b, outside, totals);
-                    self.sum(&tile, &near, outside, sums, ahead);
-                    self.divide(&tile, (b, h), (sums, totals), out, saved);
+        with_parts!(
+            k = k,
+            v = v,
+            phi_k = phi_k,
+            outside = outside,
+            segments = segments,
+            q = q,
+            phi = phi,
+            x = weights,
+            g = weights,
+            tops = tops,
+            totals = tops,
+            sums = self.tile * self.state.values,
+            {
+                let near = self.load((b, hk, span), kept, [k, v, phi_k, outside, segments]);
+                let mut plan = Plan::default();
+                for (t, queries) in self.tiles(span).enumerate() {
+                    self.plan(b, queries, &mut plan);
+                    let outside = &near.outside[t * self.state.sums().min(near.outside.len())..];
+                    for h in hk * shape.group()..(hk + 1) * shape.group() {
+                        let mut tile = Tile { plan: &plan, q, tops, phi, x, g };
+                        let ahead = if h == hk * shape.group() { self.ahead((b, hk, span), t) } else { [&[][..]; 2] };
+                        self.score(&mut tile, (b, h), &near, None);
+                        self.weigh(&mut tile, b, outside, totals);
+                        self.sum(&tile, &near, outside, sums, ahead);
+                        self.divide(&tile, (b, h), (sums, totals), out, saved);
+                    }
                 }
             }
-        });
+        );
     }
 
     /// Turns scores into weights relative to the row maxima, those off the support included; `totals` gets their sums and
@@ -139,7 +151,7 @@ impl Band<'_> {
                     sums.fill(0.0);
                     continue;
                 }
-                let v = near.v.from_row(first + group.some.start);
+                let v = near.v.skip_rows(first + group.some.start);
                 let weights = Matrix::rows(&tile.x[group.some.start * stride + rows.start..], stride).transposed();
                 let ahead = ahead.get(g).copied().unwrap_or_default();
                 let size = (rows.len(), values, group.some.len());
@@ -151,7 +163,7 @@ impl Band<'_> {
         product_fetching((n, values, m), 1.0, phi, s, Write::Over, sums, values, ahead[0]);
         if hull > 0 {
             let weights = Matrix::rows(tile.x, stride).transposed();
-            let (size, v) = ((n, values, hull), near.v.from_row(first));
+            let (size, v) = ((n, values, hull), near.v.skip_rows(first));
             product_fetching(size, 1.0, weights, v, Write::Add, sums, values, ahead[1]);
         }
     }

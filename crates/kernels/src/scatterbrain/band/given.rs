@@ -31,22 +31,27 @@ impl Band<'_> {
             let state = unsafe { given.range(number * self.state.sums(), self.state.sums()) };
             state.fill(0.0);
             let all = self.span(span);
-            let sizes = [CHUNK * shape.head_width, CHUNK * m, CHUNK * self.state.values, CHUNK];
-            with_parts(sizes, |[q, phi, grad, delta]| {
-                for h in hk * shape.group()..(hk + 1) * shape.group() {
-                    for start in all.clone().step_by(CHUNK) {
-                        let queries = start..(start + CHUNK).min(all.end);
-                        let n = queries.len();
-                        let rows = shape.query_rows(b, h).slice(start, n);
-                        let x = Matrix::rows(&self.problem.q[rows.offset..], rows.stride);
-                        simd::transpose(x, (n, shape.head_width), q, CHUNK);
-                        map.log_columns(q, n, phi, CHUNK);
-                        self.query_features((b, h), &queries, output, scales, phi);
-                        self.scale_gradient((b, h), &queries, output, (grad, delta));
-                        self.give_rows((phi, CHUNK), grad, &delta[..n], state, Write::Add);
+            with_parts!(
+                q = CHUNK * shape.head_width,
+                phi = CHUNK * m,
+                grad = CHUNK * self.state.values,
+                delta = CHUNK,
+                {
+                    for h in hk * shape.group()..(hk + 1) * shape.group() {
+                        for start in all.clone().step_by(CHUNK) {
+                            let queries = start..(start + CHUNK).min(all.end);
+                            let n = queries.len();
+                            let rows = shape.query_rows(b, h).slice(start, n);
+                            let x = Matrix::rows(&self.problem.q[rows.offset..], rows.stride);
+                            simd::transpose(x, (n, shape.head_width), q, CHUNK);
+                            map.log_columns(q, n, phi, CHUNK);
+                            self.query_features((b, h), &queries, output, scales, phi);
+                            self.scale_gradient((b, h), &queries, output, (grad, delta));
+                            self.give_rows((phi, CHUNK), grad, &delta[..n], state, Write::Add);
+                        }
                     }
                 }
-            });
+            );
         });
     }
 
@@ -274,7 +279,7 @@ impl Band<'_> {
             let (key_rows, value_rows) = (shape.key_rows(b, hk, 0), shape.value_rows(b, hk));
             let all = self.atoms[atom].clone();
             let [keys, vals, features] = [width, values, m].map(|columns| CHUNK * columns);
-            with_parts([keys, vals, features, features, keys, vals], |[k, v, phi, slopes, near_k, near_v]| {
+            with_parts!(k = keys, v = vals, phi = features, slopes = features, near_k = keys, near_v = vals, {
                 for start in all.clone().step_by(CHUNK) {
                     let keys = start..(start + CHUNK).min(all.end);
                     let n = keys.len();

@@ -22,7 +22,7 @@ mod tile;
 use std::ops::Range;
 
 use super::{Grads, Problem, RowScales};
-use crate::{Mask, tiled::Scores};
+use crate::{Mask, Saved, parallel::runs, tiled::Scores};
 pub(crate) use decode::Ring;
 use states::StateShape;
 
@@ -110,8 +110,7 @@ impl<'a> Band<'a> {
     }
 
     fn tiles(&self, span: usize) -> impl DoubleEndedIterator<Item = Range<usize>> + ExactSizeIterator + use<> {
-        let (queries, tile) = (self.span(span), self.tile);
-        queries.clone().step_by(tile).map(move |start| start..(start + tile).min(queries.end))
+        runs(self.span(span), self.tile)
     }
 
     /// Keys whose weights the rows of a tile form one by one.
@@ -183,11 +182,7 @@ impl<'a> Band<'a> {
         let mut cuts: Vec<usize> = borders.chain([0, keys]).collect();
         cuts.sort_unstable();
         cuts.dedup();
-        let pieces = cuts.windows(2).flat_map(|pair| {
-            let end = pair[1];
-            (pair[0]..end).step_by(SPAN).map(move |start| start..(start + SPAN).min(end))
-        });
-        pieces.collect()
+        cuts.windows(2).flat_map(|pair| runs(pair[0]..pair[1], SPAN)).collect()
     }
 }
 
@@ -195,7 +190,7 @@ impl Problem<'_> {
     /// Fills `out`: exact weights within `radius` of the diagonal (nowhere when `None`), features elsewhere.
     pub fn forward_band(&self, radius: Option<usize>, out: &mut [f32]) -> RowScales<'static> {
         let exact = self.exactly(radius, |scores| scores.forward(out));
-        match exact.map(<[Vec<f32>; 3]>::try_from) {
+        match exact.map(|saved| <[Vec<f32>; 3]>::try_from(saved.buffers)) {
             Some(Ok([lse, tops, inverses])) => RowScales { lse, tops, inverses, ..RowScales::default() },
             Some(Err(_)) => unreachable!("exact attention saves three numbers a row"),
             None => Band::new(self, radius).forward(out),
@@ -206,7 +201,7 @@ impl Problem<'_> {
     /// weights, and a row with inverse 0 takes no part.
     pub fn backward_band(&self, radius: Option<usize>, out: &[f32], scales: &RowScales, grad_out: &[f32]) -> Grads {
         let exact = self.exactly(radius, |scores| {
-            let saved = vec![scales.lse.clone(), scales.tops.clone(), scales.inverses.clone()];
+            let saved = Saved::with_lse(scales.lse.clone(), [scales.tops.clone(), scales.inverses.clone()]);
             scores.backward(out, &saved, grad_out, false, false)
         });
         match exact {

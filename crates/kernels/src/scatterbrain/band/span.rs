@@ -110,8 +110,7 @@ impl Band<'_> {
             let total = unsafe { shared.range(task * len, len) };
             state.clear(total);
             let all = self.atoms[atom].clone();
-            let sizes = [CHUNK * shape.head_width, CHUNK * shape.value_width, CHUNK * m, m];
-            with_parts(sizes, |[k, v, phi, risen]| {
+            with_parts!(k = CHUNK * shape.head_width, v = CHUNK * shape.value_width, phi = CHUNK * m, risen = m, {
                 for start in all.clone().step_by(CHUNK) {
                     let keys = start..(start + CHUNK).min(all.end);
                     let n = keys.len();
@@ -244,7 +243,7 @@ impl Band<'_> {
         for (segment, sums) in segments.iter().zip(sums.chunks_exact_mut(len)) {
             if segment.end <= last.start || self.looks_ahead() && segment.start >= first.end {
                 let at = segment.start - keys.start;
-                let values = v.from_row(at);
+                let values = v.skip_rows(at);
                 let phi = &phi[at * state.features..(at + segment.len()) * state.features];
                 state.sum(sums, phi, values, Write::Over, &[]);
             }

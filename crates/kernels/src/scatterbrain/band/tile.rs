@@ -53,7 +53,7 @@ impl Band<'_> {
         let next = plan.queries.end..(plan.queries.end + self.tile).min(shape.queries);
         let mut ahead = in_place(self.problem.q, &shape.query_rows(b, h), next);
         for run in &plan.scores {
-            let k = near.k.from_row(first + run.keys.start);
+            let k = near.k.skip_rows(first + run.keys.start);
             let q = Matrix::rows(&tile.q[run.lanes.start..], stride);
             let x = &mut tile.x[run.keys.start * stride + run.lanes.start..];
             let size = (run.keys.len(), run.lanes.len(), width);

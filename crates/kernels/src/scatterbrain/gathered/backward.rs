@@ -10,14 +10,14 @@ use super::{
     Call,
     groups::{KEYS, QUERIES, Seen},
     lowrank, rows,
-    tile::{Meeting, PARTS, PROMOTED, Tile, Weigh, gather},
+    tile::{Meeting, PROMOTED, Tile, Weigh, gather},
 };
 use crate::{
     Rows,
     deltas::deltas,
     gemm::{self, Matrix, Write},
     memory::arbitrary,
-    parallel::{self, Disjoint},
+    parallel::{self, Disjoint, Parts, with_parts},
     scatterbrain::{Grads, RowScales},
     simd,
 };
@@ -170,55 +170,54 @@ impl Call<'_> {
         let shape = &self.problem.shape;
         let (width, value_width) = (shape.head_width, shape.value_width);
         let (most, len) = self.tile_sizes();
-        let parts = self.parts();
+        let of_tile = Parts::floats(|parts| self.tile(parts));
         let map = self.features_of(meeting);
         let m = map.map_or(0, |map| map.count());
-        let own = [
-            parts.iter().sum(),
-            most * len,
-            most * len,
-            most * value_width,
-            most * width,
-            len * width,
-            len * value_width,
-            most * m,
-            len * m,
-            most * m,
-            len * m,
-        ];
         let hk = meeting.h / shape.group();
         let query_rows = shape.query_rows(meeting.b, meeting.h);
         let out_rows = shape.out_rows(meeting.b, meeting.h);
         let key_rows = copy(shape.key_rows(meeting.b, hk, 0), part, self.problem.k.len());
         let value_rows = copy(shape.value_rows(meeting.b, hk), part, self.problem.v.len());
-        parallel::with_scratch(own.iter().sum(), |scratch| {
-            let [tile, p, t, dout, dq, dk, dv, slopes_q, slopes_k, product, promoted] = parallel::split(scratch, own);
-            let tile = Tile::new(parallel::split::<PARTS>(tile, parts));
-            let mut s = Scratch { tile, p, t, dout, dq, dk, dv, slopes_q, slopes_k, product, promoted };
-            for queries in meeting.queries.chunks(QUERIES) {
-                let n = queries.len();
-                self.load_queries(meeting, queries, &mut s.tile);
-                gather(saved.grad_out, &out_rows, queries, s.dout);
-                s.dq[..n * width].fill(0.0);
-                s.slopes_q[..n * m].fill(0.0);
-                for keys in meeting.keys.chunks(KEYS) {
-                    let seen = Seen::new(queries, keys, meeting.radius, meeting.not_self, self.positions);
-                    if seen.any {
-                        self.backward_tile(meeting, (queries, keys), &seen, saved, &mut s);
-                        // SAFETY: no other task that runs now has these keys, or this copy of them.
-                        unsafe {
-                            add_rows(&shared.k, &key_rows, keys, s.dk);
-                            add_rows(&shared.v, &value_rows, keys, s.dv);
+        with_parts!(
+            tile = of_tile,
+            p = most * len,
+            t = most * len,
+            dout = most * value_width,
+            dq = most * width,
+            dk = len * width,
+            dv = len * value_width,
+            slopes_q = most * m,
+            slopes_k = len * m,
+            product = most * m,
+            promoted = len * m,
+            {
+                let tile = self.tile(&mut Parts::new(tile));
+                let mut s = Scratch { tile, p, t, dout, dq, dk, dv, slopes_q, slopes_k, product, promoted };
+                for queries in meeting.queries.chunks(QUERIES) {
+                    let n = queries.len();
+                    self.load_queries(meeting, queries, &mut s.tile);
+                    gather(saved.grad_out, &out_rows, queries, s.dout);
+                    s.dq[..n * width].fill(0.0);
+                    s.slopes_q[..n * m].fill(0.0);
+                    for keys in meeting.keys.chunks(KEYS) {
+                        let seen = Seen::new(queries, keys, meeting.radius, meeting.not_self, self.positions);
+                        if seen.any {
+                            self.backward_tile(meeting, (queries, keys), &seen, saved, &mut s);
+                            // SAFETY: no other task that runs now has these keys, or this copy of them.
+                            unsafe {
+                                add_rows(&shared.k, &key_rows, keys, s.dk);
+                                add_rows(&shared.v, &value_rows, keys, s.dv);
+                            }
                         }
                     }
+                    if let Some(map) = map {
+                        map.pull(&mut s.slopes_q[..n * m], Matrix::rows(s.tile.q, width), n, s.dq, width);
+                    }
+                    // SAFETY: no other task that runs now has these queries.
+                    unsafe { add_rows(&shared.q, &query_rows, queries, s.dq) };
                 }
-                if let Some(map) = map {
-                    map.pull(&mut s.slopes_q[..n * m], Matrix::rows(s.tile.q, width), n, s.dq, width);
-                }
-                // SAFETY: no other task that runs now has these queries.
-                unsafe { add_rows(&shared.q, &query_rows, queries, s.dq) };
             }
-        });
+        );
     }
 
     /// Fills the tile's `dk` and `dv`, adds to `dq` and to the slopes of the queries' features.

@@ -10,11 +10,11 @@ use super::{
     Call,
     groups::{KEYS, QUERIES, Seen},
     rows,
-    tile::{Meeting, PARTS, Tile, Weigh},
+    tile::{Meeting, Tile, Weigh},
 };
 use crate::{
     gemm::{self, Matrix, Write},
-    parallel::{self, Disjoint},
+    parallel::{self, Disjoint, Parts, with_parts},
     scatterbrain::RowScales,
     simd,
 };
@@ -100,13 +100,11 @@ impl Call<'_> {
         let shape = &self.problem.shape;
         let value_width = shape.value_width;
         let (most, _) = self.tile_sizes();
-        let parts = self.parts();
-        let own = [most * value_width, most, most, parts.iter().sum()];
+        let of_tile = Parts::floats(|parts| self.tile(parts));
         let numerators = shape.out_rows(meeting.b, meeting.h);
         let first = (meeting.b * shape.heads + meeting.h) * shape.queries;
-        parallel::with_scratch(own.iter().sum(), |scratch| {
-            let [sums, best, total, rest] = parallel::split(scratch, own);
-            let mut tile = Tile::new(parallel::split::<PARTS>(rest, parts));
+        with_parts!(sums = most * value_width, best = most, total = most, tile = of_tile, {
+            let mut tile = self.tile(&mut Parts::new(tile));
             for queries in meeting.queries.chunks(QUERIES) {
                 self.load_queries(meeting, queries, &mut tile);
                 for (i, &query) in queries.iter().enumerate() {

@@ -10,6 +10,7 @@ use super::{
 use crate::{
     Rows,
     gemm::{self, Matrix, Write},
+    parallel::Parts,
     scatterbrain::{FeatureMap, log_product},
     simd,
 };
@@ -73,16 +74,6 @@ pub struct Tile<'s> {
     pub marks: &'s mut [f32],
 }
 
-/// Parts of [`Tile`].
-pub const PARTS: usize = 14;
-
-impl<'s> Tile<'s> {
-    pub fn new(parts: [&'s mut [f32]; PARTS]) -> Self {
-        let [q, k, v, x, g, logs, phi_q, phi_k, pair, c, r, s, labels, marks] = parts;
-        Self { q, k, v, x, g, logs, phi_q, phi_k, pair, c, r, s, labels, marks }
-    }
-}
-
 /// Copies rows `list` into `dst`, side by side.
 pub fn gather(data: &[f32], rows: &Rows, list: &[u32], dst: &mut [f32]) {
     for (dst, &i) in dst.chunks_exact_mut(rows.width).zip(list) {
@@ -96,15 +87,28 @@ impl Call<'_> {
         (QUERIES.min(self.problem.shape.queries), KEYS.min(self.problem.shape.keys))
     }
 
-    /// Sizes of the parts of [`Tile`].
-    pub fn parts(&self) -> [usize; PARTS] {
+    /// Room for a tile.
+    pub fn tile<'s>(&self, parts: &mut Parts<'s>) -> Tile<'s> {
         let shape = &self.problem.shape;
         let (n, len) = self.tile_sizes();
         let (width, value_width) = (shape.head_width, shape.value_width);
         let m = self.correction.as_ref().map_or(0, |map| map.count());
-        let g = if m > 0 { n * len } else { 0 };
-        let rounds = self.supports.rounds();
-        [n * width, len * width, len * value_width, n * len, g, n * m, n * m, len * m, m, m, n, len, rounds * len, len]
+        Tile {
+            q: parts.take(n * width),
+            k: parts.take(len * width),
+            v: parts.take(len * value_width),
+            x: parts.take(n * len),
+            g: parts.take(if m > 0 { n * len } else { 0 }),
+            logs: parts.take(n * m),
+            phi_q: parts.take(n * m),
+            phi_k: parts.take(len * m),
+            pair: parts.take(m),
+            c: parts.take(m),
+            r: parts.take(n),
+            s: parts.take(len),
+            labels: parts.take(self.supports.rounds() * len),
+            marks: parts.take(len),
+        }
     }
 
     /// Base-2 logarithm of a weight in units of `q.k`.

@@ -20,7 +20,7 @@ impl Operator for Weighted {
         for ((out, square), w) in out.iter_mut().zip(&squares).zip(inputs[1].data) {
             *out = square * w;
         }
-        vec![squares]
+        vec![squares].into()
     }
 
     fn backward(
