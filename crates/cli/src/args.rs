@@ -19,6 +19,7 @@ use crate::{
         list::Listed,
         probe::Arguments as Probe,
         reproduce::Reproduce,
+        swap::Swap,
         translate::Translate,
     },
     values::{seed, threads, with_dashes},
@@ -135,6 +136,8 @@ pub enum Command {
     Translate(Translate),
     /// Look inside a trained model: entropy, rank, heads, experts.
     Inspect(Inspect),
+    /// Plan other attention for the heads of a trained model under a budget, and say what it costs.
+    Swap(Swap),
     /// How a decoder without positional embeddings finds positions: untrained decoders, or the decoder of a run.
     Probe(Probe),
     /// Reproduce figures and tables of the papers by name.

@@ -14,6 +14,7 @@ pub mod inspect;
 pub mod list;
 pub mod probe;
 pub mod reproduce;
+pub mod swap;
 pub mod train;
 pub mod translate;
 

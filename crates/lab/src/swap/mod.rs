@@ -7,17 +7,21 @@
 
 mod candidates;
 mod measure;
+mod report;
 mod solve;
+mod study;
 #[cfg(test)]
 mod tests;
 
 use regard_kernels::{AttentionOptions, Error};
-use regard_pretrained::{Plan, PlanGroup};
+use regard_pretrained::{Plan, PlanGroup, PretrainedError};
+use regard_tasks::{Class, Classed};
 use serde::{Deserialize, Serialize};
 
 pub use candidates::{Candidate, Kind, candidates};
 pub use measure::{Effect, Example, Group, Measured, Price, loss, measure, price};
 pub use solve::{Choice, Limits, solve};
+pub use study::{Row, Study, Swap, sample};
 
 /// What can go wrong.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +30,33 @@ pub enum SwapError {
     /// Sizes or options that do not fit.
     #[error(transparent)]
     Model(#[from] Error),
+    /// A folder that cannot be read.
+    #[error(transparent)]
+    Folder(#[from] PretrainedError),
+    /// Texts with fewer tokens than it takes.
+    #[error(
+        "the texts have {seen} tokens, expected at least {expected}: {sequences} sequences of {length}; give more text, or lower --length or --sequences"
+    )]
+    Short {
+        /// Tokens that there are.
+        seen: usize,
+        /// Tokens that it takes.
+        expected: usize,
+        /// Sequences asked for, those to measure on and those to judge by.
+        sequences: usize,
+        /// Tokens of each.
+        length: usize,
+    },
+    /// A budget that nothing keeps to.
+    #[error(
+        "no choice of candidates keeps to the budget: the cheapest has {bytes:.4} of the memory and {seconds:.4} of the time of exact attention; give smaller shares, or a larger budget"
+    )]
+    Budget {
+        /// Share of memory of the cheapest.
+        bytes: f64,
+        /// Share of time of the cheapest.
+        seconds: f64,
+    },
     /// A model whose attention is not plain softmax.
     #[error("the model's attention is not plain softmax, expected a model as it was trained, without a plan")]
     NotSoftmax,
@@ -35,6 +66,18 @@ pub enum SwapError {
     /// Stopped by the user.
     #[error("interrupted")]
     Interrupted,
+}
+
+impl Classed for SwapError {
+    fn class(&self) -> Class {
+        match self {
+            Self::Model(Error::Budget { .. }) | Self::Budget { .. } => Class::Budget,
+            Self::Model(_) | Self::NotSoftmax | Self::NoLoss => Class::Usage,
+            Self::Folder(PretrainedError::Model(_)) => Class::Usage,
+            Self::Folder(_) | Self::Short { .. } => Class::Data,
+            Self::Interrupted => Class::Interrupted,
+        }
+    }
 }
 
 /// Which number stands for the loss that a candidate would cause.

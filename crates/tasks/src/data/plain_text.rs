@@ -78,12 +78,14 @@ pub fn decode_text(bytes: &[u8]) -> Result<Cow<'_, str>, NotText> {
     Ok(if text.contains("\r\n") { text.replace("\r\n", "\n").into() } else { text.into() })
 }
 
-/// Reads a file that is text, as configurations and tokenizers are.
+/// Reads a file that is text, as configurations and tokenizers are, decompressing gzip and bzip2.
 ///
 /// # Errors
 /// A file that cannot be read or is not UTF-8.
 pub fn read_text(path: &Path) -> Result<String, DataError> {
-    let bytes = std::fs::read(path).map_err(|source| DataError::read(path, source))?;
+    let mut bytes = Vec::new();
+    let meter = Meter::new([path], &|_, _| {});
+    meter.open(path)?.read_to_end(&mut bytes).map_err(|source| DataError::read(path, source))?;
     Ok(decode_text(&bytes).map_err(|error| DataError::text(path, &error))?.into_owned())
 }
 
