@@ -62,6 +62,9 @@ pub enum PretrainedError {
     /// A text or a token that cannot be handled, or a conversation that a template refuses.
     #[error("{0}")]
     Text(String),
+    /// A result that is no finite number.
+    #[error("{0}")]
+    Numbers(String),
 }
 
 impl PretrainedError {

@@ -38,6 +38,7 @@ mod keys;
 mod mapping;
 mod model;
 mod plan;
+pub mod run;
 mod save;
 mod shards;
 mod tokenizer;

@@ -2,18 +2,19 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use regard_kernels::{Error, Mechanism, mechanism};
+use regard_kernels::{Error, Mechanism, Storage, mechanism};
 use regard_nn::{
     attention::{AttentionConfig, HeadPlan},
     blocks::{Context, Init, RotaryConfig, RotaryScaling as Scaling},
     models::{
         self, FeatureModel, ImageHead, ImageModel, LanguageModel, MaskedModel, ModelConfig, ParameterMap, Patches,
-        TextHead, TokenBatch, load_parameters,
+        TextHead, TokenBatch, compact_weights, load_parameters,
     },
 };
 
 use crate::{
-    Activation, Architecture, Features, Folder, Head, NormKind, NormPlace, Position, PretrainedError, RotaryScaling,
+    Activation, Architecture, Element, Features, Folder, Head, NormKind, NormPlace, Position, PretrainedError,
+    RotaryScaling,
 };
 
 /// A trained model, by what it gives.
@@ -27,6 +28,20 @@ pub enum Model {
     Features(FeatureModel),
     /// The same of images.
     Image(ImageModel),
+}
+
+impl Model {
+    /// What it is, in words.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Language(_) => "one that predicts the next token",
+            Self::Masked(_) => "one that predicts hidden tokens",
+            Self::Features(model) if model.classifies() => "a classifier of texts",
+            Self::Features(_) => "an encoder of texts",
+            Self::Image(model) if model.classifies() => "a classifier of images",
+            Self::Image(_) => "an encoder of images",
+        }
+    }
 }
 
 /// A model with what it is made of.
@@ -52,6 +67,20 @@ pub struct LoadOptions {
 }
 
 impl Folder {
+    /// The storage in which the matrices lose nothing: that of the files where it is the same for all of them, else f32.
+    pub fn storage(&self) -> Storage {
+        let mut kinds =
+            self.load().filter(|parameter| parameter.shape().len() == 2).map(|parameter| parameter.element());
+        match kinds.next() {
+            Some(first) if kinds.all(|kind| kind == first) => match first {
+                Element::F16 => Storage::F16,
+                Element::Bf16 => Storage::Bf16,
+                _ => Storage::F32,
+            },
+            _ => Storage::F32,
+        }
+    }
+
     /// The model of the folder.
     ///
     /// ```no_run
@@ -182,6 +211,20 @@ impl Pretrained {
             Model::Image(model) => Model::Image(model.no_grad()),
         };
         Self { model, ..self }
+    }
+
+    /// The model with its matrices as they are read the fastest, for inference: [`models::compact_weights`]. Plans come first.
+    ///
+    /// # Errors
+    /// Whole numbers; a device other than the processor without autodiff.
+    pub fn compact(self, storage: Storage) -> Result<Self, Error> {
+        let model = match self.model {
+            Model::Language(model) => Model::Language(compact_weights(model, storage)?),
+            Model::Masked(model) => Model::Masked(compact_weights(model, storage)?),
+            Model::Features(model) => Model::Features(compact_weights(model, storage)?),
+            Model::Image(model) => Model::Image(compact_weights(model, storage)?),
+        };
+        Ok(Self { model, ..self })
     }
 
     /// States `[B,N,d]` of texts after the last layer, before any head.

@@ -116,6 +116,16 @@ impl FeatureModel {
         Ok(Self { body: self.body.planned(plan, seed)?, ..self })
     }
 
+    /// Whether there is a pooler.
+    pub fn has_pooler(&self) -> bool {
+        self.pooler.is_some()
+    }
+
+    /// Whether there is a head over classes.
+    pub fn classifies(&self) -> bool {
+        self.head.is_some()
+    }
+
     /// Sizes.
     pub fn sizes(&self) -> Sizes {
         self.body.sizes()

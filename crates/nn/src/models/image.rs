@@ -159,6 +159,11 @@ impl ImageModel {
         self.patches
     }
 
+    /// Whether there is a head over classes.
+    pub fn classifies(&self) -> bool {
+        self.head.is_some()
+    }
+
     /// Sizes; the vocabulary is the numbers of a patch.
     pub fn sizes(&self) -> Sizes {
         self.sizes

@@ -26,7 +26,7 @@ pub use image::{ImageHead, ImageModel, Patches};
 pub use language_model::{LanguageModel, LanguageState};
 pub use masked::MaskedModel;
 pub use parameters::{
-    NamedParameter, ParameterError, ParameterMap, ParameterPath, is_buffer, load_parameters, named_parameters,
-    parameter_count,
+    NamedParameter, ParameterError, ParameterMap, ParameterPath, compact_weights, is_buffer, load_parameters,
+    named_parameters, parameter_count,
 };
 pub use translator::{TranslationState, Translator};

@@ -35,6 +35,10 @@ impl<C: CheckpointStrategy> Kernels for Autodiff<Flex, C> {
         };
         record(call, &inputs, out, saved)
     }
+
+    fn multiply(_: Operands<Self>) -> FloatTensor<Self> {
+        unreachable!("only tensors without autodiff go there")
+    }
 }
 
 /// Enters the call into the graph. Counts as compute-bound, so that gradient checkpointing never runs a kernel twice;

@@ -3,7 +3,12 @@
 use burn::backend::{Flex, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{Bytes, DType, Shape};
 use burn_flex::{FlexTensor, Layout};
-use regard_kernels::{Operator, Saved, View, memory::arbitrary};
+use regard_kernels::{
+    Operator, Saved, View,
+    elementwise::Affine,
+    memory::arbitrary,
+    stored::{Stored, bf16, f16, product},
+};
 
 use super::{Call, Kernels, operands::Operands};
 
@@ -11,6 +16,42 @@ impl Kernels for Flex {
     fn run(call: Call, inputs: Operands<Self>) -> FloatTensor<Self> {
         forward(&call, &inputs.into_vec()).0
     }
+
+    fn multiply(inputs: Operands<Self>) -> FloatTensor<Self> {
+        let mut inputs = inputs.into_vec().into_iter();
+        let (x, weight) = inputs.next().zip(inputs.next()).expect("two operands at least");
+        multiply(x, weight, inputs.next())
+    }
+}
+
+/// `x weight + bias` with `weight [from,to]`, which is read where it lies if its columns lie side by side.
+fn multiply(x: FlexTensor, weight: FlexTensor, bias: Option<FlexTensor>) -> FlexTensor {
+    let (x, bias) = (dense(x), bias.map(dense));
+    let mut shape = x.layout().shape().to_vec();
+    let &[from, to] = &weight.layout().shape()[..] else { panic!("a weight of two axes") };
+    let width = shape.last_mut().expect("at least one axis");
+    assert_eq!(*width, from, "a row of the weight for each column of x");
+    *width = to;
+    let mut out = arbitrary(shape.iter().product());
+    if weight.dtype() == DType::F32 && weight.layout().is_contiguous() {
+        let operator = Affine { bias: bias.is_some() };
+        let inputs: Vec<FlexTensor> = [Some(x), Some(weight), bias].into_iter().flatten().collect();
+        with_views(&inputs, |views| operator.forward(views, &mut out));
+        return wrap(out, &shape);
+    }
+    let turned = weight.transpose(0, 1);
+    let turned = if turned.layout().is_contiguous() { turned } else { turned.to_contiguous() };
+    let at = turned.layout().start_offset();
+    let place = at..at + from * to;
+    let stored = match turned.dtype() {
+        DType::F32 => Stored::F32(&turned.storage::<f32>()[place]),
+        DType::F16 => Stored::F16(&turned.storage::<f16>()[place]),
+        DType::BF16 => Stored::Bf16(&turned.storage::<bf16>()[place]),
+        other => panic!("a weight of {other:?}, expected F32, F16 or BF16"),
+    };
+    let rows = slice(&x).len() / from.max(1);
+    product([rows, from, to], slice(&x), stored, bias.as_ref().map(slice), &mut out);
+    wrap(out, &shape)
 }
 
 /// Output and what the backward pass needs.

@@ -19,6 +19,9 @@ pub use operands::{MOST_OPERANDS, Operand};
 trait Kernels: Backend {
     /// The output of the call's operator for `inputs`, which have passed [`Operator::out_shape`].
     fn run(call: Call, #[extension_type] inputs: Operands<Self>) -> FloatTensor<Self>;
+
+    /// [`multiply`] for tensors that are not on record.
+    fn multiply(#[extension_type] inputs: Operands<Self>) -> FloatTensor<Self>;
 }
 
 /// An operator about to run.
@@ -46,6 +49,22 @@ pub fn runs_kernels(device: &Device) -> bool {
         #[allow(unreachable_patterns)] // Depends on which backends Burn was built with.
         _ => false,
     }
+}
+
+/// Whether tensors of this device can go through [`multiply`]: those of Flex without autodiff.
+pub(crate) fn runs_unrecorded(device: &Device) -> bool {
+    matches!(device.as_dispatch(), DispatchDevice::Flex(_))
+}
+
+/// `x weight + bias` for inference, `x [..,from]` and `bias [to]` in f32, `weight [from,to]` in f32, f16 or bf16. A weight whose
+/// columns lie side by side is read where it lies.
+///
+/// # Panics
+/// If the sizes do not fit, or for a device of which [`runs_unrecorded`] is not true.
+pub(super) fn multiply<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<D> {
+    let inputs = [Some(Operand::from(x)), Some(weight.into()), bias.map(Operand::from)];
+    let inputs = Operands::from_vec(inputs.into_iter().flatten().map(|input| input.0).collect());
+    Tensor::from_dispatch(Dispatch::multiply(inputs))
 }
 
 /// The output of `operator`, differentiable in every input but its constants.

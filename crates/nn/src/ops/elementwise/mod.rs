@@ -4,14 +4,14 @@ mod composed;
 
 use std::sync::Arc;
 
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, FloatDType, Tensor};
 use regard_kernels::elementwise::{
     Activation, Affine, CrossEntropy, Dropout, Embedding, Gated, LayerNorm, RmsNorm, Rotate,
 };
 
 pub use regard_kernels::elementwise::{Curve, IGNORE};
 
-use super::bridge::{apply_forgetting_output as apply, runs_kernels};
+use super::bridge::{apply_forgetting_output as apply, multiply, runs_kernels, runs_unrecorded};
 
 /// Whether kernels work on this tensor.
 fn fused<const D: usize>(x: &Tensor<D>) -> bool {
@@ -109,7 +109,8 @@ pub fn dropout<const D: usize>(x: Tensor<D>, rate: f32, key: u64) -> Tensor<D> {
     }
 }
 
-/// Rows of `table [vocabulary, width]` by number: `ids [batch, tokens]`, row after row, give `[batch, tokens, width]`.
+/// Rows of `table [vocabulary, width]` by number: `ids [batch, tokens]`, row after row, give `[batch, tokens, width]` in f32, also
+/// of a table in f16 or bf16.
 ///
 /// # Panics
 /// If there are not `batch * tokens` ids or one is not in the table.
@@ -117,17 +118,22 @@ pub fn embedding(table: Tensor<2>, ids: impl Into<Arc<[i32]>>, [batch, tokens]: 
     if fused(&table) {
         apply(Arc::new(Embedding::new(ids.into(), batch, tokens)), &[table.into()])
     } else {
-        composed::embedding(table, &ids.into(), [batch, tokens])
+        composed::embedding(table, &ids.into(), [batch, tokens]).cast(FloatDType::F32)
     }
 }
 
-/// `x weight + bias` with `x [.., from]`, `weight [from, to]`, `bias [to]`.
+/// `x weight + bias` with `x [.., from]`, `weight [from, to]`, `bias [to]`. On the processor and without autodiff the weight may be
+/// in f16 or bf16; of weights read token by token, those whose columns lie side by side are the fastest
+/// ([`compact_weights`](crate::models::compact_weights)).
 ///
 /// # Panics
 /// If the sizes do not fit.
 pub fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<D> {
     if !fused(&x) {
         return composed::linear(x, weight, bias);
+    }
+    if runs_unrecorded(&x.device()) {
+        return multiply(x, weight, bias);
     }
     let operator = Arc::new(Affine { bias: bias.is_some() });
     match bias {

@@ -144,3 +144,30 @@ fn other_element_types_take_the_composed_form() {
     let x = draw([2, 8], 13).detach().cast(DType::F64);
     assert_eq!(activation(x, None, Curve::Gelu).dtype(), DType::F64);
 }
+
+#[test]
+fn linear_reads_weights_as_they_are_stored() {
+    let device = Device::flex();
+    let plain = |tensor: Tensor<2>| tensor.without_autodiff();
+    for (shape, to) in [([1, 1, 40], 70), ([2, 3, 33], 130), ([1, 300, 64], 48), ([1, 1, 1], 1)] {
+        let from = shape[2];
+        let (x, weight) = (draw(shape, 1).without_autodiff(), plain(draw([to, from], 2)));
+        for kind in [FloatDType::F32, FloatDType::F16, FloatDType::BF16] {
+            let stored = weight.clone().cast(kind);
+            let exact = stored.clone().cast(FloatDType::F32).transpose();
+            for bias in [None, Some(draw([to], 3).without_autodiff())] {
+                let expected = values(composed::linear(x.clone(), exact.clone(), bias.clone()));
+                // Turned in place, and with its rows side by side.
+                let dense = Tensor::<2>::from_data(exact.clone().into_data(), &device).cast(kind);
+                for weight in [stored.clone().transpose(), dense] {
+                    let seen = values(linear(x.clone(), weight, bias.clone()));
+                    assert_close(&format!("{shape:?} {to} {kind:?}"), &seen, &expected);
+                }
+            }
+        }
+        let table = weight.cast(FloatDType::F16);
+        let rows = embedding(table.clone(), vec![0, to as i32 - 1], [1, 2]);
+        let expected = values(table.cast(FloatDType::F32));
+        assert_eq!(values(rows)[from..], expected[(to - 1) * from..]);
+    }
+}
