@@ -23,7 +23,7 @@ pub struct Swap {
     #[arg(value_name = "FOLDER")]
     pub folder: PathBuf,
     /// Texts to measure on and to judge by (plain or gzip); may be repeated.
-    #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
+    #[arg(long, required = true, value_name = "FILE")]
     pub text: Vec<PathBuf>,
     /// Tokens of a sequence; as many as the model was made for by default.
     #[arg(long, value_parser = size(2), value_name = "N")]
