@@ -47,9 +47,11 @@ pub struct Swap {
     /// Tokens of the sequences that effects are measured on, at most; a backward pass keeps everything of them.
     #[arg(long, value_parser = size(2), value_name = "N", default_value_t = 4096)]
     pub calibration: usize,
-    /// What candidates are chosen by: error (of the heads' outputs), first or fisher (its effect on the loss).
-    #[arg(long, value_name = "NAME", default_value = "fisher")]
-    pub predictor: String,
+    /// What candidates are chosen by: error (of the heads' outputs), first or fisher (what it does to the loss), weighted (the
+    /// first times what the group matters by the third). By default whichever choice the whole model likes best on the sample,
+    /// single candidates among them.
+    #[arg(long, value_name = "NAME")]
+    pub predictor: Option<String>,
     /// How keys and values are kept while the model decodes.
     #[arg(long, value_parser = choice(&STORAGES), default_value = "f32")]
     pub kv_cache: Storage,
@@ -104,7 +106,9 @@ pub fn run(args: &Swap, common: &Common) -> Outcome {
         memory,
         time,
         storage: args.kv_cache,
-        predictor: named("--predictor", &args.predictor, Predictor::ALL, Predictor::name)?,
+        predictor: (args.predictor.as_ref())
+            .map(|name| named("--predictor", name, Predictor::ALL, Predictor::name))
+            .transpose()?,
         compare: args.compare,
         validate: args.validate,
         seed: args.seed,

@@ -3,7 +3,7 @@
 //! [`measure`] runs the model on a sample and says, for every group of heads and every candidate, how far the heads' outputs
 //! move and what that does to the loss by its gradient; [`price`] says what a candidate costs at the length that is asked for;
 //! [`solve`] chooses one candidate per group with the least predicted loss within a budget. The result is a
-//! [`Plan`](regard_pretrained::Plan).
+//! [`Plan`].
 
 mod candidates;
 mod measure;
@@ -90,13 +90,16 @@ pub enum Predictor {
     /// First-order change of the loss.
     First,
     /// Second-order change of the loss by its gradients.
-    #[default]
     Fisher,
+    /// Relative error times a number for each group: the one that brings it closest to the second-order change, over all
+    /// candidates. What a group matters is known better than what each candidate does in it.
+    #[default]
+    Weighted,
 }
 
 impl Predictor {
     /// All of them.
-    pub const ALL: &[Self] = &[Self::Error, Self::First, Self::Fisher];
+    pub const ALL: &[Self] = &[Self::Error, Self::First, Self::Fisher, Self::Weighted];
 
     /// Its name on the command line and in tables.
     pub fn name(self) -> &'static str {
@@ -104,15 +107,25 @@ impl Predictor {
             Self::Error => "error",
             Self::First => "first",
             Self::Fisher => "fisher",
+            Self::Weighted => "weighted",
         }
     }
 
-    /// The number.
-    pub fn of(self, effect: &Effect) -> f64 {
+    /// The number for each candidate of a group.
+    pub fn of(self, effects: &[Effect]) -> Vec<f64> {
+        let each = |of: fn(&Effect) -> f64| effects.iter().map(of).collect();
         match self {
-            Self::Error => effect.error,
-            Self::First => effect.first,
-            Self::Fisher => effect.fisher,
+            Self::Error => each(|effect| effect.error),
+            Self::First => each(|effect| effect.first),
+            Self::Fisher => each(|effect| effect.fisher),
+            Self::Weighted => {
+                // Errors of 1 and more are of attention that lost the thread: they say nothing about smaller ones.
+                let small = || effects.iter().filter(|effect| effect.error < 1.0);
+                let products: f64 = small().map(|effect| effect.error * effect.fisher).sum();
+                let squares: f64 = small().map(|effect| effect.error * effect.error).sum();
+                let weight = products / squares.max(f64::MIN_POSITIVE);
+                effects.iter().map(|effect| weight * effect.error).collect()
+            }
         }
     }
 }
@@ -130,12 +143,9 @@ pub struct Total {
 
 /// Choices of every group in the order of `measured`, those of a group in the order of the candidates.
 pub fn choices(measured: &[Measured], prices: &[Price], predictor: Predictor) -> Vec<Vec<Choice>> {
-    let choice = |(effect, price): (&Effect, &Price)| Choice {
-        loss: predictor.of(effect),
-        bytes: price.bytes,
-        seconds: price.seconds,
-    };
-    measured.iter().map(|measured| measured.effects.iter().zip(prices).map(choice).collect()).collect()
+    let choice = |(loss, price): (f64, &Price)| Choice { loss, bytes: price.bytes, seconds: price.seconds };
+    let group = |measured: &Measured| predictor.of(&measured.effects).into_iter().zip(prices).map(choice).collect();
+    measured.iter().map(group).collect()
 }
 
 /// What `chosen` costs in all, as shares of the first candidate, which is exact.

@@ -3,7 +3,7 @@
 use regard_report::{Block, Cell, Column, Format, Report, Section, Table};
 use serde_json::{Value, json};
 
-use super::{Predictor, Row, Swap};
+use super::{Predictor, Row, Swap, study::CHOSEN};
 use crate::record::{Record, Shown};
 
 impl Swap {
@@ -17,22 +17,25 @@ impl Swap {
             Column::number("predicted", Format::Significant(3)),
         ];
         if self.has_loss {
+            columns.push(Column::number("sample loss", Format::Fixed(4)).unit("nat"));
             columns.push(Column::number("loss", Format::Fixed(4)).unit("nat"));
             columns.push(Column::number(change, Format::Fixed(3)));
             columns.push(Column::number("change", Format::Percent(2)));
         } else {
+            columns.push(Column::number("on the sample", Format::Significant(3)));
             columns.push(Column::number("1 - cosine", Format::Significant(3)));
         }
         columns.push(Column::number("forward", Format::Significant(3)).unit("s"));
         let title = format!("{}, {} tokens", self.source, self.study.length);
         let mut table = Table::new(title, columns);
         let exact = self.rows.first().map_or(0.0, |row| row.loss);
-        for Row { name, predicted, loss, seconds } in &self.rows {
+        for Row { name, predicted, loss, seconds, sample_loss } in &self.rows {
             let mut row: Vec<Cell> = vec![
                 name.as_str().into(),
                 predicted.bytes.into(),
                 predicted.seconds.into(),
                 predicted.loss.into(),
+                (*sample_loss).into(),
                 (*loss).into(),
             ];
             if self.has_loss {
@@ -46,9 +49,9 @@ impl Swap {
         table.note(format!(
             "Memory: decode state after {} tokens with keys and values kept as {kept} (entries of the attention matrix where \
              attention is not causal), time: attention alone in a forward pass; both as shares of exact attention in f32. \
-             Predicted by {}. Judged on {} sequences that nothing was measured on.",
+             Predicted by {}. *: chosen, by the sample. Judged on {} sequences that nothing was measured on.",
             self.study.length,
-            self.study.predictor.name(),
+            self.study.predictor.unwrap_or_default().name(),
             self.study.sequences,
         ))
     }
@@ -135,7 +138,7 @@ impl Shown for Swap {
     fn report(&self) -> Report {
         let mut blocks = vec![Block::Table(self.judged()), Block::Table(self.choice())];
         blocks.extend(self.validated().map(Block::Table));
-        let mix = self.rows.iter().find(|row| row.name == "mix");
+        let mix = self.rows.iter().find(|row| row.name.starts_with(CHOSEN));
         let summary = mix.map_or_else(String::new, |mix| {
             let change = match self.has_loss {
                 true => format!("{:+.2} % of perplexity", 100.0 * ((mix.loss - self.rows[0].loss).exp() - 1.0)),

@@ -33,9 +33,10 @@ pub struct Study {
     pub time: Option<f64>,
     /// How keys and values are kept while the model decodes.
     pub storage: Storage,
-    /// What candidates are chosen by.
-    pub predictor: Predictor,
-    /// Judge single candidates that keep to the budget, and the other predictors, beside the choice.
+    /// What candidates are chosen by; absent: whichever choice the whole model likes best on the sample, single candidates
+    /// that keep to the budget among them.
+    pub predictor: Option<Predictor>,
+    /// Judge all that was chosen from beside the choice.
     pub compare: bool,
     /// Single groups that are swapped to hold predictions against.
     pub validate: usize,
@@ -50,6 +51,8 @@ pub struct Study {
 pub struct Row {
     /// What it is.
     pub name: String,
+    /// Loss on the sequences that effects were measured on; absent where it was not asked for.
+    pub sample_loss: Option<f64>,
     /// What it was predicted to cost.
     pub predicted: Total,
     /// Loss in nats per token; for models without one, 1 - cosine of the mean states to those of exact attention.
@@ -85,6 +88,13 @@ pub struct Swap {
     pub command: String,
     /// Where and when.
     pub environment: Environment,
+}
+
+/// Before the name of the way that was chosen.
+pub(super) const CHOSEN: &str = "* ";
+
+fn mix_name(predictor: Predictor) -> String {
+    format!("mix by {}", predictor.name())
 }
 
 /// Sequences of `length` tokens spread over the tokens of texts: every second one to measure on, the others to judge by.
@@ -145,9 +155,9 @@ impl Study {
             seconds: self.time.map(|share| share * prices[0].seconds * groups),
         };
         let by = |predictor| choices(&measured, &prices, predictor);
-        let own = by(self.predictor);
+        let own = by(self.predictor.unwrap_or_default());
         let scaled = |total: Total| Total { bytes: total.bytes * prices[0].bytes / plain, ..total };
-        let chosen = solve(&own, limits).ok_or_else(|| {
+        let mix = solve(&own, limits).ok_or_else(|| {
             let least = |of: fn(&Price) -> f64| prices.iter().map(of).fold(f64::INFINITY, f64::min);
             let (bytes, seconds) =
                 (least(|price| price.bytes) / plain, least(|price| price.seconds) / prices[0].seconds);
@@ -166,36 +176,61 @@ impl Study {
             limits.bytes.is_none_or(|most| sum(|price| price.bytes) <= most)
                 && limits.seconds.is_none_or(|most| sum(|price| price.seconds) <= most)
         };
-        let mut wanted = vec![("exact".to_owned(), vec![0; measured.len()]), ("mix".to_owned(), chosen.clone())];
-        if self.compare {
-            for (at, candidate) in candidates.iter().enumerate().skip(1) {
-                let all = vec![at; measured.len()];
-                // Of each kind the largest that keeps to the budget.
-                let kind = candidate.name.rsplit_once('-').map_or("", |(kind, _)| kind);
-                let seen = wanted.iter().any(|(name, _)| name.rsplit_once('-').is_some_and(|(own, _)| own == kind));
-                if candidate.attention.is_some() && fits(&all) && !seen {
-                    wanted.push((candidate.name.clone(), all));
-                }
-            }
-            for &predictor in Predictor::ALL.iter().filter(|predictor| **predictor != self.predictor) {
-                let choice = solve(&by(predictor), limits);
-                wanted.extend(choice.map(|chosen| (format!("mix by {}", predictor.name()), chosen)));
+        // Ways that keep to the budget: by each predictor, and the largest single candidate of each kind.
+        let mut wanted = vec![(mix_name(self.predictor.unwrap_or_default()), mix)];
+        for &predictor in Predictor::ALL.iter().filter(|predictor| **predictor != self.predictor.unwrap_or_default()) {
+            wanted.extend(solve(&by(predictor), limits).map(|chosen| (mix_name(predictor), chosen)));
+        }
+        for (at, candidate) in candidates.iter().enumerate().skip(1) {
+            let all = vec![at; measured.len()];
+            let kind = |name: &str| name.rsplit_once('-').map(|(kind, _)| kind.to_owned());
+            let seen = wanted.iter().any(|(name, _)| kind(name) == kind(&candidate.name));
+            if candidate.attention.is_some() && fits(&all) && !seen {
+                wanted.push((candidate.name.clone(), all));
             }
         }
+        if self.predictor.is_some() && !self.compare {
+            wanted.truncate(1);
+        }
+        let steps = 2 * wanted.len() + 1 + self.validate;
+        let mut done = 0;
+        let mut step = |what: &str| {
+            done += 1;
+            progress(what, done - 1, steps)
+        };
+        let mut sample_losses = vec![None; wanted.len()];
+        let (mut best, mut least) = (0, f64::INFINITY);
+        if self.predictor.is_none() {
+            let exact_states = if has_loss { Vec::new() } else { means(&model, sample)? };
+            for (number, (_, chosen)) in wanted.iter().enumerate() {
+                step("choose")?;
+                model = model.with_plan(&plan_of(chosen))?;
+                let loss = judge(&model, sample, &exact_states)?;
+                sample_losses[number] = Some(loss);
+                if loss < least {
+                    (best, least) = (number, loss);
+                }
+            }
+        }
+        let chosen = wanted[best].1.clone();
         let mut rows: Vec<Row> = Vec::new();
-        let steps = wanted.len() + self.validate;
-        for (number, (name, chosen)) in wanted.into_iter().enumerate() {
-            progress("judge", number, steps)?;
+        let exact = ("exact".to_owned(), vec![0; measured.len()]);
+        let judged =
+            wanted.into_iter().zip(sample_losses).enumerate().filter(|(number, _)| self.compare || *number == best);
+        let judged = judged.map(|(number, (way, loss))| (way, loss, number == best));
+        for ((name, chosen), sample_loss, is_best) in [(exact, None, false)].into_iter().chain(judged) {
+            step("judge")?;
             let predicted = scaled(total(&own, &chosen));
             model = model.with_plan(&plan_of(&chosen))?;
             let begin = Instant::now();
             let loss = judge(&model, judges, &exact_states)?;
             let seconds = begin.elapsed().as_secs_f64() / judges.len() as f64;
-            rows.push(Row { name, predicted, loss, seconds });
+            let name = if is_best { format!("{CHOSEN}{name}") } else { name };
+            rows.push(Row { name, sample_loss, predicted, loss, seconds });
         }
         let mut validation = Vec::new();
         for number in 0..self.validate {
-            progress("validate", rows.len() + number, steps)?;
+            step("validate")?;
             // Groups and candidates spread over all, the same for the same numbers.
             let group = (2 * number + 1) * measured.len() / (2 * self.validate);
             let at = 1 + number % (candidates.len() - 1);
@@ -203,7 +238,8 @@ impl Study {
             single[group] = at;
             model = model.with_plan(&plan_of(&single))?;
             let change = judge(&model, judges, &exact_states)? - rows[0].loss;
-            let predicted = Predictor::ALL.iter().map(|predictor| predictor.of(&measured[group].effects[at])).collect();
+            let effects = &measured[group].effects;
+            let predicted = Predictor::ALL.iter().map(|predictor| predictor.of(effects)[at]).collect();
             validation.push((predicted, change));
         }
         let plan = plan_of(&chosen);
