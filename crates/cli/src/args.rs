@@ -13,12 +13,16 @@ use crate::{
         attend::{Attend, TENSORS},
         bench::Bench,
         cost::Cost,
+        embed::Embed,
         eval::Eval,
         generate::Generate,
         inspect::Inspect,
         list::Listed,
+        perplexity::Perplexity,
+        predict::Predict,
         probe::Arguments as Probe,
         reproduce::Reproduce,
+        score::Score,
         swap::Swap,
         translate::Translate,
     },
@@ -130,8 +134,16 @@ pub enum Command {
     Attend(Attend),
     /// Parameters, operations and bytes of a model, before it is run.
     Cost(Cost),
-    /// Print text from a trained language model.
+    /// Print text from a language model, of a run or of a folder.
     Generate(Generate),
+    /// How well a language model of a folder predicts texts.
+    Perplexity(Perplexity),
+    /// Turn texts into vectors with an encoder of a folder.
+    Embed(Embed),
+    /// Score an encoder of a folder: similarity of sentences, retrieval, hidden tokens.
+    Score(Score),
+    /// Print the most probable classes of texts or images with a classifier of a folder.
+    Predict(Predict),
     /// Translate lines of standard input to standard output with a trained translator.
     Translate(Translate),
     /// Look inside a trained model: entropy, rank, heads, experts.

@@ -14,9 +14,11 @@ pub fn with_dashes(command: Command) -> Command {
     let numbers = [TypeId::of::<usize>(), TypeId::of::<u64>(), TypeId::of::<f64>()];
     let dashes = |arg: Arg| {
         let value = arg.get_value_parser().type_id();
+        // What follows several values is the next option.
+        let several = arg.get_num_args().is_some_and(|count| count.max_values() > 1);
         if numbers.iter().any(|number| value == *number) {
             arg.allow_hyphen_values(true)
-        } else if value == TypeId::of::<PathBuf>() && !arg.is_positional() {
+        } else if value == TypeId::of::<PathBuf>() && !arg.is_positional() && !several {
             arg.allow_hyphen_values(true).value_parser(OptionPath)
         } else {
             arg

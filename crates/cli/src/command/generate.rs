@@ -13,7 +13,11 @@ use regard_tasks::{
 };
 use serde_json::json;
 
-use super::trained;
+use super::{
+    continuation,
+    folder::{Loading, is_folder},
+    trained,
+};
 use crate::{
     args::{CHECKPOINTS, Common, STORAGES},
     error::{Failure, Outcome},
@@ -21,46 +25,112 @@ use crate::{
     values::{Real, choice, seed, size},
 };
 
+/// Sampling temperature where nothing says it.
+pub const TEMPERATURE: f64 = 0.8;
+
+/// Characters of a run's model where nothing says it.
+const CHARACTERS: usize = 500;
+
 #[derive(Debug, Args)]
 pub struct Generate {
-    /// Directory of a run of a language model.
+    /// Directory of a run of a language model, or folder of one as Hugging Face keeps them.
     pub run: PathBuf,
-    /// Text to continue.
-    #[arg(long, allow_hyphen_values = true, default_value = "\n", value_name = "TEXT")]
-    pub prompt: String,
-    /// Characters to print.
-    #[arg(long, value_parser = size(0), default_value_t = 500, value_name = "N")]
-    pub tokens: usize,
-    /// Sampling temperature; 0 takes the most probable character.
-    #[arg(long, value_parser = Real, default_value_t = 0.8, value_name = "NUMBER")]
-    pub temperature: f64,
+    /// Text to continue; a line end by default, of a folder the token that begins texts.
+    #[arg(long, allow_hyphen_values = true, value_name = "TEXT")]
+    pub prompt: Option<String>,
+    /// Characters to print, of a folder tokens; 500 by default, of a folder 200 or what it says.
+    #[arg(long, value_parser = size(0), value_name = "N")]
+    pub tokens: Option<usize>,
+    /// Sampling temperature, 0 for the most probable character or token; 0.8 by default, or what a folder says.
+    #[arg(long, value_parser = Real, value_name = "NUMBER")]
+    pub temperature: Option<f64>,
     /// Seed for all random draws.
     #[arg(long, value_parser = seed(), default_value_t = 0, value_name = "N")]
     pub seed: u64,
     /// How keys and values are stored.
     #[arg(long, value_parser = choice(&STORAGES), default_value = "f32")]
     pub kv_cache: Storage,
-    /// Checkpoint of the run.
-    #[arg(long, value_parser = choice(&CHECKPOINTS), default_value = "best")]
-    pub checkpoint: Which,
+    /// Checkpoint of the run; the best by default.
+    #[arg(long, value_parser = choice(&CHECKPOINTS))]
+    pub checkpoint: Option<Which>,
+    /// Of a folder: draw from so many of the most probable tokens.
+    #[arg(long, value_parser = size(1), value_name = "N")]
+    pub top_k: Option<usize>,
+    /// Of a folder: draw from the fewest tokens that reach this probability together.
+    #[arg(long, value_parser = Real, value_name = "SHARE")]
+    pub top_p: Option<f64>,
+    /// Of a folder: draw from tokens with at least this share of the most probable one's probability.
+    #[arg(long, value_parser = Real, value_name = "SHARE")]
+    pub min_p: Option<f64>,
+    /// Of a folder: divide the scores of earlier tokens by this number, multiply those below 0.
+    #[arg(long, value_parser = Real, value_name = "NUMBER")]
+    pub repetition_penalty: Option<f64>,
+    /// Of a folder: end before this text; may be repeated.
+    #[arg(long, allow_hyphen_values = true, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    /// Of a folder: the prompt is what a user says; the model answers.
+    #[arg(long, requires = "prompt")]
+    pub chat: bool,
+    /// Of a folder: what a conversation begins with.
+    #[arg(long, allow_hyphen_values = true, value_name = "TEXT", requires = "chat")]
+    pub system: Option<String>,
+    #[command(flatten)]
+    pub loading: Loading,
 }
 
-/// Prints text from a language model, one character at a time, with the model's decode state.
+impl Generate {
+    /// The first option given that only a folder has.
+    fn of_folder(&self) -> Option<&'static str> {
+        let Loading { plan, context, stretch, allow } = &self.loading;
+        let given = [
+            ("--top-k", self.top_k.is_some()),
+            ("--top-p", self.top_p.is_some()),
+            ("--min-p", self.min_p.is_some()),
+            ("--repetition-penalty", self.repetition_penalty.is_some()),
+            ("--stop", !self.stop.is_empty()),
+            ("--chat", self.chat),
+            ("--plan", plan.is_some()),
+            ("--context", context.is_some()),
+            ("--stretch", *stretch),
+            ("--allow", !allow.is_empty()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
+    }
+}
+
+/// Prints text from a language model with its decode state: one character at a time, or what a folder's model writes.
 ///
 /// # Errors
 /// A run of another task, a character that the model does not know.
 pub fn run(args: &Generate, common: &Common) -> Outcome {
-    if !(args.temperature >= 0.0 && args.temperature.is_finite()) {
-        return Err(Failure::usage(format!("--temperature is {}, expected a number from 0", args.temperature)));
+    let temperature = args.temperature.unwrap_or(TEMPERATURE);
+    if !(temperature >= 0.0 && temperature.is_finite()) {
+        return Err(Failure::usage(format!("--temperature is {temperature}, expected a number from 0")));
     }
-    let Run { data, model, .. } = trained(&args.run, args.checkpoint, None, common)?;
+    if is_folder(&args.run) {
+        if args.checkpoint.is_some() {
+            let path = args.run.display();
+            return Err(Failure::usage(format!(
+                "--checkpoint is of a run, but {path} is a model folder; leave it out"
+            )));
+        }
+        return continuation::run(args, common);
+    }
+    if let Some(option) = args.of_folder() {
+        let path = args.run.display();
+        return Err(Failure::usage(format!(
+            "{option} is of a model folder, but {path} has no config.json; leave it out"
+        )));
+    }
+    let Run { data, model, .. } = trained(&args.run, args.checkpoint.unwrap_or(Which::Best), None, common)?;
+    let text = args.prompt.as_deref().unwrap_or("\n");
     let (Model::Language(model), Some(characters)) = (&model, data.characters()) else {
         return Err(Failure::usage(format!(
             "{} holds a classifier or a copier, expected a model of characters; train one with --preset char-lm",
             args.run.display()
         )));
     };
-    let prompt = characters.encode(&args.prompt).map_err(|error| Failure::usage(format!("--prompt: {error}")))?;
+    let prompt = characters.encode(text).map_err(|error| Failure::usage(format!("--prompt: {error}")))?;
     if prompt.is_empty() {
         return Err(Failure::usage("--prompt is empty, expected at least one character"));
     }
@@ -74,14 +144,14 @@ pub fn run(args: &Generate, common: &Common) -> Outcome {
     }
     let mut stream = ChaCha8Rng::seed_from_u64(args.seed);
     if !common.json {
-        output::text(&args.prompt)?;
+        output::text(text)?;
     }
-    for _ in 0..args.tokens {
+    for _ in 0..args.tokens.unwrap_or(CHARACTERS) {
         if stop.load(std::sync::atomic::Ordering::Relaxed) {
             output::line("")?;
             return Err(Failure::interrupted("stopped"));
         }
-        let token = choose(&logits, args.temperature, stream.random());
+        let token = choose(&logits, temperature, stream.random());
         if !common.json {
             output::text(characters.decode(&[token])?)?;
         }

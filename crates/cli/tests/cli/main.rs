@@ -10,6 +10,7 @@ mod compare;
 mod config_errors;
 mod copy;
 mod cost;
+mod folders;
 mod information;
 mod inspect;
 mod language;

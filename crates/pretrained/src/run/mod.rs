@@ -8,6 +8,7 @@ mod masked;
 mod perplexity;
 mod sampling;
 pub mod scores;
+mod tensors;
 mod text;
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ pub use self::{
     masked::{MaskedScore, MaskedTokens, hide, masked_accuracy},
     perplexity::{Beginning, Bucket, Perplexity, PerplexityOptions, perplexity},
     sampling::{Sampler, Sampling},
+    tensors::{read_masked, read_pixels},
     text::read_text,
 };
 use crate::{Encoded, PretrainedError};

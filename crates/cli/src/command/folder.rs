@@ -1,0 +1,190 @@
+//! What commands on a model folder share.
+
+use std::{
+    io::{IsTerminal, Read, stdin},
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicBool, atomic::Ordering::Relaxed},
+};
+
+use burn::tensor::Device;
+use clap::Args;
+use indicatif::ProgressBar;
+use regard_pretrained::{
+    Folder, LoadOptions, Plan, Pretrained, PretrainedError, Tokenizer,
+    run::{Progress, read_text},
+};
+use regard_tasks::{Class, Classed};
+
+use crate::{
+    args::Common,
+    console,
+    error::{Failure, Outcome},
+    signal,
+    values::size,
+};
+
+/// How the model of a folder is loaded.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Loading {
+    /// Other attention in some of the heads: a plan of 'regard swap' (TOML).
+    #[arg(long, value_name = "FILE")]
+    pub plan: Option<PathBuf>,
+    /// Tokens that the model takes; as many as it was made for by default.
+    #[arg(long, value_parser = size(1), value_name = "N")]
+    pub context: Option<usize>,
+    /// Stretch a table of positions to a longer context.
+    #[arg(long, requires = "context")]
+    pub stretch: bool,
+    /// Leave out tensors that the model has no place for, by name, or by its beginning before a final '*'; may be repeated.
+    #[arg(long, value_name = "NAME")]
+    pub allow: Vec<String>,
+}
+
+/// The failure that an error of a folder is.
+pub fn told(error: PretrainedError) -> Failure {
+    let class = match &error {
+        PretrainedError::Model(error) => error.class(),
+        PretrainedError::Text(_) => Class::Usage,
+        PretrainedError::Numbers(_) => Class::Numeric,
+        _ => Class::Data,
+    };
+    Failure::new(class, error)
+}
+
+/// Whether a path is a model folder rather than a run.
+pub fn is_folder(path: &Path) -> bool {
+    path.join("config.json").is_file() && !path.join("config.toml").is_file()
+}
+
+/// A folder and its model.
+pub struct Opened {
+    pub folder: Folder,
+    pub pretrained: Pretrained,
+}
+
+impl Opened {
+    /// Reads a folder.
+    ///
+    /// # Errors
+    /// A folder that is none, a plan or a context that does not fit its model.
+    pub fn new(path: &Path, loading: &Loading) -> Outcome<Self> {
+        if path.join("config.toml").is_file() && !path.join("config.json").is_file() {
+            let path = path.display();
+            return Err(Failure::usage(format!(
+                "{path} is the directory of a run, expected a model folder with config.json"
+            )));
+        }
+        // A plan that is none is told before a large model is read.
+        let plan = loading.plan.as_ref().map(|file| read_plan(file)).transpose()?;
+        let allowed: Vec<&str> = loading.allow.iter().map(String::as_str).collect();
+        let folder = Folder::open_allowing(path, &allowed).map_err(told)?;
+        let options = LoadOptions { context: loading.context, stretch: loading.stretch };
+        let pretrained = folder.model(options, &Device::flex()).map_err(told)?;
+        let pretrained = match (plan, &loading.plan) {
+            (Some(plan), Some(file)) => {
+                pretrained.with_plan(&plan).map_err(|error| Failure::from(error).at(file.display()))?
+            }
+            _ => pretrained,
+        };
+        Ok(Self { folder, pretrained })
+    }
+
+    pub fn tokenizer(&self) -> Outcome<Tokenizer> {
+        self.folder.tokenizer().map_err(told)
+    }
+
+    /// The failure of a command for another kind of model.
+    pub fn another(&self, expected: &str) -> Failure {
+        let (path, kind) = (self.folder.path().display(), self.pretrained.model.kind());
+        Failure::usage(format!("the model of {path} is {kind}, expected {expected}"))
+    }
+}
+
+fn read_plan(file: &Path) -> Outcome<Plan> {
+    Plan::read(file).map_err(|error| match error {
+        PretrainedError::Content { .. } => Failure::usage(error),
+        _ => told(error),
+    })
+}
+
+/// The text of a file, or of standard input without one.
+pub fn input(file: Option<&Path>) -> Outcome<String> {
+    if let Some(file) = file {
+        return read_text(file).map_err(told);
+    }
+    if stdin().is_terminal() {
+        console::line("reading standard input, one text a line; end it with Ctrl-D");
+    }
+    let mut text = String::new();
+    stdin()
+        .read_to_string(&mut text)
+        .map_err(|error| Failure::data(format!("cannot read standard input: {error}; give UTF-8, or a file")))?;
+    Ok(text)
+}
+
+/// The texts of such a file, one a line.
+///
+/// # Errors
+/// No line at all.
+pub fn lines(text: &str) -> Outcome<Vec<&str>> {
+    let lines: Vec<&str> = text.lines().collect();
+    if lines.iter().all(|line| line.trim().is_empty()) {
+        return Err(Failure::data("the input holds no text, expected one a line"));
+    }
+    Ok(lines)
+}
+
+/// A bar that also hears the request to end.
+pub struct Watch {
+    bar: ProgressBar,
+    prefix: &'static str,
+    quiet: bool,
+    stop: Arc<AtomicBool>,
+}
+
+impl Watch {
+    pub fn new(prefix: &'static str, common: &Common) -> Self {
+        let bar = console::bar(0, common.quiet);
+        bar.set_prefix(prefix);
+        Self { bar, prefix, quiet: common.quiet, stop: signal::stop_flag() }
+    }
+
+    /// Shows how far something is; whether to go on.
+    pub fn on(&self, progress: Progress) -> ControlFlow<()> {
+        self.bar.set_length(progress.total as u64);
+        self.bar.set_position(progress.done as u64);
+        // Where there is no bar, a line every tenth of the way.
+        let tenth = |done: usize| 10 * done / progress.total.max(1);
+        let line = self.bar.is_hidden() && progress.total > 20 && tenth(progress.done) > tenth(progress.done - 1);
+        if line && !self.quiet {
+            console::line(format_args!("{}: {} of {}", self.prefix, progress.done, progress.total));
+        }
+        if progress.done == progress.total {
+            self.bar.finish_and_clear();
+        }
+        self.go_on()
+    }
+
+    /// Whether to go on.
+    pub fn go_on(&self) -> ControlFlow<()> {
+        if self.stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// An interrupt, where the work is not complete.
+    ///
+    /// # Errors
+    /// Then.
+    pub fn complete(&self, complete: bool) -> Outcome {
+        if complete { Ok(()) } else { Err(Failure::interrupted("stopped")) }
+    }
+
+    /// Says that texts were cut.
+    pub fn cut(&self, truncated: usize, dropped: usize) {
+        if truncated > 0 {
+            console::line(format_args!(
+                "note: {truncated} texts are longer than the model takes; {dropped} tokens at their ends were left out"
+            ));
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! `regard predict`
+
+use std::path::PathBuf;
+
+use clap::Args;
+use regard_pretrained::{
+    Model,
+    run::{classify_images, classify_texts, read_pixels},
+};
+use serde_json::json;
+
+use super::folder::{Loading, Opened, Watch, input, lines, told};
+use crate::{
+    args::Common,
+    error::{Failure, Outcome},
+    output,
+    values::size,
+};
+
+#[derive(Debug, Args)]
+pub struct Predict {
+    /// Folder of a classifier of texts or images, as Hugging Face keeps them.
+    pub folder: PathBuf,
+    /// Texts, one a line, plain or as gzip; standard input by default. For images a safetensors file with pixel_values
+    /// (images, channels, height, width), scaled as in training.
+    #[arg(long, value_name = "FILE")]
+    pub input: Option<PathBuf>,
+    /// Most probable classes to print.
+    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 5)]
+    pub top: usize,
+    /// Most texts that go through the model at once.
+    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 64)]
+    pub batch: usize,
+    #[command(flatten)]
+    pub loading: Loading,
+}
+
+/// Prints the most probable classes of texts or images.
+///
+/// # Errors
+/// A folder without a classifier, an input that is missing or of another format.
+pub fn run(args: &Predict, common: &Common) -> Outcome {
+    let opened = Opened::new(&args.folder, &args.loading)?;
+    let watch = Watch::new("inputs", common);
+    let pretrained = &opened.pretrained;
+    let images = match &pretrained.model {
+        Model::Image(model) if model.classifies() => true,
+        Model::Features(model) if model.classifies() => false,
+        _ => return Err(opened.another("a classifier of texts or images")),
+    };
+    let predictions = if images {
+        let file = args.input.as_ref().ok_or_else(|| {
+            Failure::usage("images come from a safetensors file with pixel_values, expected --input FILE")
+        })?;
+        let pixels = read_pixels(file).map_err(told)?;
+        classify_images(pretrained, &pixels, |progress| watch.on(progress)).map_err(told)?
+    } else {
+        let tokenizer = opened.tokenizer()?;
+        let text = input(args.input.as_deref())?;
+        classify_texts(pretrained, &tokenizer, &lines(&text)?, args.batch, |progress| watch.on(progress))
+            .map_err(told)?
+    };
+    watch.complete(predictions.complete)?;
+    watch.cut(predictions.truncated, predictions.dropped);
+    let count = predictions.probabilities.len() / predictions.classes;
+    let top = |row: usize| predictions.top(row, args.top, opened.folder.architecture());
+    if common.json {
+        let rows: Vec<_> = (0..count).map(top).collect();
+        return output::json(&json!({
+            "classes": predictions.classes,
+            "truncated_texts": predictions.truncated,
+            "predictions": rows,
+        }));
+    }
+    for row in 0..count {
+        let classes: Vec<String> =
+            top(row).iter().map(|class| format!("{} {:.4}", class.label, class.probability)).collect();
+        output::line(format_args!("{}\t{}", row + 1, classes.join("\t")))?;
+    }
+    Ok(())
+}
