@@ -19,6 +19,7 @@ mod probe;
 mod program;
 mod reproduce;
 mod streams;
+mod swap;
 mod tensors;
 mod training;
 mod translate;
