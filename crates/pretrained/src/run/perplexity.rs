@@ -48,7 +48,7 @@ pub struct PerplexityOptions {
 pub struct Bucket {
     /// Fewest tokens before one, a power of two.
     pub from: usize,
-    /// Most of them.
+    /// Most of them: below the next power, or the context.
     pub to: usize,
     /// Tokens that were scored.
     pub tokens: usize,
@@ -144,15 +144,19 @@ pub fn perplexity(
         windows: sums.len(),
         documents: scored.len(),
         options,
-        buckets: (0..).zip(buckets).filter(|(_, (tokens, _))| *tokens > 0).map(bucket).collect(),
+        buckets: (0..)
+            .zip(buckets)
+            .filter(|(_, (tokens, _))| *tokens > 0)
+            .map(|sums| bucket(sums, options.context))
+            .collect(),
         complete,
         seconds: start.elapsed().as_secs_f64(),
     })
 }
 
-fn bucket((power, (tokens, nats)): (u32, (usize, f64))) -> Bucket {
+fn bucket((power, (tokens, nats)): (u32, (usize, f64)), context: usize) -> Bucket {
     let from = 1 << power;
-    Bucket { from, to: 2 * from - 1, tokens, nats: nats / tokens as f64 }
+    Bucket { from, to: (2 * from - 1).min(context), tokens, nats: nats / tokens as f64 }
 }
 
 fn check(options: PerplexityOptions, most: usize) -> Result<(), Error> {
