@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -407,3 +408,42 @@ def test_plans_for_other_models_are_refused(plan: Any) -> None:
     seen.set_attn_implementation("regard-plan")
     with pytest.raises(ValueError, match="has no plan"):
         seen(text())
+
+
+ROOT = Path(__file__).resolve().parents[2]
+STORIES = ROOT / "crates" / "pretrained" / "tests" / "stories260k"
+
+
+@pytest.mark.skipif(not STORIES.exists(), reason="no checkout of the whole project, with its small pretrained model")
+@pytest.mark.parametrize("case", ["exact", "scatterbrain", "performer"])
+def test_a_plan_means_what_it_means_to_the_command_line(case: str) -> None:
+    """Losses that ``regard swap --text LICENSE-MIT --length 64 --divisors 4 --seed 11`` gave, in results.json."""
+    tokenizer = pytest.importorskip("tokenizers").Tokenizer.from_file(str(STORIES / "tokenizer.json"))
+    ids = tokenizer.encode((ROOT / "LICENSE-MIT").read_text(), add_special_tokens=False).ids
+    # The second and the last of four sequences: those that plans are judged by.
+    rows = torch.tensor([ids[start : start + 64] for start in ((len(ids) - 64) // 3, len(ids) - 64)])
+    model = transformers.AutoModelForCausalLM.from_pretrained(STORIES, dtype=torch.float32).eval()
+    sums = {"mechanism": "scatterbrain", "features": {"rows": 2}}
+    sums["support"] = {"kind": "longformer", "globals": 4, "radius": 7}
+    features = {"mechanism": "performer", "features": {"rows": 8}}
+    # Layer, key heads, attention: None drops the heads.
+    changed: list[tuple[int, list[int], Any]] = {
+        "exact": [],
+        "scatterbrain": [*((layer, [0, 1, 2, 3], sums) for layer in (1, 2, 3, 4)), (5, [0, 3], sums)],
+        "performer": [
+            (1, [3], features),
+            (2, [2], None),
+            (3, [0, 1, 2], None),
+            (3, [3], features),
+            (4, [0], features),
+            (4, [1, 2], None),
+            (5, [0, 3], None),
+        ],
+    }[case]
+    groups: list[dict[str, Any]] = []
+    for layer, heads, attention in changed:
+        groups.append({"layer": layer, "key_heads": heads, **({"attention": attention} if attention else {})})
+    expected = {"exact": 6.952763, "scatterbrain": 6.966376, "performer": 7.170775}[case]
+    inside.use_plan(model, {"layers": 5, "seed": 11, "group": groups})
+    with torch.no_grad():
+        assert float(model(rows, labels=rows).loss) == pytest.approx(expected, rel=2e-6)
