@@ -27,6 +27,7 @@ SIZES = {
     "eos_token_id": None,
 }
 GROUPED = {**SIZES, "num_key_value_heads": 2, "max_position_embeddings": 128}
+PART = {"layers": 2, "attention_heads": 4, "ffn_dim": 40}
 SLIDING = {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]}
 
 
@@ -37,6 +38,10 @@ def configurations() -> dict[str, Any]:
         "mistral": t.MistralConfig(**GROUPED, sliding_window=6),
         "gemma": t.GemmaConfig(**GROUPED, head_dim=16),
         "gemma3": t.Gemma3TextConfig(**GROUPED, **SLIDING, head_dim=16, query_pre_attn_scalar=24),
+        # Chunks, of which the texts here fill one alone.
+        "llama4": t.Llama4TextConfig(
+            **GROUPED, num_local_experts=2, num_experts_per_tok=1, attention_chunk_size=64, intermediate_size_mlp=40
+        ),
         "gpt2": t.GPT2Config(
             vocab_size=61, n_embd=32, n_layer=2, n_head=4, n_positions=128, bos_token_id=1, eos_token_id=None, pad_token_id=0
         ),
@@ -228,6 +233,29 @@ def test_a_name_of_ones_own_and_a_window() -> None:
         inside.register("regard-x", causal=True)
     with pytest.raises(ValueError, match="did you mean 'support.radius'"):
         inside.register("regard-x", "sparse", support__radios=3)
+    with pytest.raises(ValueError, match="queries for keys"):
+        inside.register("regard-x", "sparse", support__kind="lsh")
+
+
+def test_encoders_beside_decoders_and_checkpointed_layers() -> None:
+    bart = transformers.BartConfig(
+        vocab_size=61,
+        d_model=32,
+        **{f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in PART.items()},
+        max_position_embeddings=64,
+    )
+    expected, seen = pair(bart, "AutoModel")
+    given = {"attention_mask": padding("right"), "decoder_input_ids": text()[:, :7]}
+    with torch.no_grad():
+        assert close(*(model(text(), **given).last_hidden_state for model in (seen, expected)))
+    _, plain = pair(configurations()["llama"])
+    again = copy.deepcopy(plain)
+    again.gradient_checkpointing_enable()
+    for model in (plain, again):
+        model.train()
+        model(text(), attention_mask=padding("left"), labels=text(), use_cache=False).loss.backward()
+    for ours, theirs in zip(again.parameters(), plain.parameters(), strict=True):
+        assert close(ours.grad, theirs.grad, 1e-6)
 
 
 def test_half_precision() -> None:
@@ -404,6 +432,9 @@ def test_plans_for_other_models_are_refused(plan: Any) -> None:
             inside.use_plan(seen, content)
     with pytest.raises(TypeError, match="expected a model of transformers"):
         inside.use_plan(torch.nn.Linear(2, 2), plan)
+    falcon = transformers.FalconConfig(vocab_size=61, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
+    with pytest.raises(ValueError, match="FalconForCausalLM has no layer that calls the attention interface"):
+        inside.use_plan(transformers.FalconForCausalLM(falcon), plan)
     inside.use_plan(copy.deepcopy(seen), plan)
     seen.set_attn_implementation("regard-plan")
     with pytest.raises(ValueError, match="has no plan"):

@@ -20,8 +20,8 @@ try:
     from transformers.masking_utils import AttentionMaskInterface as _AttentionMaskInterface  # noqa: F401
 except ImportError as error:
     raise ImportError(
-        "regard.transformers needs PyTorch and transformers with its AttentionMaskInterface, expected them to be "
-        "installed: pip install torch transformers"
+        "regard.transformers needs PyTorch and transformers, expected them to be installed: "
+        "pip install torch 'transformers>=5.24'"
     ) from error
 
 from .attention import register

@@ -94,6 +94,8 @@ def check(mechanism: str, options: Mapping[str, Any]) -> Operator:
     operator = Operator(mechanism, **options)
     if operator.mechanism not in DROP_IN:
         raise ValueError(f"mechanism is '{operator.mechanism}', expected one without parameters: {', '.join(DROP_IN)}")
+    if "k" not in operator.inputs:
+        raise ValueError("support.kind is 'lsh', which takes queries for keys, expected a support of queries and keys")
     return operator
 
 
@@ -184,7 +186,6 @@ def attend(
     else:
         operator = _operator(mechanism, json.dumps(settings, sort_keys=True))
     tensors = {"q": query, "k": key, "v": value}
-    tensors = {name: tensor for name, tensor in tensors.items() if name in operator.inputs}
     if token_first:
         tensors = {name: tensor.transpose(1, 2) for name, tensor in tensors.items()}
     out = apply(operator, valid=seen.valid, **tensors)

@@ -71,14 +71,15 @@ def make(
         A mask that is not causal, bidirectional, or a sliding window of these, with padding.
     """
     first, offset = int(kv_offset), int(q_offset) - int(kv_offset)
-    pattern = _pattern(mask_function)
-    if pattern is None:
-        pattern = _compared(mask_function, q_length, kv_length, int(q_offset), first, use_vmap, batch_size, device)
     valid = None
     if attention_mask is not None:
         padding = masking_utils.prepare_padding_mask(attention_mask.bool(), kv_length, first)
         padding = padding[:, first : first + kv_length]
         valid = None if bool(padding.all()) else padding
+    pattern = _pattern(mask_function)
+    if pattern is None:
+        sizes = (batch_size, q_length, kv_length, int(q_offset), first)
+        pattern = _compared(mask_function, sizes, valid, use_vmap, device)
     shown = torch.ones(1, 1, dtype=torch.bool, device=device) if valid is None else valid
     if q_length == 1:
         shown = shown & _grid(pattern, offset, 1, kv_length, device)
@@ -132,20 +133,21 @@ def _grid(pattern: Pattern, offset: int, queries: int, keys: int, device: Any) -
 
 def _compared(
     function: Callable[..., Any],
-    queries: int,
-    keys: int,
-    q_offset: int,
-    kv_offset: int,
+    sizes: tuple[int, int, int, int, int],
+    valid: torch.Tensor | None,
     use_vmap: bool,
-    batch: int,
     device: Any,
 ) -> Pattern:
-    """The pattern that a function of any form comes to at these lengths: chunks longer than the text are causal."""
-    dense = masking_utils.sdpa_mask(
-        batch, queries, keys, q_offset, kv_offset, function, allow_is_causal_skip=False, use_vmap=use_vmap, device=device
-    )
+    """The pattern that a function of any form comes to for real tokens: chunks longer than the text are causal."""
+    batch, queries, keys, q_offset, kv_offset = sizes
+    dense = masking_utils.sdpa_mask(*sizes, function, allow_is_causal_skip=False, use_vmap=use_vmap, device=device)
+    offset, real = q_offset - kv_offset, torch.ones_like(dense)
+    if valid is not None:
+        real &= valid[:, None, None, :]
+        if 0 <= offset and offset + queries <= keys:
+            real &= valid[:, None, offset : offset + queries, None]
     for pattern in (Pattern(causal=True), Pattern()):
-        if bool((dense == _grid(pattern, q_offset - kv_offset, queries, keys, device)).all()):
+        if not bool(((dense != _grid(pattern, offset, queries, keys, device)) & real).any()):
             return pattern
     raise ValueError(
         f"the model asks for a mask by {_named(function)} at {queries} queries and {keys} keys, expected causal, "

@@ -75,7 +75,10 @@ def _attention_modules(model: torch.nn.Module) -> list[torch.nn.Module]:
         forward = getattr(inspect.unwrap(type(module).forward), "__code__", None)
         return forward is not None and "get_interface" in forward.co_names
 
-    return [module for module in model.modules() if calls(module)]
+    modules = [module for module in model.modules() if calls(module)]
+    if not modules:
+        raise ValueError(f"{type(model).__name__} has no layer that calls the attention interface of transformers")
+    return modules
 
 
 def _groups(plan: Mapping[str, Any], layers: int) -> list[list[Group]]:
