@@ -35,6 +35,13 @@ fn is_tensor(object: &Bound<'_, PyAny>) -> bool {
     tensor::is_tensor(object)
 }
 
+/// The key of part ``part`` of what ``key`` draws.
+#[pyfunction]
+#[pyo3(signature = (key, part, /))]
+fn _substream(key: u64, part: u64) -> u64 {
+    regard_kernels::random::substream(key, part)
+}
+
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     // To measure a narrower processor on this one.
@@ -54,5 +61,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(threads::get_threads, module)?)?;
     module.add_function(wrap_pyfunction!(threads::release_memory, module)?)?;
     module.add_function(wrap_pyfunction!(threads::_after_fork, module)?)?;
+    module.add_function(wrap_pyfunction!(_substream, module)?)?;
     Ok(())
 }

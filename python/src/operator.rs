@@ -9,7 +9,7 @@ use pyo3::{
 };
 use regard_kernels::{
     AttentionOptions, Call, Dropout, Error, GaussianMixture, InputSpec, Layout, Mask, Operator as Kernel, Padding,
-    Role, Storage, View, mechanism::Inference, memory::arbitrary,
+    Role, Saved as Kept, Storage, View, mechanism::Inference, memory::arbitrary,
 };
 
 use crate::{
@@ -234,13 +234,13 @@ impl Operator {
         let plan = self.whole_plan(tensors)?;
         let views = plan.views()?;
         let len = plan.out_shape.iter().product();
-        let (out, buffers) = compute(py, || {
+        let (out, kept) = compute(py, || {
             let mut out = arbitrary(len);
-            let buffers = plan.kernel.forward(&views, &mut out);
-            (out, buffers)
+            let kept = plan.kernel.forward(&views, &mut out);
+            (out, kept)
         })?;
         let out = Arc::new(Memory::from(out));
-        Ok((Array::new(&plan.out_shape, out.clone()), Saved { plan, out, buffers }))
+        Ok((Array::new(&plan.out_shape, out.clone()), Saved { plan, out, kept }))
     }
 
     /// Output, log of the denominator where there is one, and gradients by name where `grad_out` is given.
@@ -293,7 +293,7 @@ impl Operator {
 pub struct Saved {
     plan: Plan,
     out: Arc<Memory>,
-    buffers: Vec<Vec<f32>>,
+    kept: Kept,
 }
 
 #[pymethods]
@@ -301,14 +301,13 @@ impl Saved {
     /// Log of the softmax denominator ``[B,H,N]``, or ``None`` where the mechanism has none. A copy.
     #[getter]
     fn lse(&self) -> Option<Array> {
-        let buffer = self.buffers.first().filter(|_| self.plan.kernel.has_lse())?;
-        Some(Array::of(&self.plan.lse_shape(), buffer.clone()))
+        Some(Array::of(&self.plan.lse_shape(), self.kept.lse()?.to_vec()))
     }
 
     /// Bytes kept for the backward pass beside inputs and output.
     #[getter]
     fn nbytes(&self) -> usize {
-        self.buffers.iter().map(|buffer| buffer.len() * size_of::<f32>()).sum()
+        self.kept.floats() * size_of::<f32>()
     }
 
     /// Drawn tensors of the call by name, copied: projections, directions, rotations.
@@ -338,7 +337,7 @@ impl Saved {
         grad_out: &Bound<'py, PyAny>,
         wanted: Option<Vec<String>>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let Self { plan, out, buffers } = self;
+        let Self { plan, out, kept } = self;
         let known = self.differentiable();
         if let Some(unknown) = wanted.iter().flatten().find(|name| !known.contains(&name.as_str())) {
             let expected = known.join(", ");
@@ -352,7 +351,7 @@ impl Saved {
         let grad_out = Tensor::new("grad_out", grad_out)?;
         plan.check_grad(&grad_out)?;
         let (grad, views) = (grad_out.narrow("grad_out")?, plan.views()?);
-        let gradients = compute(py, || plan.kernel.backward(&views, out.f32(), buffers, grad, &flags))?;
+        let gradients = compute(py, || plan.kernel.backward(&views, out.f32(), kept, grad, &flags))?;
         let by_name = PyDict::new(py);
         for ((name, shape), gradient) in plan.names.iter().zip(&plan.given).zip(gradients) {
             if let (Some(shape), Some(gradient)) = (shape, gradient) {

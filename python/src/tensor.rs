@@ -13,10 +13,7 @@ use pyo3::{
     prelude::*,
     types::{PyBytes, PyCapsule, PyDict, PyString},
 };
-use regard_kernels::{
-    Padding,
-    halves::{Half, widen_all},
-};
+use regard_kernels::{Padding, memory::arbitrary, parallel, stored::Stored};
 
 use crate::{dlpack, threads::compute};
 
@@ -128,8 +125,8 @@ impl Tensor {
         let shape = raw.shape.clone();
         let data = match raw.kind {
             // Exact, on all threads: from here on they are numbers as all others.
-            Kind::Float16 => Reals::F32(widened::<f16>(object.py(), raw)?),
-            Kind::Bfloat16 => Reals::F32(widened::<bf16>(object.py(), raw)?),
+            Kind::Float16 => Reals::F32(widened(object.py(), &raw.slice::<f16>(), Stored::F16)?),
+            Kind::Bfloat16 => Reals::F32(widened(object.py(), &raw.slice::<bf16>(), Stored::Bf16)?),
             Kind::Float32 => Reals::F32(raw.slice()),
             Kind::Float64 => Reals::F64(raw.slice()),
             ref other => {
@@ -171,9 +168,16 @@ impl Tensor {
     }
 }
 
-fn widened<T: Half>(py: Python<'_>, raw: Raw) -> PyResult<Slice<f32>> {
-    let numbers = raw.slice::<T>();
-    Ok(compute(py, || widen_all(&numbers))?.into())
+/// Numbers of 16 bits in f32, on all threads.
+fn widened<'a, T: Sync>(py: Python<'_>, from: &'a [T], stored: fn(&'a [T]) -> Stored<'a>) -> PyResult<Slice<f32>> {
+    /// Numbers that one thread converts at a time.
+    const BLOCK: usize = 1 << 15;
+    let wide = compute(py, || {
+        let mut to = arbitrary(from.len());
+        parallel::for_each_part(&mut to, BLOCK, |n, to| stored(&from[n * BLOCK..][..to.len()]).read_row(0, to));
+        to
+    })?;
+    Ok(wide.into())
 }
 
 /// Reads padding `[batch, length]`: booleans or integers, of which those other than 0 are real tokens. Copied.

@@ -21,12 +21,15 @@ from regard import _native
 HERE = Path(__file__).resolve().parent
 BLOCKS = re.findall(r"```python\n(.*?)```", (HERE.parent / "README.md").read_text(), re.DOTALL)
 HAS_TORCH = importlib.util.find_spec("torch") is not None
+HAS_TRANSFORMERS = HAS_TORCH and importlib.util.find_spec("transformers") is not None
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=[block.split("\n")[0] for block in BLOCKS])
 def test_the_readme_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
     if "torch" in block and not HAS_TORCH:
         pytest.skip("no PyTorch here")
+    if "transformers" in block and not HAS_TRANSFORMERS:
+        pytest.skip("no transformers here")
     exec(compile(block, "README.md", "exec"), {})
     if "print" in block:
         assert "(1, 8, 1024, 64)" in capsys.readouterr().out
