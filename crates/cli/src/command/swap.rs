@@ -5,8 +5,7 @@ use std::{fs, path::PathBuf, sync::atomic::Ordering};
 use clap::Args;
 use regard_kernels::{Storage, mechanism::Fraction};
 use regard_lab::swap::{Kind, Predictor, Study, SwapError, sample};
-use regard_pretrained::Folder;
-use regard_tasks::data::read_text;
+use regard_pretrained::{Folder, run::read_text};
 
 use super::{command_line, environment, show};
 use crate::{
@@ -61,6 +60,9 @@ pub struct Swap {
     /// Swap this many single groups and hold the predictions against what they do.
     #[arg(long, value_parser = size(0), value_name = "N", default_value_t = 0)]
     pub validate: usize,
+    /// Leave out tensors that the model has no place for, by name, or by its beginning before a final '*'; may be repeated.
+    #[arg(long, value_name = "NAME")]
+    pub allow: Vec<String>,
     /// Stretch a table of positions that is shorter than --length.
     #[arg(long)]
     pub stretch: bool,
@@ -85,11 +87,12 @@ pub fn run(args: &Swap, common: &Common) -> Outcome {
     if memory.is_none() && time.is_none() {
         return Err(Failure::usage("no budget is given, expected --memory, --time or both"));
     }
-    let folder = Folder::open(&args.folder).map_err(SwapError::from)?;
+    let allowed: Vec<&str> = args.allow.iter().map(String::as_str).collect();
+    let folder = Folder::open_allowing(&args.folder, &allowed).map_err(SwapError::from)?;
     let tokenizer = folder.tokenizer().map_err(SwapError::from)?;
     let mut ids = Vec::new();
     for path in &args.text {
-        let text = read_text(path)?;
+        let text = read_text(path).map_err(SwapError::from)?;
         ids.extend(tokenizer.encode(&text, false, None).map_err(SwapError::from)?.ids);
     }
     let length = args.length.unwrap_or(folder.architecture().context);

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{DataError, file::Meter};
+use super::DataError;
 
 /// Longest line accepted, so that a file without line ends cannot fill the memory.
 pub(super) const LONGEST_LINE: usize = 1 << 24;
@@ -78,14 +78,12 @@ pub fn decode_text(bytes: &[u8]) -> Result<Cow<'_, str>, NotText> {
     Ok(if text.contains("\r\n") { text.replace("\r\n", "\n").into() } else { text.into() })
 }
 
-/// Reads a file that is text, as configurations and tokenizers are, decompressing gzip and bzip2.
+/// Reads a file that is text, as configurations and tokenizers are.
 ///
 /// # Errors
 /// A file that cannot be read or is not UTF-8.
 pub fn read_text(path: &Path) -> Result<String, DataError> {
-    let mut bytes = Vec::new();
-    let meter = Meter::new([path], &|_, _| {});
-    meter.open(path)?.read_to_end(&mut bytes).map_err(|source| DataError::read(path, source))?;
+    let bytes = std::fs::read(path).map_err(|source| DataError::read(path, source))?;
     Ok(decode_text(&bytes).map_err(|error| DataError::text(path, &error))?.into_owned())
 }
 
