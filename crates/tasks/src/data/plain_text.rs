@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::DataError;
+use super::{DataError, file::Meter};
 
 /// Longest line accepted, so that a file without line ends cannot fill the memory.
 pub(super) const LONGEST_LINE: usize = 1 << 24;
