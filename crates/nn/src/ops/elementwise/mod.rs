@@ -109,8 +109,8 @@ pub fn dropout<const D: usize>(x: Tensor<D>, rate: f32, key: u64) -> Tensor<D> {
     }
 }
 
-/// Rows of `table [vocabulary, width]` by number: `ids [batch, tokens]`, row after row, give `[batch, tokens, width]` in f32, also
-/// of a table in f16 or bf16.
+/// Rows of `table [vocabulary, width]` by number: `ids [batch, tokens]`, row after row, give `[batch, tokens, width]`, in
+/// f32 also of a table in f16 or bf16.
 ///
 /// # Panics
 /// If there are not `batch * tokens` ids or one is not in the table.
@@ -118,7 +118,9 @@ pub fn embedding(table: Tensor<2>, ids: impl Into<Arc<[i32]>>, [batch, tokens]: 
     if fused(&table) {
         apply(Arc::new(Embedding::new(ids.into(), batch, tokens)), &[table.into()])
     } else {
-        composed::embedding(table, &ids.into(), [batch, tokens]).cast(FloatDType::F32)
+        let half = matches!(table.dtype(), DType::F16 | DType::BF16);
+        let rows = composed::embedding(table, &ids.into(), [batch, tokens]);
+        if half { rows.cast(FloatDType::F32) } else { rows }
     }
 }
 
