@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import doctest
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,21 @@ def configurations() -> dict[str, Any]:
             **GROUPED, num_local_experts=2, num_experts_per_tok=1, attention_chunk_size=64, intermediate_size_mlp=40
         ),
         "gpt2": t.GPT2Config(
-            vocab_size=61, n_embd=32, n_layer=2, n_head=4, n_positions=128, bos_token_id=1, eos_token_id=None, pad_token_id=0
+            vocab_size=61,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=128,
+            bos_token_id=1,
+            eos_token_id=None,
+            pad_token_id=0,
         ),
     }
 
 
 CAUSAL = list(configurations())
-# The name of an argument that changes between releases of transformers.
-pytestmark = pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated")
+# Names that change between releases of transformers.
+pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated and will be removed")
 
 
 @pytest.fixture(autouse=True)
@@ -169,7 +177,8 @@ def test_bert_and_vit_see_both_sides(side: str) -> None:
     assert close(ours[mask.bool()], theirs[mask.bool()])
     if side != "none":
         return
-    sizes = {name: SIZES[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")}
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    sizes = {name: SIZES[name] for name in names}
     expected, seen = pair(transformers.ViTConfig(**sizes, image_size=24, patch_size=8), "AutoModel")
     pixels = torch.randn(2, 3, 24, 24, generator=torch.Generator().manual_seed(2))
     for model in (expected, seen):
@@ -338,6 +347,11 @@ def test_patterns_are_those_of_the_dense_masks(queries: int, keys: int, q_offset
             assert torch.equal(made.as_subclass(torch.Tensor), dense)
 
 
+def test_the_example_in_the_docstring() -> None:
+    result = doctest.testmod(inside)
+    assert result.attempted > 0 and result.failed == 0
+
+
 PLAN = """
 layers = 2
 seed = 7
@@ -425,7 +439,7 @@ def test_plans_for_other_models_are_refused(plan: Any) -> None:
         ({"layers": 2, "group": [{**group, "heads": [0]}]}, "key 'heads' in a group of a plan"),
         ({"layers": 2, "group": [{**group, "key_heads": [2]}]}, "key head of a plan is 2, expected a number below 2"),
         ({"layers": 2, "group": [group, group]}, "key head 0 of layer 1 is named twice"),
-        ({"layers": 2, "group": [{**group, "attention": {"mechanism": "fastformer"}}]}, "expected one without parameters"),
+        ({"layers": 2, "group": [{**group, "attention": {"mechanism": "fastformer"}}]}, "one without parameters"),
         ({"layers": 2, "group": [{**group, "attention": {"mechanism": "sparze"}}]}, "sparse"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -9,8 +9,8 @@
 'regard-softmax'
 
 :func:`register` makes mechanisms known by name, for ``from_pretrained(..., attn_implementation=...)`` and
-``model.set_attn_implementation(...)``. :func:`use_plan` gives heads of a model other attention, as a plan file says that
-``regard swap`` wrote. What a mask asks for and a mechanism has not is a ``ValueError``.
+``model.set_attn_implementation(...)``. :func:`use_plan` gives heads of a model other attention, as a plan file says
+that ``regard swap`` wrote. What a mask asks for and a mechanism has not is a ``ValueError``.
 """
 
 try:

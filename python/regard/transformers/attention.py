@@ -72,7 +72,8 @@ def register(name: str | None = None, mechanism: str = "softmax", **options: Any
         return [added for each in DROP_IN for added in register(f"regard-{each}", each)]
     known = AttentionInterface._global_mapping.get(name)
     if name == "eager" or (known is not None and not hasattr(known, "regard_mechanism")):
-        raise ValueError(f"'{name}' is an attention of transformers, expected another name, such as 'regard-{mechanism}'")
+        example = f"regard-{mechanism}"
+        raise ValueError(f"'{name}' is an attention of transformers, expected another name, such as '{example}'")
     check(mechanism, options)
     attend = functools.partial(_attend_all, mechanism=mechanism, options=options)
     publish(name, attend, mechanism)
@@ -175,7 +176,7 @@ def attend(
                 f"{query.shape[-1] ** -0.5:.6g}, or one of {', '.join(SCALED)}: {REMEDY}"
             )
         scaling = None
-    # As the keys lie, so that they are read where they lie; queries and what comes out are copied where they lie otherwise.
+    # As the keys lie, so that they are read there; queries and what comes out are copied where they lie otherwise.
     by_token = key.transpose(1, 2)
     token_first = by_token.is_contiguous() and not key.is_contiguous()
     layout = "token_first" if token_first else "head_first"

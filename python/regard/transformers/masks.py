@@ -22,7 +22,7 @@ class Pattern(NamedTuple):
 
 
 class Mask(torch.Tensor):
-    """What a model hands from its mask to its layers: padding ``[B,1,N,S]``, of which each row is the same, and a pattern.
+    """What a model hands from its mask to its layers: padding ``[B,1,N,S]``, each row of it the same, and a pattern.
 
     A tensor, since models take masks for tensors. What they compute from it is a tensor without a pattern; that is
     refused. For a single query the numbers are the whole mask.
@@ -151,7 +151,8 @@ def _compared(
             return pattern
     raise ValueError(
         f"the model asks for a mask by {_named(function)} at {queries} queries and {keys} keys, expected causal, "
-        f"bidirectional or sliding-window attention with padding (packed sequences, chunks and blocks are none): {REMEDY}"
+        "bidirectional or sliding-window attention with padding (packed sequences, chunks and blocks are none): "
+        f"{REMEDY}"
     )
 
 
@@ -182,8 +183,8 @@ def see(mask: torch.Tensor | None, is_causal: bool, sliding_window: int | None, 
     pattern, valid, offset = mask.pattern, mask.valid, mask.offset
     if tuple(mask.shape[-2:]) != (queries, keys):
         raise ValueError(
-            f"the mask is of {mask.shape[-2]} queries and {mask.shape[-1]} keys, expected those of the layer, {queries} and "
-            f"{keys}: {REMEDY}"
+            f"the mask is of {mask.shape[-2]} queries and {mask.shape[-1]} keys, expected those of the layer, "
+            f"{queries} and {keys}: {REMEDY}"
         )
     needs_place = pattern.causal or pattern.before is not None or pattern.after is not None
     if needs_place:
@@ -224,8 +225,8 @@ def _padding(mask: torch.Tensor, sizes: tuple[int, int, int]) -> torch.Tensor | 
     batch, _, keys = sizes
     if mask.ndim != 4 or mask.shape[0] not in (1, batch) or mask.shape[1:3] != (1, 1) or mask.shape[3] != keys:
         raise ValueError(
-            f"attention_mask has shape {list(mask.shape)} in a layer with {keys} keys, expected the padding of keys: give the "
-            f"model attention_mask [B,S], or {REMEDY}"
+            f"attention_mask has shape {list(mask.shape)} in a layer with {keys} keys, expected the padding of keys: "
+            f"give the model attention_mask [B,S], or {REMEDY}"
         )
     rows = mask[:, 0, 0]
     valid = rows if rows.dtype == torch.bool else rows == 0

@@ -95,7 +95,8 @@ def _groups(plan: Mapping[str, Any], layers: int) -> list[list[Group]]:
         at = layer - 1
         number, heads = numbers[at], sorted(entry.get("key_heads", []))
         numbers[at] += 1
-        twice = [head for i, head in enumerate(heads) if head in heads[:i] or any(head in group[0] for group in found[at])]
+        taken = [head for group in found[at] for head in group.key_heads]
+        twice = [head for i, head in enumerate(heads) if head in heads[:i] + taken]
         if twice:
             raise ValueError(f"key head {twice[0]} of layer {layer} is named twice, expected each head once")
         if not heads:
@@ -149,7 +150,7 @@ def _attend_by_plan(
     """``query [B,H,N,D]``, ``key [B,Hk,S,D]``, ``value [B,Hk,S,Dv]`` to ``[B,N,H,Dv]``."""
     groups = getattr(module, "regard_plan", None)
     if groups is None:
-        raise ValueError(f"{type(module).__name__} has no plan, expected regard.transformers.use_plan(model, plan) first")
+        raise ValueError(f"{type(module).__name__} has no plan, expected use_plan(model, plan) first")
     seen = look(module, query, key, attention_mask, is_causal, others)
     heads = key.shape[1]
     share = query.shape[1] // heads
