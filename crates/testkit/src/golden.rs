@@ -11,8 +11,12 @@ use crate::measure::float32_bound;
 /// Folder of the reference data: of the checkout whose tests are running, which need not be the one that this was built in
 /// where two share their build. Every crate lies two folders below the root.
 pub fn folder() -> PathBuf {
-    let tested = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
-    tested.unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into()).join("../../testdata/golden")
+    // A program that is started by hand knows no crate, and may have been built where another checkout was: from the root of
+    // a checkout it finds that one's data.
+    let tested = std::env::var_os("CARGO_MANIFEST_DIR").map(|own| PathBuf::from(own).join("../../testdata/golden"));
+    let here = PathBuf::from("testdata/golden");
+    let built = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/golden").into();
+    tested.unwrap_or_else(|| if here.is_dir() { here } else { built })
 }
 
 /// One entry of the manifest.
