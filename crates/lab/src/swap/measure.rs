@@ -72,37 +72,50 @@ const HEAD_ROWS: usize = 512;
 /// Positions of a sequence for which entropy is computed.
 const ENTROPY_QUERIES: usize = 64;
 
-/// Mean loss of an example in nats per token, and the gradient of `objective` in the states after the last layer: of the summed
-/// loss for models with a head over tokens, of a drawn direction of the result for others.
-fn objective(pretrained: &Pretrained, states: Tensor<3>, example: &Example, draw: u64) -> (f64, usize, Tensor<3>) {
-    let [_, tokens, width] = states.dims();
-    let leaf = states.detach().require_grad();
-    let over_tokens = |logits: &dyn Fn(Tensor<2>) -> Tensor<2>, targets: Vec<i32>| {
-        let (mut total, mut gradient) = (0.0, Tensor::<3>::zeros([1, tokens, width], &leaf.device()).inner());
-        for from in (0..targets.len()).step_by(HEAD_ROWS) {
-            let rows = HEAD_ROWS.min(targets.len() - from);
-            let logits = logits(leaf.clone().narrow(1, from, rows).reshape([rows, width]));
-            let loss = ops::cross_entropy(logits, targets[from..from + rows].to_vec(), 0.0).mul_scalar(rows as f32);
-            let gradients = loss.backward();
-            total += f64::from(loss.into_data_as::<f32>().try_to_vec::<f32>().expect("f32, as asked")[0]);
-            gradient = gradient + leaf.grad(&gradients).expect("the leaf is tracked");
-        }
-        (total / targets.len().max(1) as f64, targets.len(), Tensor::from_inner(gradient))
+/// Mean losses of the tokens of a text, some positions at a time, to `visit` with how many they are; returns how many there are in
+/// all. `None` where the model has no head over tokens.
+fn token_losses(
+    pretrained: &Pretrained,
+    states: &Tensor<3>,
+    example: &Example,
+    mut visit: impl FnMut(Tensor<1>, usize),
+) -> Option<usize> {
+    let Example::Text(batch) = example else { return None };
+    let width = states.dims()[2];
+    let (logits, targets): (&dyn Fn(Tensor<2>) -> Tensor<2>, &[i32]) = match &pretrained.model {
+        Model::Language(model) => (&|x| model.logits(x), &batch.ids[1..]),
+        Model::Masked(model) => (&|x| model.logits(x), &batch.ids),
+        _ => return None,
     };
-    match (&pretrained.model, example) {
-        (Model::Language(model), Example::Text(batch)) => over_tokens(&|x| model.logits(x), batch.ids[1..].to_vec()),
-        (Model::Masked(model), Example::Text(batch)) => over_tokens(&|x| model.logits(x), batch.ids.to_vec()),
-        _ => {
-            // One direction of the normalised mean of all states: errors along it are as large as those of the whole on average.
-            let mut draws = ChaCha8Rng::seed_from_u64(draw);
-            let direction: Vec<f32> = (0..width).map(|_| if draws.random::<bool>() { 1.0 } else { -1.0 }).collect();
-            let direction = Tensor::<1>::from_floats(direction.as_slice(), &leaf.device()).reshape([1, width]);
-            let mean = leaf.clone().mean_dim(1).reshape([1, width]);
-            let norm = mean.clone().square().sum().sqrt().reshape([1, 1]);
-            let gradients = (mean / norm * direction).sum().backward();
-            (0.0, 1, Tensor::from_inner(leaf.grad(&gradients).expect("the leaf is tracked")))
-        }
+    for (number, targets) in targets.chunks(HEAD_ROWS).enumerate() {
+        let rows = targets.len();
+        let logits = logits(states.clone().narrow(1, number * HEAD_ROWS, rows).reshape([rows, width]));
+        visit(ops::cross_entropy(logits, targets, 0.0), rows);
     }
+    Some(targets.len())
+}
+
+/// How many tokens count, and the gradient of an objective in the states after the last layer: of the summed loss for models with
+/// a head over tokens, of a drawn direction of the result for others.
+fn objective(pretrained: &Pretrained, states: Tensor<3>, example: &Example, draw: u64) -> (usize, Tensor<3>) {
+    let width = states.dims()[2];
+    let leaf = states.detach().require_grad();
+    let mut gradient = leaf.clone().inner().zeros_like();
+    let counted = token_losses(pretrained, &leaf, example, |loss, rows| {
+        let gradients = loss.mul_scalar(rows as f32).backward();
+        gradient = gradient.clone() + leaf.grad(&gradients).expect("the leaf is tracked");
+    });
+    if let Some(tokens) = counted {
+        return (tokens, Tensor::from_inner(gradient));
+    }
+    // One direction of the normalised mean of all states: errors along it are as large as those of the whole on average.
+    let mut draws = ChaCha8Rng::seed_from_u64(draw);
+    let direction: Vec<f32> = (0..width).map(|_| if draws.random::<bool>() { 1.0 } else { -1.0 }).collect();
+    let direction = Tensor::<1>::from_floats(direction.as_slice(), &leaf.device()).reshape([1, width]);
+    let mean = leaf.clone().mean_dim(1).reshape([1, width]);
+    let norm = mean.clone().square().sum().sqrt().reshape([1, 1]);
+    let gradients = (mean / norm * direction).sum().backward();
+    (1, Tensor::from_inner(leaf.grad(&gradients).expect("the leaf is tracked")))
 }
 
 /// Effects of `candidates` on every group over a sample. `pretrained` is on a device with autodiff and trains nothing.
@@ -132,7 +145,7 @@ pub fn measure(
             (_, Example::Text(batch)) => pretrained.states(batch, &context)?,
             _ => return Err(Error::option("example", "an image", "a text, as the model reads").into()),
         };
-        let (_, tokens, gradient) = objective(pretrained, states.clone(), example, seed ^ number as u64);
+        let (tokens, gradient) = objective(pretrained, states.clone(), example, seed ^ number as u64);
         let gradients = (states * gradient).sum().backward();
         for (at, (record, tap)) in log.take().into_iter().zip(taps.take()).enumerate() {
             progress(number * pretrained.config.layers + at, steps)?;
@@ -149,8 +162,10 @@ pub fn measure(
                 let one = heads.group(key_head);
                 let uses = (sample.len() * pretrained.config.layers / own_layers) as f64;
                 slot.entropy += one.entropy(pretrained.attention.causal) / uses;
-                for (effect, candidate) in slot.effects.iter_mut().zip(candidates) {
-                    let seen = one.effect(candidate, &candidates[0], tokens, seed)?;
+                let exact = one.output(&candidates[0], seed)?;
+                // The first candidate is exact: it has no effect.
+                for (effect, candidate) in slot.effects.iter_mut().zip(candidates).skip(1) {
+                    let seen = one.effect(&one.output(candidate, seed)?, &exact, tokens);
                     effect.error += seen.error / uses;
                     // Losses of several uses of one layer add up.
                     effect.first += seen.first / sample.len() as f64;
@@ -213,11 +228,8 @@ impl One {
         run(options, [q, k, v], self.queries, self.width, seed)
     }
 
-    fn effect(&self, candidate: &Candidate, exact: &Candidate, tokens: usize, seed: u64) -> Result<Effect, Error> {
-        if candidate == exact {
-            return Ok(Effect::default());
-        }
-        let (seen, exact) = (self.output(candidate, seed)?, self.output(exact, seed)?);
+    /// Effect of outputs that should be the exact ones.
+    fn effect(&self, seen: &[f32], exact: &[f32], tokens: usize) -> Effect {
         let (mut error, mut size, mut first, mut fisher) = (0.0, 0.0, 0.0, 0.0);
         let token = self.group * self.width;
         let rows = seen.chunks_exact(token).zip(exact.chunks_exact(token)).zip(self.gradient.chunks_exact(token));
@@ -233,11 +245,11 @@ impl One {
             fisher += 0.5 * along * along;
         }
         let tokens = tokens as f64;
-        Ok(Effect {
+        Effect {
             error: error / f64::max(size, f64::MIN_POSITIVE),
             first: first.abs() / tokens,
             fisher: fisher / tokens,
-        })
+        }
     }
 
     /// Mean entropy of some queries' weights over that of equal ones.
@@ -324,36 +336,34 @@ pub fn price(candidate: &Candidate, length: usize, width: usize, storage: Storag
         .skip(1)
         .collect::<Result<_, _>>()?;
     times.sort_by(f64::total_cmp);
-    let bytes = match options.causal {
-        false => candidate.share * (length * length * options.heads * size_of::<f32>()) as f64,
-        true => state_bytes(options, [&q, &k, &v], length, width, storage, seed)? as f64,
-    };
-    Ok(Price { seconds: times[RUNS / 2], bytes })
+    Ok(Price { seconds: times[RUNS / 2], bytes: bytes(candidate, length, width, storage)? })
 }
 
-/// Bytes of the decode state of a key head after `length` tokens.
-fn state_bytes(
-    options: &AttentionOptions,
-    inputs: [&[f32]; 3],
-    length: usize,
-    width: usize,
-    storage: Storage,
-    seed: u64,
-) -> Result<usize, Error> {
-    let (operator, constants) = operator(options, length, width, seed)?;
+/// Bytes of a candidate for one key head after `length` tokens: of its decode state where attention is causal, of the entries of its
+/// matrix where it is not.
+///
+/// # Errors
+/// A mechanism without a decode state.
+pub(super) fn bytes(candidate: &Candidate, length: usize, width: usize, storage: Storage) -> Result<f64, Error> {
+    Ok(match &candidate.attention {
+        None => 0.0,
+        Some(options) if options.causal => state_bytes(options, length, width, storage)? as f64,
+        Some(options) => candidate.share * (length * length * options.heads * size_of::<f32>()) as f64,
+    })
+}
+
+/// Bytes of the decode state of a key head after `length` tokens, whatever they hold.
+fn state_bytes(options: &AttentionOptions, length: usize, width: usize, storage: Storage) -> Result<usize, Error> {
+    let (operator, constants) = operator(options, length, width, 0)?;
     let Some(mut decoder) = operator.decoder(storage) else {
         let expected = "a mechanism with a decode state under these options";
         return Err(Error::option("candidate", options.label(), expected));
     };
-    let heads = [options.heads, 1, 1];
-    let shapes = heads.map(|heads| [1, 1, heads, width]);
-    let mut out = vec![0.0; options.heads * width];
-    for token in 0..length {
-        let rows = inputs.iter().zip(heads).map(|(data, heads)| &data[token * heads * width..][..heads * width]);
-        let mut views: Vec<View<f32>> = rows.zip(&shapes).map(|(row, shape)| View::new(row, shape)).collect();
-        views.extend(constants.iter().map(|(shape, data)| View::new(data, shape)));
-        decoder.absorb(&views, &mut out);
-    }
+    let shapes = [options.heads, 1, 1].map(|heads| [1, 1, heads, width]);
+    let (token, mut out) = (vec![0.0; options.heads * width], vec![0.0; options.heads * width]);
+    let mut views: Vec<View<f32>> = shapes.iter().map(|shape| View::new(&token[..shape[2] * width], shape)).collect();
+    views.extend(constants.iter().map(|(shape, data)| View::new(data, shape)));
+    (0..length).for_each(|_| decoder.absorb(&views, &mut out));
     Ok(decoder.bytes())
 }
 
@@ -366,19 +376,10 @@ pub fn loss(pretrained: &Pretrained, sample: &[Example]) -> Result<f64, SwapErro
     for example in sample {
         let Example::Text(batch) = example else { return Err(SwapError::NoLoss) };
         let states = pretrained.states(batch, &Context::evaluation())?;
-        let width = states.dims()[2];
-        let (logits, targets): (&dyn Fn(Tensor<2>) -> Tensor<2>, Vec<i32>) = match &pretrained.model {
-            Model::Language(model) => (&|x| model.logits(x), batch.ids[1..].to_vec()),
-            Model::Masked(model) => (&|x| model.logits(x), batch.ids.to_vec()),
-            _ => return Err(SwapError::NoLoss),
-        };
-        for from in (0..targets.len()).step_by(HEAD_ROWS) {
-            let rows = HEAD_ROWS.min(targets.len() - from);
-            let logits = logits(states.clone().narrow(1, from, rows).reshape([rows, width]));
-            let loss = ops::cross_entropy(logits, targets[from..from + rows].to_vec(), 0.0);
+        let counted = token_losses(pretrained, &states, example, |loss, rows| {
             total += rows as f64 * f64::from(loss.into_data_as::<f32>().try_to_vec::<f32>().expect("f32, as asked")[0]);
-            count += rows as f64;
-        }
+        });
+        count += counted.ok_or(SwapError::NoLoss)? as f64;
     }
     Ok(total / f64::max(count, 1.0))
 }

@@ -1,5 +1,6 @@
 //! A swap as tables, files and a page.
 
+use regard_pretrained::run::scores::spearman;
 use regard_report::{Block, Cell, Column, Format, Report, Section, Table};
 use serde_json::{Value, json};
 
@@ -102,7 +103,10 @@ impl Swap {
         let measured: Vec<f64> = self.validation.iter().map(|(_, change)| *change).collect();
         for (at, predictor) in Predictor::ALL.iter().enumerate() {
             let predicted: Vec<f64> = self.validation.iter().map(|(predicted, _)| predicted[at]).collect();
-            table.push(vec![predictor.name().into(), spearman(&predicted, &measured).into()]);
+            table.push(vec![
+                predictor.name().into(),
+                Some(spearman(&predicted, &measured)).filter(|rank| rank.is_finite()).into(),
+            ]);
         }
         Some(table.note("Rank correlation of predicted and measured changes of the loss."))
     }
@@ -183,20 +187,4 @@ impl Shown for Swap {
             "environment": self.environment,
         })
     }
-}
-
-/// Rank correlation, ties at their mean rank; 0 where nothing varies.
-fn spearman(a: &[f64], b: &[f64]) -> f64 {
-    let ranks = |values: &[f64]| -> Vec<f64> {
-        let rank = |x: &f64| {
-            let below = values.iter().filter(|other| *other < x).count() as f64;
-            let same = values.iter().filter(|other| *other == x).count() as f64;
-            below + 0.5 * (same - 1.0)
-        };
-        values.iter().map(rank).collect()
-    };
-    let (a, b) = (ranks(a), ranks(b));
-    let mean = (a.len() as f64 - 1.0) / 2.0;
-    let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - mean) * (b - mean)).sum::<f64>();
-    product(&a, &b) / (product(&a, &a) * product(&b, &b)).sqrt().max(f64::MIN_POSITIVE)
 }

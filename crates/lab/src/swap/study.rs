@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::{
     Candidate, Example, Kind, Limits, Measured, Predictor, Price, SwapError, Total, candidates, choices, loss, measure,
-    plan, price, solve, total,
+    measure::bytes, plan, price, solve, total,
 };
 
 /// What is asked for.
@@ -139,7 +139,7 @@ impl Study {
             prices.push(price(candidate, self.length, width, self.storage, self.seed)?);
         }
         // Memory is counted against keys and values in f32, however they are kept.
-        let plain = price(&candidates[0], self.length, width, Storage::F32, self.seed)?.bytes;
+        let plain = bytes(&candidates[0], self.length, width, Storage::F32)?;
         let calibration = self.calibration.min(self.length);
         let measured = {
             let device = Device::flex().autodiff();

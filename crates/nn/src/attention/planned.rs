@@ -38,6 +38,8 @@ pub struct Planned {
 #[derive(Clone, Debug)]
 struct Group {
     plan: HeadPlan,
+    /// Query heads that read its key heads.
+    queries: Vec<usize>,
     /// What the operator draws.
     draws: Vec<(&'static str, Vec<usize>, Vec<f32>)>,
 }
@@ -125,7 +127,7 @@ impl Planned {
         });
         let states = parts.collect::<Result<Vec<_>, Error>>()?;
         let groups = self.groups.clone().into_iter().zip(states).collect();
-        Ok(Box::new(PlannedState { groups, queries_per_key: heads.options.heads / heads.options.key_heads() }))
+        Ok(Box::new(PlannedState { groups }))
     }
 
     fn keys(&self, keys: Tensor<3>, from: usize) -> KeyState {
@@ -139,23 +141,21 @@ impl Planned {
 
     fn attend_heads(&self, inputs: &Inputs, mask: &Mask, context: &Context, place: Place) -> Tensor<4> {
         let heads = self.heads();
-        let (queries, key_heads) = (heads.options.heads, heads.options.key_heads());
-        let share = queries / key_heads;
+        let queries = heads.options.heads;
         let [q, k, v] = ["q", "k", "v"].map(|name| inputs.tensor::<4>(name));
         let mut outs = Vec::new();
         let mut order = vec![0i32; queries];
         for group in &self.groups {
-            let own: Vec<usize> = group.plan.key_heads.clone();
-            let own_queries: Vec<usize> = own.iter().flat_map(|head| head * share..(head + 1) * share).collect();
+            let (own, own_queries) = (&group.plan.key_heads, &group.queries);
             let first: usize = outs.iter().map(|out: &Tensor<4>| out.dims()[2]).sum();
             own_queries.iter().enumerate().for_each(|(at, head)| order[*head] = (first + at) as i32);
-            let q = select_heads(q.clone(), &own_queries);
+            let q = select_heads(q.clone(), own_queries);
             let Some(options) = &group.plan.attention else {
                 outs.push(q.zeros_like());
                 continue;
             };
             let mut part =
-                Inputs::new(q).with("k", select_heads(k.clone(), &own)).with("v", select_heads(v.clone(), &own));
+                Inputs::new(q).with("k", select_heads(k.clone(), own)).with("v", select_heads(v.clone(), own));
             for (name, shape, values) in &group.draws {
                 part = part.with(name, drawn(shape, values, &v));
             }
@@ -215,7 +215,8 @@ impl Group {
                 }
             }
         }
-        Ok(Self { plan: HeadPlan { key_heads, attention }, draws })
+        let queries = key_heads.iter().flat_map(|head| head * share..(head + 1) * share).collect();
+        Ok(Self { plan: HeadPlan { key_heads, attention }, queries, draws })
     }
 }
 
@@ -247,12 +248,10 @@ fn select_heads(x: Tensor<4>, which: &[usize]) -> Tensor<4> {
 #[derive(Debug)]
 struct PlannedState {
     groups: Vec<(Group, Option<Box<dyn Decode>>)>,
-    queries_per_key: usize,
 }
 
 impl PlannedState {
     fn run(&mut self, inputs: &[View<f32>], out: &mut [f32], absorb: bool) {
-        let share = self.queries_per_key;
         let heads_of = |x: &View<f32>| x.shape[2];
         let (batch, width, values) = (inputs[0].shape[0], inputs[0].shape[3], inputs[2].shape[3]);
         let gather = |x: &View<f32>, which: &[usize], width: usize| {
@@ -261,12 +260,11 @@ impl PlannedState {
             Host { data, shape: vec![batch, 1, which.len(), width] }
         };
         for (group, state) in &mut self.groups {
-            let keys = &group.plan.key_heads;
-            let queries: Vec<usize> = keys.iter().flat_map(|head| head * share..(head + 1) * share).collect();
+            let (keys, queries) = (&group.plan.key_heads, &group.queries);
             let mut part = vec![0.0; batch * queries.len() * values];
             if let Some(state) = state {
                 let own = [
-                    gather(&inputs[0], &queries, width),
+                    gather(&inputs[0], queries, width),
                     gather(&inputs[1], keys, width),
                     gather(&inputs[2], keys, values),
                 ];

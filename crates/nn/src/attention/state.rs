@@ -72,11 +72,15 @@ impl DecodeState {
             return Tensor::cat(each.collect(), 1);
         }
         let out = whole(mask, &Context::evaluation());
-        let host: Vec<(&str, Host)> = inputs.iter().map(|(name, input)| (name, input.into())).collect();
+        let host: Vec<(bool, Host)> =
+            inputs.iter().map(|(name, input)| (Inputs::is_data(name), input.into())).collect();
         let mut unused = vec![0.0; out.dims()[0] * out.dims()[2] * out.dims()[3]];
         for token in 0..tokens {
-            let rows: Vec<Host> = host.iter().map(|(name, input)| token_of(name, input, token, tokens)).collect();
-            let views: Vec<_> = rows.iter().map(Host::view).collect();
+            let row = |(data, input): &(bool, Host)| data.then(|| token_of(input, token, tokens));
+            let rows: Vec<Option<Host>> = host.iter().map(row).collect();
+            // Parameters are the same for every token.
+            let views: Vec<_> =
+                rows.iter().zip(&host).map(|(row, (_, whole))| row.as_ref().unwrap_or(whole).view()).collect();
             self.decoder.absorb(&views, &mut unused);
         }
         self.position = tokens;
@@ -84,11 +88,8 @@ impl DecodeState {
     }
 }
 
-/// Row `token` of every batch row of an input that has a row for each of `tokens` tokens; parameters as they are.
-fn token_of(name: &str, input: &Host, token: usize, tokens: usize) -> Host {
-    if !["q", "k", "v"].contains(&name) {
-        return input.clone();
-    }
+/// Row `token` of every batch row of an input that has a row for each of `tokens` tokens.
+fn token_of(input: &Host, token: usize, tokens: usize) -> Host {
     let width: usize = input.shape[2..].iter().product();
     let rows = input.data.chunks_exact(tokens * width).flat_map(|row| &row[token * width..][..width]);
     let mut shape = input.shape.clone();

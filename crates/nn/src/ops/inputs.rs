@@ -81,12 +81,17 @@ impl Inputs {
         self.0.iter().map(|(name, input)| (*name, input))
     }
 
+    /// Whether an input has a row for each token.
+    pub(crate) fn is_data(name: &str) -> bool {
+        ["q", "k", "v"].contains(&name)
+    }
+
     /// The inputs of one token: rows of queries, keys and values, parameters whole.
     pub(crate) fn token(&self, token: usize) -> Self {
-        let row = |(name, input): &(&'static str, Operand)| match (*name, input.axes()) {
-            ("q" | "k" | "v", 5) => (*name, input.clone().into_tensor::<5>().narrow(1, token, 1).into()),
-            ("q" | "k" | "v", _) => (*name, input.clone().into_tensor::<4>().narrow(1, token, 1).into()),
-            _ => (*name, input.clone()),
+        let row = |(name, input): &(&'static str, Operand)| match (Self::is_data(name), input.axes()) {
+            (true, 5) => (*name, input.clone().into_tensor::<5>().narrow(1, token, 1).into()),
+            (true, _) => (*name, input.clone().into_tensor::<4>().narrow(1, token, 1).into()),
+            (false, _) => (*name, input.clone()),
         };
         Self(self.0.iter().map(row).collect())
     }
