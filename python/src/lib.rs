@@ -14,10 +14,8 @@ mod tensor;
 mod threads;
 
 use pyo3::{exceptions::PyValueError, prelude::*};
-use regard_kernels::{
-    memory::Keeping,
-    simd::{Vectors, limit},
-};
+use regard_alloc::Keeping;
+use regard_kernels::simd::{Vectors, limit};
 
 /// Outputs and gradients are freed by Python soon after the call: their memory is that of the next call.
 #[global_allocator]

@@ -83,7 +83,7 @@ pub fn get_threads() -> PyResult<usize> {
 #[pyfunction]
 pub fn release_memory(py: Python<'_>) -> PyResult<()> {
     compute(py, regard_kernels::parallel::release_scratch)?;
-    regard_kernels::memory::release();
+    regard_alloc::release();
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use regard_tasks::train::memory::{CountingAllocator, keep_freed_buffers};
+use regard_alloc::{CountingAllocator, keep_freed_buffers};
 
 /// Peaks of memory are measured one mechanism at a time, in one process.
 #[global_allocator]

@@ -2,55 +2,34 @@
 //!
 //! Sizes and slices in, slices out: no framework, no input or output. Every mechanism is an [`Operator`]; each formula
 //! has a file of its own, and its float64 twin is under [`mod@reference`].
+//!
+//! The source has a folder for what a user chooses (`options`), what a call says (`call`), a formula each (`mechanisms`),
+//! parts of several of them (`shared`), and what knows nothing of attention (`tools`).
 
-mod additive;
-mod budget;
-mod cache;
-mod deltas;
-pub mod draws;
-mod dropout;
+mod call;
 pub mod elementwise;
-mod error;
-pub mod features;
-mod gaussian_mixture;
-mod gemm;
-pub mod inputs;
-mod linear;
-mod mask;
-pub mod mechanism;
-pub mod memory;
-mod mixture_of_heads;
-mod operator;
-mod padding;
-pub mod parallel;
-pub mod random;
+mod mechanisms;
+mod options;
 pub mod reference;
-pub mod routing;
-mod scatterbrain;
-mod shape;
-pub mod simd;
-mod softmax;
-pub mod stored;
-pub mod support;
-mod tiled;
-mod weights;
+mod shared;
+mod tools;
 
-pub use additive::Additive;
-pub use budget::sparse_share_for_entropy;
-pub use dropout::Dropout;
-pub use error::Error;
-pub use gaussian_mixture::GaussianMixture;
+pub use call::{
+    AttentionShape, Averaged, Decode, Error, Layout, Mask, Operator, Padding, Reference, Rows, Saved, View, Weights,
+};
 pub use inputs::{InputSizes, InputSpec, Role};
-pub use linear::Linear;
-pub use mask::{Mask, Padding};
 pub use mechanism::{AttentionOptions, Call, Mechanism};
-pub use mixture_of_heads::MixtureOfHeads;
-pub use operator::{Decode, Operator, Reference, Saved, View};
-pub use scatterbrain::Scatterbrain;
-pub use shape::{AttentionShape, Layout, Rows};
-pub use softmax::Softmax;
+pub use mechanisms::{Additive, GaussianMixture, Linear, MixtureOfHeads, Scatterbrain, Softmax, routing};
+pub use options::{draws, features, inputs, mechanism, sparse_share_for_entropy, support};
+pub use shared::{Dropout, stored};
 pub use stored::Storage;
-pub use weights::{Averaged, Weights};
+pub use tools::{memory, parallel, random, simd};
+
+// Parts within the crate go by their own names, wherever they stand.
+use call::{operator, padding};
+use mechanisms::scatterbrain;
+use shared::{cache, deltas, tiled};
+use tools::gemm;
 
 /// The example of the README is a test.
 #[cfg(doctest)]

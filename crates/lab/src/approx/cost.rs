@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
+use regard_alloc::Peak;
 use regard_kernels::{Error, View, parallel::release_scratch};
-use regard_tasks::train::memory;
 use serde::Serialize;
 
 use super::method::Estimator;
@@ -33,8 +33,7 @@ pub(super) fn cost(estimator: &Estimator) -> Result<Option<Cost>, Error> {
     let elements = operator.out_shape(&shapes)?.iter().product();
     // The first run is for memory: scratch is not there yet.
     release_scratch();
-    let before = memory::current_bytes();
-    memory::reset_peak();
+    let peak = Peak::start();
     let mut times = Vec::with_capacity(RUNS);
     let mut bytes = None;
     for run in 0..=RUNS {
@@ -44,7 +43,7 @@ pub(super) fn cost(estimator: &Estimator) -> Result<Option<Cost>, Error> {
         let time = start.elapsed().as_secs_f64() * 1e3;
         drop(saved);
         if run == 0 {
-            bytes = memory::peak_bytes().zip(before).map(|(peak, before)| peak.saturating_sub(before));
+            bytes = peak.bytes();
         } else {
             times.push(time);
         }

@@ -5,7 +5,7 @@ use regard_kernels::{AttentionOptions, Error, random::bits};
 use regard_nn::models::ModelConfig;
 use regard_tasks::{
     data::{ClassificationData, LanguageData, Sequences, TaskData, Vocabulary},
-    train::{Model, TrainConfig, TrainError, Trainer, memory},
+    train::{Model, TrainConfig, TrainError, Trainer},
 };
 
 use super::{
@@ -92,11 +92,11 @@ impl<'a> Step<'a> {
         material: &'a Material,
         seed: u64,
     ) -> Result<Self, TrainError> {
-        let before = memory::current_bytes();
+        let before = regard_alloc::current_bytes();
         let device = Device::flex().autodiff();
         let device = if recipe.model.checkpointing { device.gradient_checkpointing() } else { device };
         let model = Model::build(&recipe.model, options, &material.data, seed, &device)?;
-        let parameters = memory::current_bytes().zip(before).map(|(now, before)| now.saturating_sub(before));
+        let parameters = regard_alloc::current_bytes().zip(before).map(|(now, before)| now.saturating_sub(before));
         Ok(Self { trainer: Trainer::new(model, &material.data, &material.train, seed)?, parameters })
     }
 }

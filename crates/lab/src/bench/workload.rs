@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use regard_tasks::train::memory;
+use regard_alloc::Peak;
 
 /// Something that runs again and again with the same sizes.
 pub(super) trait Workload: Send {
@@ -33,15 +33,13 @@ pub(super) enum Trouble {
 
 /// A clock that also sees the most bytes in use beyond those at its start.
 pub(super) struct Meter {
-    before: Option<u64>,
+    peak: Peak,
     start: Instant,
 }
 
 impl Meter {
     pub fn start() -> Self {
-        let before = memory::current_bytes();
-        memory::reset_peak();
-        Self { before, start: Instant::now() }
+        Self { peak: Peak::start(), start: Instant::now() }
     }
 
     /// Milliseconds since the start.
@@ -51,7 +49,7 @@ impl Meter {
 
     /// Most bytes in use at once since the start, beyond those in use then.
     pub fn bytes(&self) -> Option<u64> {
-        memory::peak_bytes().zip(self.before).map(|(peak, before)| peak.saturating_sub(before))
+        self.peak.bytes()
     }
 }
 

@@ -7,6 +7,7 @@ use std::{
 };
 
 use burn::tensor::Device;
+use regard_alloc::Peak;
 use regard_files::write_whole;
 use regard_nn::models::parameter_count;
 use regard_tasks::{
@@ -15,7 +16,7 @@ use regard_tasks::{
     run::RunConfig,
     train::{
         Environment, Existing, METRICS, Model, Outcome, Progress, Record, RunDirectory, ScheduleConfig, Split,
-        TrainConfig, TrainError, Trainer, memory, occupied,
+        TrainConfig, TrainError, Trainer, occupied,
     },
 };
 
@@ -184,8 +185,7 @@ fn run_one(
     stop: &Arc<AtomicBool>,
 ) -> Result<Option<RunResult>, TrainError> {
     regard_kernels::parallel::release_scratch();
-    let before = memory::current_bytes();
-    memory::reset_peak();
+    let peak = Peak::start();
     let model = Model::build(&candidate.model, candidate.attentions.clone(), plan.data, seed, plan.device)?;
     let parameters = parameter_count(&model);
     // A kill may have left an empty directory, in which there is nothing to resume.
@@ -201,7 +201,7 @@ fn run_one(
         Outcome::Interrupted { .. } => return Ok(None),
         Outcome::Finished { step } | Outcome::Stopped { step } => step,
     };
-    let peak = memory::peak_bytes().zip(before).map(|(peak, before)| peak.saturating_sub(before));
+    let peak_bytes = peak.bytes();
     let test = trainer.evaluate_best(Split::Test)?;
     let records = Record::read(&directory.join(METRICS))?;
     let (curve, training_loss, mut times) = curves(&records);
@@ -216,7 +216,7 @@ fn run_one(
         parameters,
         multiply_adds: multiply_adds(plan, candidate),
         milliseconds_per_step: times.get(times.len() / 2).copied().unwrap_or(0.0),
-        peak_bytes: peak,
+        peak_bytes,
         sequences_per_second: test.sequences_per_second(),
         train_seconds: times.iter().sum::<f64>() / 1e3,
         curve,

@@ -13,7 +13,6 @@ mod evaluation;
 mod files;
 mod gradients;
 mod lock;
-pub mod memory;
 mod model;
 mod optimizer;
 mod report;

@@ -22,7 +22,7 @@ pub struct StepReport {
     pub milliseconds: f64,
     /// Real tokens that went through the model in a second.
     pub tokens_per_second: f64,
-    /// Most memory so far: see [`peak_bytes`](super::memory::peak_bytes).
+    /// Most memory so far: see [`peak_bytes`](regard_alloc::peak_bytes).
     pub peak_bytes: Option<u64>,
     /// What each router did, in some of the updates of a model with mixtures of heads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -18,7 +18,7 @@ use super::{
     average::Mean,
     evaluate,
     gradients::{Gradients, Pass},
-    measure_bleu, memory, routers,
+    measure_bleu, routers,
 };
 use crate::data::{Batch, Batches, Split, TaskData};
 
@@ -264,7 +264,7 @@ impl<'a> Trainer<'a> {
             gradient_norm: norm,
             milliseconds: seconds * 1e3,
             tokens_per_second: tokens as f64 / seconds,
-            peak_bytes: memory::peak_bytes(),
+            peak_bytes: regard_alloc::peak_bytes(),
             routers: RouterReport::of(&routers),
         })
     }

@@ -1,11 +1,11 @@
-//! How much memory a run takes.
+//! How much memory a program takes, and took at most.
 
 use std::{
     alloc::{GlobalAlloc, Layout},
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-use regard_kernels::memory::{Keeping, keep_at_most};
+use crate::Keeping;
 
 static CURRENT: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
@@ -13,7 +13,7 @@ static PEAK: AtomicUsize = AtomicUsize::new(0);
 /// An allocator that counts bytes. A binary that declares it the `#[global_allocator]` can measure the peak of any part of
 /// its run, which the system's own figure cannot: that one only grows.
 ///
-/// One atomic addition and one maximum an allocation: nothing beside the buffers of a tensor. Blocks are those of
+/// One atomic addition and one maximum per allocation: nothing beside the buffers of a tensor. Blocks are those of
 /// [`Keeping`], which keeps large ones and has them on huge pages.
 pub struct CountingAllocator;
 
@@ -62,23 +62,6 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// Lets freed buffers stay with the process, for the next step to take again.
-///
-/// Every step allocates and frees the same hundreds of megabytes. By default large blocks go back to the system, which must
-/// clear each page when it gives it out again: a fifth of the time of a training step.
-/// To be called once, before any thread starts.
-pub fn keep_freed_buffers() {
-    keep_at_most(usize::MAX);
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: sets two numbers of the allocator of smaller blocks; blocks already handed out are not affected.
-    unsafe {
-        // The largest that version 2.36 takes on 64 bits.
-        const MOST: libc::c_int = 32 << 20;
-        libc::mallopt(libc::M_MMAP_THRESHOLD, MOST);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX);
-    }
-}
-
 /// Largest number of bytes in use at once since the start or the last [`reset_peak`]: allocated ones where
 /// [`CountingAllocator`] is in place, else resident ones as far as the system tells.
 pub fn peak_bytes() -> Option<u64> {
@@ -96,6 +79,26 @@ pub fn current_bytes() -> Option<u64> {
 /// Forgets the peak. Does nothing to the system's own figure.
 pub fn reset_peak() {
     PEAK.store(CURRENT.load(Relaxed), Relaxed);
+}
+
+/// Measures a part of a program: the most bytes that it had in use beyond those in use when it started.
+#[derive(Clone, Copy, Debug)]
+pub struct Peak {
+    before: Option<u64>,
+}
+
+impl Peak {
+    /// Starts to measure, and forgets every earlier peak.
+    pub fn start() -> Self {
+        let before = current_bytes();
+        reset_peak();
+        Self { before }
+    }
+
+    /// Bytes so far; only where [`CountingAllocator`] is in place.
+    pub fn bytes(&self) -> Option<u64> {
+        self.before.map(|before| (PEAK.load(Relaxed) as u64).saturating_sub(before))
+    }
 }
 
 /// Largest resident set of this process since its start; Linux only.

@@ -1,0 +1,9 @@
+//! Parts of more than one mechanism: exact attention in tiles, its dropout, caches for decoding.
+
+pub(crate) mod cache;
+pub(crate) mod deltas;
+mod dropout;
+pub mod stored;
+pub(crate) mod tiled;
+
+pub use dropout::Dropout;
