@@ -1,5 +1,6 @@
 //! How two errors go together over many matrices (Scatterbrain, arXiv 2110.15343, table 3).
 
+use regard_pretrained::run::scores::{pearson, spearman};
 use serde::Serialize;
 
 /// Three measures in `[-1, 1]` of how two variables go together.
@@ -22,31 +23,9 @@ impl Correlation {
             return None;
         }
         let correlation =
-            Self { spearman: pearson(&ranks(&x), &ranks(&y)), pearson: pearson(&x, &y), kendall: kendall(&x, &y) };
+            Self { spearman: spearman(&x, &y), pearson: pearson(&x, &y), kendall: kendall(&x, &y) };
         (correlation.pearson.is_finite() && correlation.kendall.is_finite()).then_some(correlation)
     }
-}
-
-/// Pearson's correlation; NaN where one variable is constant.
-fn pearson(x: &[f64], y: &[f64]) -> f64 {
-    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-    let (mx, my) = (mean(x), mean(y));
-    let sum = |f: &dyn Fn(f64, f64) -> f64| x.iter().zip(y).map(|(x, y)| f(x - mx, y - my)).sum::<f64>();
-    sum(&|x, y| x * y) / (sum(&|x, _| x * x) * sum(&|_, y| y * y)).sqrt()
-}
-
-/// Ranks from 1; equal values share the mean of theirs.
-fn ranks(values: &[f64]) -> Vec<f64> {
-    let mut order: Vec<usize> = (0..values.len()).collect();
-    order.sort_by(|&a, &b| values[a].total_cmp(&values[b]));
-    let mut ranks = vec![0.0; values.len()];
-    let mut first = 0;
-    for group in order.chunk_by(|&a, &b| values[a] == values[b]) {
-        let shared = first as f64 + (group.len() as f64 + 1.0) / 2.0;
-        group.iter().for_each(|&at| ranks[at] = shared);
-        first += group.len();
-    }
-    ranks
 }
 
 /// Kendall's `tau-b`; NaN where one variable is constant.
