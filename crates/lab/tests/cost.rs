@@ -10,7 +10,9 @@ use regard_kernels::support::SupportKind;
 use regard_kernels::{Mechanism, Storage};
 use regard_lab::cost::{Count, ModelCost, ModelSizes, Run};
 use regard_nn::attention::AttentionConfig;
-use regard_nn::models::{Classifier, LanguageModel, ModelConfig, NormPlace, Pooling, parameter_count};
+use regard_nn::models::{
+    Classifier, LanguageModel, MaskedModel, ModelConfig, NormKind, NormPlace, Pooling, Translator, parameter_count,
+};
 use regard_tasks::data::{Objective, Shape};
 
 const CONTEXT: usize = 12;
@@ -85,6 +87,40 @@ fn parameters_are_those_of_the_built_models() {
             let model = LanguageModel::new(&config, &attention, 11, CONTEXT, 0, &device).expect("language model");
             let sizes = sized(&config, &attention, NEXT);
             assert_eq!(counted(&sizes), parameter_count(&model) as Count, "{attention:?} {config:?}");
+        }
+    }
+}
+
+/// What trained models of others are made of.
+#[test]
+fn parts_of_trained_models_are_counted() {
+    let device = Device::default();
+    let run = Run { batch: 1, length: 1, decoded: 0 };
+    let counted = |sizes: &ModelSizes| ModelCost::of(sizes, run).expect("sizes").total().parameters;
+    let plain = || ModelConfig { width: 16, layers: 3, ..ModelConfig::default() };
+    let configs = [
+        ModelConfig { norm_kind: NormKind::Rms, gated: true, bias: false, tied_head: true, ..plain() },
+        ModelConfig { gated: true, qkv_bias: Some(false), layer_scale: Some(0.1), ..plain() },
+        ModelConfig { output_bias: Some(false), feed_forward_bias: Some(false), head_bias: true, ..plain() },
+        ModelConfig { token_types: 2, embedding_norm: true, norm: NormPlace::Post, ..plain() },
+        ModelConfig { embedding_width: Some(6), shared_blocks: true, head_transform: true, ..plain() },
+        ModelConfig { head_transform: true, norm_kind: NormKind::Rms, tied_head: true, head_bias: true, ..plain() },
+    ];
+    for config in configs {
+        for mechanism in [Mechanism::Softmax, Mechanism::Mgk, Mechanism::Fastformer] {
+            let attention = AttentionConfig { mechanism, heads: 4, ..AttentionConfig::default() };
+            let model = MaskedModel::new(&config, &attention, 11, CONTEXT, 0, &device).expect("masked model");
+            let sizes = sized(&config, &attention, Objective::Fill);
+            assert_eq!(counted(&sizes), parameter_count(&model) as Count, "{mechanism:?} {config:?}");
+            if mechanism == Mechanism::Fastformer || config.head_transform {
+                continue;
+            }
+            let attentions = (&attention).into();
+            let model = Translator::new(&config, &attentions, 11, CONTEXT, 0, &device).expect("translator");
+            let shape = Shape { objective: Objective::Translate, vocabulary: 11, max_length: CONTEXT };
+            let sizes = ModelSizes::new(&config, &attentions, shape);
+            // Only the encoder's blocks are shared, and only they have scales.
+            assert_eq!(counted(&sizes), parameter_count(&model) as Count, "{mechanism:?} {config:?}");
         }
     }
 }

@@ -22,8 +22,7 @@ impl Correlation {
         if x.len() < 3 {
             return None;
         }
-        let correlation =
-            Self { spearman: spearman(&x, &y), pearson: pearson(&x, &y), kendall: kendall(&x, &y) };
+        let correlation = Self { spearman: spearman(&x, &y), pearson: pearson(&x, &y), kendall: kendall(&x, &y) };
         (correlation.pearson.is_finite() && correlation.kendall.is_finite()).then_some(correlation)
     }
 }

@@ -57,13 +57,13 @@ pub fn attention_cost(
         (_, true) => 1,
         _ => components,
     };
-    let bias = Count::from(sizes.bias);
+    let (bias, output_bias) = (Count::from(sizes.bias), Count::from(sizes.output_bias));
 
     // Queries, keys of every component, values, and back: the same for every mechanism with keys of its own.
     let columns = inner + (projected_keys + 1) * key_inner;
     let shifts = if options.shifted() { components * key_inner } else { 0 };
     let mut cost = AttentionCost {
-        projection_parameters: outside * (columns + inner) + bias * (columns + outside) + shifts,
+        projection_parameters: outside * (columns + inner) + bias * columns + output_bias * outside + shifts,
         projection_operations: n * outside * (columns + inner),
         ..AttentionCost::default()
     };
@@ -176,7 +176,7 @@ pub fn attention_cost(
                 AdditiveScores::Paper => head,
                 AdditiveScores::Released => inner,
             };
-            cost.projection_parameters = inputs * (from * to + bias * to) + inner * outside + bias * outside;
+            cost.projection_parameters = inputs * (from * to + bias * to) + (inner + output_bias) * outside;
             cost.projection_operations = n * (inputs * uses * from * to + inner * outside);
             cost.core_parameters = 2 * vectors * seen;
             // Two scores, two weighted sums and two element-wise products or sums.
@@ -268,7 +268,8 @@ mod tests {
             let mask = Mask { causal, window: options.window, ..Mask::default() };
             let call = Call { layout: Layout::TokenFirst, mask, ..Call::default() };
             let operator = options.operator(call).expect("options that fit");
-            let sizes = AttentionSizes { options: options.clone(), head_width: HEAD_WIDTH, bias: true };
+            let sizes =
+                AttentionSizes { options: options.clone(), head_width: HEAD_WIDTH, bias: true, output_bias: true };
             let width = options.heads * HEAD_WIDTH;
             let counted = |decoded| {
                 attention_cost(&sizes, width, TOKENS, Run { batch: 1, length: TOKENS, decoded }).expect("sizes")

@@ -1,7 +1,8 @@
-//! The cost of a whole model of ours, part by part: parameters, multiply-adds, activations of a training step, decode
+//! The cost of a whole model, part by part: parameters, multiply-adds, activations of a training step, decode
 //! state. Counts follow the layers as they are built, so the parameters are those of the model to the last bias.
 
 use regard_kernels::mechanism::Position;
+use regard_nn::models::{NormKind, NormPlace, Pooling};
 use regard_report::{Cell, Column, Format, Table};
 use serde::Serialize;
 
@@ -57,7 +58,7 @@ impl ModelCost {
     pub fn of(sizes: &ModelSizes, run: Run) -> Result<Self, CostError> {
         sizes.check()?;
         run.check()?;
-        let cost = |attention, run| attention_cost(attention, sizes.width, sizes.context, run);
+        let cost = |attention, run| attention_cost(attention, sizes.model.width, sizes.context, run);
         let attentions = match &sizes.decoder {
             None => vec![("", cost(&sizes.attention, run)?)],
             Some(decoder) => {
@@ -107,8 +108,9 @@ const FLOAT: Count = size_of::<f32>() as Count;
 
 fn parts(sizes: &ModelSizes, attentions: &[(&str, AttentionCost)], run: Run) -> Vec<Part> {
     let count = |size: usize| size as Count;
-    let (width, inside) = (count(sizes.width), count(sizes.feed_forward));
-    let (layers, vocabulary) = (count(sizes.layers), count(sizes.vocabulary));
+    let model = &sizes.model;
+    let (width, embedded) = (count(model.width), count(model.embedding_width()));
+    let (layers, vocabulary) = (count(model.layers), count(sizes.vocabulary));
     let length = count(run.length);
     let tokens = count(run.batch) * length;
     let part = |name: &str, parameters, multiply_adds, floats: Count, state: Count| Part {
@@ -118,32 +120,38 @@ fn parts(sizes: &ModelSizes, attentions: &[(&str, AttentionCost)], run: Run) -> 
         activation_bytes: floats * FLOAT,
         state_bytes: state * FLOAT,
     };
-    let positions =
-        if sizes.attention.options.position == Position::Learned { count(sizes.context) * width } else { 0 };
-    let bias = Count::from(sizes.attention.bias);
+    let translates = sizes.decoder.is_some();
+    let stacks = 1 + Count::from(translates);
     // Of blocks that are computed again, one at a time is there whole.
-    let kept = if sizes.checkpointing { layers.min(1) } else { layers };
-    let stacks = if sizes.decoder.is_some() { 2 } else { 1 };
-    let last_norm = stacks * Count::from(sizes.final_norm);
-    // One before or after each attention and each feed-forward part.
-    let per_layer = count(attentions.len()) + stacks;
-    let norms = per_layer * layers + last_norm;
-    let (head_parameters, head_operations, head_floats) = match sizes.head {
-        Head::Classes { classes, attention_pooling } => {
-            let (classes, scores) = (count(classes), Count::from(attention_pooling));
-            let parameters = width * classes + bias * classes + scores * width;
-            let operations = width * classes + (1 + scores) * length * width;
-            (parameters, operations, count(run.batch) * (width + classes) + tokens * (width + scores))
-        }
-        Head::Language { tied } => {
-            let parameters = if tied { 0 } else { width * vocabulary };
-            (parameters, length * width * vocabulary, tokens * (width + vocabulary))
-        }
-    };
-    let mut parts =
-        vec![part("token embedding", vocabulary * width, 0, 0, 0), part("position embedding", positions, 0, 0, 0)];
-    for (place, attention) in attentions {
-        let own = if attention.shared_between_layers { layers.min(1) } else { layers };
+    let kept = if model.checkpointing { layers.min(1) } else { layers };
+    // Blocks with numbers of their own, in the encoder and beside it.
+    let own = if model.shared_blocks { layers.min(1) } else { layers };
+    let own_in_decoder = Count::from(translates) * layers;
+
+    let mut parts = vec![part("token embedding", vocabulary * embedded, 0, 0, 0)];
+    let learned = sizes.attention.options.position == Position::Learned;
+    let positions = stacks * Count::from(learned) * count(sizes.context) * embedded;
+    parts.push(part("position embedding", positions, 0, 0, 0));
+    if model.token_types > 0 {
+        parts.push(part("token types", stacks * count(model.token_types) * embedded, 0, 0, 0));
+    }
+    if model.embedding_width.is_some() {
+        let operations = stacks * length * embedded * width;
+        parts.push(part(
+            "embedding projection",
+            stacks * (embedded + 1) * width,
+            operations,
+            stacks * tokens * embedded,
+            0,
+        ));
+    }
+
+    for (at, (place, attention)) in attentions.iter().enumerate() {
+        let own = match (attention.shared_between_layers, at) {
+            (true, _) => layers.min(1),
+            (false, 0) => own,
+            (false, _) => layers,
+        };
         parts.push(part(
             &format!("{place}attention projections"),
             own * attention.projection_parameters,
@@ -159,25 +167,62 @@ fn parts(sizes: &ModelSizes, attentions: &[(&str, AttentionCost)], run: Run) -> 
             layers * attention.state_floats,
         ));
     }
-    parts.extend([
-        // Its input and two statistics a token.
-        part(
-            "norms",
-            norms * 2 * width,
-            norms * 2 * length * width,
-            (per_layer * kept + last_norm) * tokens * (width + 2),
-            0,
-        ),
-        part(
-            "feed-forward",
-            stacks * layers * (2 * width * inside + bias * (inside + width)),
-            stacks * layers * length * 2 * width * inside,
-            stacks * kept * tokens * (width + 2 * inside),
-            0,
-        ),
-        part("head", head_parameters, head_operations, head_floats, 0),
-    ]);
-    if sizes.checkpointing {
+
+    // Weight and bias or weight alone; kept are the input and as many statistics of each token.
+    let of_norm = if model.norm_kind == NormKind::Layer { 2 } else { 1 };
+    // One before or after each attention and each feed-forward part.
+    let per_layer = count(attentions.len()) + stacks;
+    let last_norms = stacks * Count::from(model.norm == NormPlace::Pre);
+    let first_norms = stacks * Count::from(model.embedding_norm);
+    let norms = 2 * own + (per_layer - 2) * own_in_decoder + last_norms;
+    parts.push(part(
+        "norms",
+        (norms * width + first_norms * embedded) * of_norm,
+        ((per_layer * layers + last_norms) * width + first_norms * embedded) * of_norm * length,
+        ((per_layer * kept + last_norms) * (width + of_norm) + first_norms * (embedded + of_norm)) * tokens,
+        0,
+    ));
+
+    let inside = count(model.feed_forward);
+    let bias = Count::from(model.feed_forward_bias.unwrap_or(model.bias));
+    // Matrices into the hidden channels; behind each, its output is kept, and what goes into the last one.
+    let into = if model.gated { 2 } else { 1 };
+    parts.push(part(
+        "feed-forward",
+        (own + own_in_decoder) * ((into + 1) * width * inside + bias * (into * inside + width)),
+        stacks * layers * length * (into + 1) * width * inside,
+        stacks * kept * tokens * (width + (into + 1) * inside),
+        0,
+    ));
+    if model.layer_scale.is_some() {
+        // After attention and after the feed-forward part of the encoder; what is scaled is kept.
+        parts.push(part("layer scales", 2 * own * width, 2 * layers * length * width, 2 * kept * tokens * width, 0));
+    }
+    parts.push(match sizes.head {
+        Head::Classes(classes) => {
+            let (classes, scores) = (count(classes), Count::from(model.pooling == Pooling::Attention));
+            let parameters = (width + Count::from(model.bias)) * classes + scores * width;
+            let operations = width * classes + (1 + scores) * length * width;
+            let floats = count(run.batch) * (width + classes) + tokens * (width + scores);
+            part("head", parameters, operations, floats, 0)
+        }
+        Head::Tokens => {
+            let inputs = if model.head_transform { embedded } else { width };
+            let of_matrix = if model.tied_head { 0 } else { inputs * vocabulary };
+            let parameters = of_matrix + Count::from(model.head_bias) * vocabulary;
+            let (operations, floats) = (length * inputs * vocabulary, tokens * (width + vocabulary));
+            // A projection with a bias, its norm, and their outputs.
+            let transform = Count::from(model.head_transform);
+            part(
+                "head",
+                parameters + transform * (width + 1 + of_norm) * inputs,
+                operations + transform * length * (width + of_norm) * inputs,
+                floats + transform * tokens * (3 * inputs + of_norm),
+                0,
+            )
+        }
+    });
+    if model.checkpointing {
         parts.push(part("inputs of blocks", 0, 0, stacks * layers * tokens * width, 0));
     }
     parts
@@ -187,6 +232,7 @@ fn parts(sizes: &ModelSizes, attentions: &[(&str, AttentionCost)], run: Run) -> 
 pub(super) mod tests {
     use regard_kernels::mechanism::{FastformerOptions, Inference, KeyDesign, Prior, Sharing};
     use regard_kernels::{AttentionOptions, Mechanism};
+    use regard_nn::models::ModelConfig;
 
     use super::*;
     use crate::cost::AttentionSizes;
@@ -195,23 +241,10 @@ pub(super) mod tests {
     /// The Long Range Arena model of the recipes.
     pub fn sizes(mechanism: Mechanism) -> ModelSizes {
         let options = AttentionOptions { mechanism, heads: 2, ..AttentionOptions::default() };
-        let attention = AttentionSizes { options, head_width: 32, bias: true };
-        let (vocabulary, width, layers, feed_forward, context) = (16, 64, 2, 128, 2_000);
-        let head = Head::Classes { classes: 10, attention_pooling: false };
-        let (final_norm, checkpointing) = (true, false);
-        let decoder = None;
-        ModelSizes {
-            vocabulary,
-            width,
-            layers,
-            feed_forward,
-            context,
-            head,
-            final_norm,
-            checkpointing,
-            attention,
-            decoder,
-        }
+        let attention = AttentionSizes { options, head_width: 32, bias: true, output_bias: true };
+        let model = ModelConfig { width: 64, layers: 2, feed_forward: 128, ..ModelConfig::default() };
+        let head = Head::Classes(10);
+        ModelSizes { model, vocabulary: 16, context: 2_000, head, attention, decoder: None }
     }
 
     const RUN: Run = Run { batch: 32, length: 1_000, decoded: 500 };
@@ -251,9 +284,9 @@ pub(super) mod tests {
     #[test]
     fn language_models_count_as_the_reference_ones() {
         let mut model = sizes(Mechanism::Softmax);
-        model.head = Head::Language { tied: false };
+        (model.head, model.model.tied_head) = (Head::Tokens, false);
         let untied = ModelCost::of(&model, RUN).expect("sizes").total().parameters;
-        model.head = Head::Language { tied: true };
+        model.model.tied_head = true;
         let tied = ModelCost::of(&model, RUN).expect("sizes").total().parameters;
         assert_eq!(untied - tied, 16 * 64);
         model.attention.options.position = Position::None;
@@ -268,8 +301,8 @@ pub(super) mod tests {
             model.attention.options.heads = heads;
             model.attention.options.fastformer = FastformerOptions::default();
             model.attention.head_width = 16;
-            model.attention.bias = false;
-            (model.width, model.layers) = (128, 1);
+            (model.attention.bias, model.attention.output_bias) = (false, false);
+            (model.model.width, model.model.layers) = (128, 1);
             part(&model, "attention projections").parameters + part(&model, "attention core").parameters
         };
         assert_eq!(layer(Mechanism::Softmax, 8), formulas::softmax_parameters(paper));
@@ -294,9 +327,9 @@ pub(super) mod tests {
     fn recomputed_blocks_keep_their_inputs() {
         let mut model = sizes(Mechanism::Softmax);
         let bytes = |model: &ModelSizes| ModelCost::of(model, RUN).expect("sizes").total().activation_bytes;
-        model.layers = 16;
+        model.model.layers = 16;
         let whole = bytes(&model);
-        model.checkpointing = true;
+        model.model.checkpointing = true;
         assert!(bytes(&model) < whole / 5);
         assert_eq!(part(&model, "inputs of blocks").activation_bytes, 16 * 32_000 * 64 * 4);
     }
@@ -330,8 +363,8 @@ pub(super) mod tests {
     fn impossible_and_huge_sizes() {
         for mechanism in Mechanism::ALL {
             let mut model = sizes(*mechanism);
-            (model.vocabulary, model.width, model.layers) = (1 << 26, 1 << 20, 1 << 12);
-            (model.feed_forward, model.context) = (1 << 24, 1 << 30);
+            (model.vocabulary, model.model.width, model.model.layers) = (1 << 26, 1 << 20, 1 << 12);
+            (model.model.feed_forward, model.context) = (1 << 24, 1 << 30);
             (model.attention.options.heads, model.attention.head_width) = (1 << 12, 1 << 8);
             model.attention.options.keys.components = 1 << 10;
             let run = Run { batch: 1 << 20, length: 1 << 30, decoded: 1 << 30 };
@@ -341,7 +374,7 @@ pub(super) mod tests {
             assert_eq!(error, "keys.components is 0, expected a whole number from 1 to 1024");
         }
         let mut model = sizes(Mechanism::Fastformer);
-        model.width = 65;
+        model.model.width = 65;
         let error = ModelCost::of(&model, RUN).expect_err("inner width").to_string();
         assert!(error.contains("is 64, expected the width, 65"), "{error}");
         model = sizes(Mechanism::Softmax);

@@ -3,7 +3,7 @@
 use regard_kernels::{AttentionOptions, Error};
 use regard_nn::{
     attention::{AttentionConfig, Attentions},
-    models::{ModelConfig, NormPlace, Pooling},
+    models::ModelConfig,
 };
 use regard_tasks::{
     Class, Classed,
@@ -21,50 +21,36 @@ pub struct AttentionSizes {
     pub options: AttentionOptions,
     /// `D`, width of one head; values are as wide.
     pub head_width: usize,
-    /// Whether the projections, here and in the rest of the model, have biases.
+    /// Whether queries, keys and values have biases.
     pub bias: bool,
+    /// Whether the output projection has one.
+    pub output_bias: bool,
 }
 
 /// What stands on top of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
     /// One vector per sequence, then one projection to this many classes.
-    Classes {
-        /// Classes.
-        classes: usize,
-        /// Whether the vector is a mean weighted by learned scores.
-        attention_pooling: bool,
-    },
-    /// Logits over the vocabulary at each position, without bias; `tied` uses the token embedding.
-    Language {
-        /// Whether the projection is the token embedding.
-        tied: bool,
-    },
+    Classes(usize),
+    /// Logits over the vocabulary at each position.
+    Tokens,
 }
 
-/// Sizes of a model of ours: pre-norm blocks of attention and feed-forward over token embeddings.
+/// Sizes of a model: blocks of attention and feed-forward over token embeddings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSizes {
+    /// The transformer around its attention.
+    pub model: ModelConfig,
     /// Tokens in the embedding.
     pub vocabulary: usize,
-    /// `d`, width of the residual stream.
-    pub width: usize,
-    /// Blocks.
-    pub layers: usize,
-    /// Width inside the feed-forward part.
-    pub feed_forward: usize,
     /// Longest sequence: rows of the learned positions and of a prior per position.
     pub context: usize,
     /// What stands on top.
     pub head: Head,
-    /// Whether a norm follows the last block.
-    pub final_norm: bool,
-    /// Whether a training step keeps only the input of each block and computes the block again for its backward pass.
-    pub checkpointing: bool,
     /// Self-attention of each layer.
     pub attention: AttentionSizes,
     /// The decoder of an encoder-decoder: as many blocks again. Source and target are equally long, and share the tables of
-    /// tokens and positions.
+    /// tokens.
     pub decoder: Option<DecoderSizes>,
 }
 
@@ -149,26 +135,21 @@ impl ModelSizes {
         let sizes = |options: AttentionConfig| AttentionSizes {
             head_width: config.head_width(&options),
             options,
-            bias: config.bias,
+            bias: config.qkv_bias.unwrap_or(config.bias),
+            output_bias: config.output_bias.unwrap_or(config.bias),
         };
         let decoder = |attentions: &Attentions| DecoderSizes {
             attention: sizes(AttentionConfig { causal: true, ..attentions.decoder.clone() }),
             cross: sizes(AttentionConfig { causal: false, ..attentions.cross.clone() }),
         };
         Self {
+            model: config.clone(),
             vocabulary: shape.vocabulary,
-            width: config.width,
-            layers: config.layers,
-            feed_forward: config.feed_forward,
             context: shape.max_length,
             head: match shape.objective {
-                Objective::Classify { classes } => {
-                    Head::Classes { classes, attention_pooling: config.pooling == Pooling::Attention }
-                }
-                _ => Head::Language { tied: config.tied_head },
+                Objective::Classify { classes } => Head::Classes(classes),
+                _ => Head::Tokens,
             },
-            final_norm: config.norm == NormPlace::Pre,
-            checkpointing: config.checkpointing,
             attention: sizes(shape.objective.attention(&attentions.encoder)),
             decoder: (shape.objective == Objective::Translate).then(|| decoder(attentions)),
         }
@@ -181,11 +162,13 @@ impl ModelSizes {
     pub fn check(&self) -> Result<(), CostError> {
         let sizes = [
             ("vocabulary", self.vocabulary, 1, 1 << 26),
-            ("width", self.width, 1, 1 << 20),
-            ("layers", self.layers, 0, 1 << 12),
-            ("feed_forward", self.feed_forward, 0, 1 << 24),
+            ("width", self.model.width, 1, 1 << 20),
+            ("layers", self.model.layers, 0, 1 << 12),
+            ("feed_forward", self.model.feed_forward, 0, 1 << 24),
+            ("embedding_width", self.model.embedding_width(), 1, 1 << 20),
+            ("token_types", self.model.token_types, 0, 1 << 26),
             ("context", self.context, 1, 1 << 30),
-            ("classes", if let Head::Classes { classes, .. } = self.head { classes } else { 1 }, 1, 1 << 26),
+            ("classes", if let Head::Classes(classes) = self.head { classes } else { 1 }, 1, 1 << 26),
         ];
         in_range(&sizes)?;
         let decoder = self.decoder.iter().flat_map(|decoder| [&decoder.attention, &decoder.cross]);
@@ -202,9 +185,15 @@ impl ModelSizes {
         if width == 0 || !width.is_multiple_of(heads) {
             return Err(CostError::Heads { heads, width });
         }
-        let share = |size: usize| (size as Count * width as Count / self.width as Count) as usize;
+        let share = |size: usize| (size as Count * width as Count / self.model.width as Count) as usize;
+        let model = ModelConfig {
+            width,
+            feed_forward: share(self.model.feed_forward),
+            embedding_width: self.model.embedding_width.map(share),
+            ..self.model.clone()
+        };
         let attention = AttentionSizes { head_width: width / heads, ..self.attention.clone() };
-        Ok(Self { width, feed_forward: share(self.feed_forward), attention, ..self.clone() })
+        Ok(Self { model, attention, ..self.clone() })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Multiply-adds of translators with mixtures of attention heads.
 
 use regard_kernels::{AttentionOptions, Mechanism, mechanism::Position};
+use regard_nn::models::{ModelConfig, NormPlace};
 use regard_report::{Column, Format, Table};
 use regard_tasks::Failure;
 
@@ -62,17 +63,19 @@ fn translator(active: usize, experts: usize, head_width: usize) -> Result<Count,
     }
     let attention = |causal| {
         let options = AttentionOptions { causal, ..options.clone() };
-        AttentionSizes { options, head_width, bias: true }
+        AttentionSizes { options, head_width, bias: true, output_bias: true }
     };
     let sizes = ModelSizes {
+        model: ModelConfig {
+            width: 512,
+            layers: 6,
+            feed_forward: 2_048,
+            norm: NormPlace::Post,
+            ..ModelConfig::default()
+        },
         vocabulary: 32_000,
-        width: 512,
-        layers: 6,
-        feed_forward: 2_048,
         context: 10,
-        head: Head::Language { tied: true },
-        final_norm: false,
-        checkpointing: false,
+        head: Head::Tokens,
         attention: attention(false),
         decoder: Some(DecoderSizes { attention: attention(true), cross: attention(false) }),
     };
