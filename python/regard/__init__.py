@@ -33,6 +33,7 @@ from ._native import (
 )
 from .functions import (
     attention,
+    cosine,
     fastformer,
     gaussian,
     gaussian_mixture,
@@ -60,6 +61,7 @@ __all__ = [
     "Saved",
     "__version__",
     "attention",
+    "cosine",
     "fastformer",
     "gaussian",
     "gaussian_mixture",

@@ -99,6 +99,17 @@ def softmax(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None, **op
     return attention(q, k, v, "softmax", **options)
 
 
+def cosine(q: Tensor, k: Tensor, v: Tensor, *, log_scale: Tensor | None = None, **options: Any) -> Any:
+    """Softmax of cosines: scores ``exp(log_scale_h) q_i.k_j / (|q_i| |k_j|)`` (Henry et al. 2020; Liu et al. 2022).
+
+    ``q [B,H,N,D]``, ``k [B,Hk,S,D]``, ``v [B,Hk,S,Dv]``, ``log_scale [H]`` (``ln 10`` by default) to out ``[B,H,N,Dv]``.
+    Options: ``window``, ``dropout``.
+    """
+    if log_scale is not None:
+        options["log_scale"] = log_scale
+    return attention(q, k, v, "cosine", **options)
+
+
 def gaussian(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
     """A Gaussian kernel around each key: scores ``-|q_i - k_j|^2 / (2 s)`` (arXiv 2110.08678, section 2).
 

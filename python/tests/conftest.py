@@ -52,6 +52,8 @@ def tensors(mechanism: str, tokens: int = 19, layout: str = "head_first", seed: 
             "v": draw(batch, 2, tokens, value),
         }
         rest = {"log_prior": draw(heads, 2)} if components else {}
+        if mechanism == "cosine":
+            rest = {"log_scale": draw(heads)}
     if layout == "token_first":
         # Heads and tokens trade places; components stay between them.
         own = {name: numpy.ascontiguousarray(numpy.swapaxes(x, 1, x.ndim - 2)) for name, x in own.items()}

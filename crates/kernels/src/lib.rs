@@ -19,7 +19,7 @@ pub use call::{
 };
 pub use inputs::{InputSizes, InputSpec, Role};
 pub use mechanism::{AttentionOptions, Call, Mechanism};
-pub use mechanisms::{Additive, GaussianMixture, Linear, MixtureOfHeads, Scatterbrain, Softmax, routing};
+pub use mechanisms::{Additive, Cosine, GaussianMixture, Linear, MixtureOfHeads, Scatterbrain, Softmax, routing};
 pub use options::{draws, features, inputs, mechanism, sparse_share_for_entropy, support};
 pub use shared::{Dropout, stored};
 pub use stored::Storage;

@@ -112,6 +112,7 @@ class MultiheadAttention(nn.Module):
         expert = moa.get("head_width") or self.embed_dim // moa["active"]
         score = channels if chosen["fastformer"]["scores"] == "released" else width
         shapes = {
+            "log_scale": (self.num_heads,),
             "log_prior": (self.num_heads, self.components),
             "shift": (self.key_value_heads, self.components, width),
             "w_q": (self.num_heads, score),
@@ -147,7 +148,7 @@ class MultiheadAttention(nn.Module):
         self._parameter_names += names
 
     def reset_parameters(self) -> None:
-        """Sets all parameters anew: matrices as Glorot and Bengio do, score vectors small, shifts standard normal."""
+        """Sets all parameters anew: matrices as Glorot and Bengio do, score vectors small, shifts standard normal, scales of cosines 10."""
         for projection in self.children():
             if isinstance(projection, nn.Linear):
                 nn.init.xavier_uniform_(projection.weight)
@@ -157,6 +158,8 @@ class MultiheadAttention(nn.Module):
             for name, parameter in self.named_parameters(recurse=False):
                 if name == "log_prior":
                     parameter.fill_(-math.log(self.components))
+                elif name == "log_scale":
+                    parameter.fill_(math.log(10))
                 elif name == "log_variance":
                     parameter.copy_(torch.tensor(self._variances()).log())
                 elif name == "b_t":

@@ -1,6 +1,7 @@
 //! Plain float64 twins of every mechanism: written to be read, not to be fast.
 
 pub mod additive;
+pub mod cosine;
 pub mod gaussian_mixture;
 pub mod linear;
 pub mod mixture_of_heads;

@@ -82,6 +82,11 @@ impl Variant {
                 variant("softmax, window").set(|v| v.options.window = Some(3)),
                 variant("softmax, dropout").set(|v| v.dropout = true),
             ],
+            Mechanism::Cosine => vec![
+                variant("cosine"),
+                variant("cosine, window").set(|v| v.options.window = Some(3)),
+                variant("cosine, dropout").set(|v| v.dropout = true),
+            ],
             Mechanism::Gaussian => vec![variant("gaussian")],
             Mechanism::Mgk => vec![
                 variant("mgk"),

@@ -6,7 +6,7 @@ use regard_kernels::mechanism::{AdditiveScores, Combination, Inference, Interact
 use regard_kernels::support::SupportKind;
 
 use super::Count;
-use super::support::support_pairs;
+use super::support::{support_pairs, visible_pairs};
 use super::{AttentionSizes, CostError, Run};
 
 /// What the attention of one layer costs.
@@ -79,6 +79,13 @@ pub fn attention_cost(
     match options.mechanism {
         Mechanism::Softmax => {
             cost.core_operations = pairs * 2 * inner;
+            cost.kept_floats = read_and_written + rows;
+            cost.state_floats = cache;
+        }
+        Mechanism::Cosine => {
+            cost.core_parameters = heads;
+            // A square and a product a channel of queries and keys.
+            cost.core_operations = pairs * 2 * inner + 2 * n * (inner + key_inner);
             cost.kept_floats = read_and_written + rows;
             cost.state_floats = cache;
         }
@@ -200,14 +207,6 @@ pub fn attention_cost(
         }
     }
     Ok(cost)
-}
-
-/// Pairs of query and key in `n` tokens that the mask leaves: `j <= i` when causal, `|i - j| <= window`.
-pub(super) fn visible_pairs(n: Count, causal: bool, window: Option<Count>) -> Count {
-    let reach = window.unwrap_or(n).min(n.saturating_sub(1));
-    // Query i looks back at min(i, reach) tokens: a triangle, then a band.
-    let back = reach * (reach + 1) / 2 + (n - reach).saturating_sub(1) * reach;
-    if causal { n + back } else { n + 2 * back }
 }
 
 #[cfg(test)]

@@ -73,7 +73,7 @@ use projection::Heads;
 #[derive(Module, Debug)]
 #[allow(clippy::large_enum_variant)] // One value a block: the difference is a few hundred bytes a model.
 pub enum Attention {
-    /// Exact softmax attention.
+    /// Exact softmax attention, of products or of cosines.
     MultiHead(MultiHead),
     /// The Gaussian kernel and the mixture of Gaussian keys.
     GaussianMixture(GaussianMixture),
@@ -115,7 +115,7 @@ impl Attention {
         let options = &options.within_budget(context, context, model.head_width(options))?;
         let heads = Heads::new(model, options, context, residual_gain(model));
         Ok(match options.mechanism {
-            Mechanism::Softmax => Self::MultiHead(MultiHead::new(heads, init)),
+            Mechanism::Softmax | Mechanism::Cosine => Self::MultiHead(MultiHead::new(heads, init)),
             Mechanism::Gaussian | Mechanism::Mgk => Self::GaussianMixture(GaussianMixture::new(heads, init)?),
             Mechanism::Linear | Mechanism::Mlk => Self::Linear(LinearAttention::new(heads, init)),
             Mechanism::Performer | Mechanism::Sparse | Mechanism::Scatterbrain => {
@@ -208,7 +208,7 @@ impl Attention {
     /// Attention other than softmax; heads, mechanisms or options that cannot stand there.
     pub fn planned(self, plan: &[HeadPlan], seed: u64) -> Result<Self, Error> {
         let layer = match self {
-            Self::MultiHead(layer) => layer,
+            Self::MultiHead(layer) if layer.heads().options.mechanism == Mechanism::Softmax => layer,
             Self::Planned(layer) => layer.into_multi_head(),
             other => {
                 let seen = each!(&other, layer => layer.heads()).options.label();

@@ -1,8 +1,8 @@
-//! Multi-head softmax attention, grouped and multi-query variants included.
+//! Multi-head softmax attention of products or cosines, grouped and multi-query variants included.
 
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::tensor::Tensor;
-use regard_kernels::Mask;
+use regard_kernels::{Mask, Mechanism};
 
 use super::{
     DecodeState, KeyState,
@@ -13,15 +13,23 @@ use crate::{
     ops::Inputs,
 };
 
-/// `softmax(q k^T / sqrt(D)) v` between projections (Vaswani et al. 2017, section 3.2).
+/// Where Swin V2 starts the scales of cosines (Liu et al. 2022).
+const COSINE_SCALE: f64 = 10.0;
+
+/// `softmax(q k^T / sqrt(D)) v` between projections (Vaswani et al. 2017, section 3.2), or cosines times a learned scale in place
+/// of the scaled products (Henry et al. 2020).
 #[derive(Module, Debug)]
 pub struct MultiHead {
     projections: Projections<2, 1>,
+    /// `[H]`, of cosines.
+    log_scale: Option<Param<Tensor<1>>>,
 }
 
 impl MultiHead {
     pub(crate) fn new(heads: Heads, init: &Init) -> Self {
-        Self { projections: Projections::<2, 1>::new(heads, true, init) }
+        let cosine = heads.options.mechanism == Mechanism::Cosine;
+        let log_scale = cosine.then(|| init.constant([heads.options.heads], COSINE_SCALE.ln()));
+        Self { projections: Projections::<2, 1>::new(heads, true, init), log_scale }
     }
 
     pub(crate) fn project_keys(&self, keys: Tensor<3>) -> KeyState {
@@ -50,9 +58,9 @@ impl MultiHead {
         self.projections.join(out)
     }
 
-    /// A layer around projections that were made before.
+    /// A layer of products around projections that were made before.
     pub(crate) fn of(projections: Projections<2, 1>) -> Self {
-        Self { projections }
+        Self { projections, log_scale: None }
     }
 
     pub(crate) fn into_projections(self) -> Projections<2, 1> {
@@ -65,7 +73,8 @@ impl MultiHead {
 
     fn inputs(&self, queries: Tensor<3>, keys: KeyState, from: usize) -> Inputs {
         let (k, v) = keys.single();
-        Inputs::new(self.projections.queries(queries, from)).with_some("k", k).with("v", v)
+        let inputs = Inputs::new(self.projections.queries(queries, from)).with_some("k", k).with("v", v);
+        inputs.with_some("log_scale", self.log_scale.as_ref().map(Param::val))
     }
 
     /// Queries, keys and values `[B,N,heads,D]`, rotated where positions are rotary.

@@ -3,7 +3,9 @@
 use burn::tensor::Tensor;
 use regard_kernels::{AttentionOptions, Call, Mechanism};
 
-use super::{Inputs, Operand, additive, apply, composed::uses_kernel, gaussian_mixture, linear, scatterbrain, softmax};
+use super::{
+    Inputs, Operand, additive, apply, composed::uses_kernel, cosine, gaussian_mixture, linear, scatterbrain, softmax,
+};
 
 /// The output of the operator that `options` name: `[B,N,H,Dv]`, for additive attention `[B,N,H*D]`.
 ///
@@ -20,6 +22,7 @@ pub fn attention<const D: usize>(options: &AttentionOptions, call: Call, inputs:
     }
     let out = match options.mechanism {
         Mechanism::Softmax => softmax::composed(inputs, call),
+        Mechanism::Cosine => cosine::composed(inputs, call),
         Mechanism::Gaussian | Mechanism::Mgk => gaussian_mixture::composed(inputs, options, call),
         Mechanism::Linear | Mechanism::Mlk => linear::composed(inputs, call),
         Mechanism::Performer | Mechanism::Sparse | Mechanism::Scatterbrain => {

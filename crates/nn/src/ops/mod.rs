@@ -9,6 +9,7 @@ mod additive;
 mod attention;
 mod bridge;
 mod composed;
+mod cosine;
 pub mod elementwise;
 mod gaussian_mixture;
 mod host;

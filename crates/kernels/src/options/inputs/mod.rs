@@ -61,6 +61,8 @@ pub enum Fill {
     Given,
     /// Those of the options, for heads of this width.
     Variances(Variances, usize),
+    /// One number everywhere.
+    Same(f64),
     /// Logs of equal probabilities over axis 1.
     UniformPrior,
     /// [`draws::projection`].
@@ -92,7 +94,7 @@ impl InputSpec {
     pub fn numbers(&self, seed: u64) -> Result<Option<Vec<f64>>, Error> {
         // Stream 1 is that of the shifts that `regard attend` draws.
         let stream = match self.fill {
-            Fill::Given | Fill::Variances(..) | Fill::UniformPrior => 0,
+            Fill::Given | Fill::Variances(..) | Fill::Same(_) | Fill::UniformPrior => 0,
             Fill::Projection(..) => 2,
             Fill::Directions => 3,
             Fill::Rotations => 4,
@@ -110,6 +112,7 @@ impl InputSpec {
             (Fill::Given, _) => return Ok(None),
             (_, Err(error)) => return Err(error),
             (Fill::Variances(variances, width), Ok(count)) => return variances.resolve(count, *width).map(Some),
+            (Fill::Same(number), Ok(count)) => return Ok(Some(vec![*number; count])),
             (Fill::UniformPrior, Ok(count)) => return Ok(Some(vec![-(size(1) as f64).ln(); count])),
             (Fill::Projection(rows, norms), _) => draws::projection(size(0), size(1), *rows, *norms, key),
             (Fill::Directions, _) => draws::directions(size(0), size(1) - 2, key),
@@ -165,6 +168,8 @@ impl AttentionOptions {
             "q" => (tensors.query_shape(), Fill::Given),
             "k" => (tensors.key_shape(carries_components), Fill::Given),
             "v" => (tensors.value_shape(), Fill::Given),
+            // Where Swin V2 starts.
+            "log_scale" => (vec![heads], Fill::Same(10f64.ln())),
             "bias" => (vec![heads, queries, keys], Fill::Given),
             "variance" => (vec![components], Fill::Variances(self.mixture.variances.clone(), head_width)),
             "log_prior" if per_position => (vec![heads, components, keys], Fill::UniformPrior),

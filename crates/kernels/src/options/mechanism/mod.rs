@@ -43,6 +43,8 @@ pub enum Mechanism {
     Moa,
     /// Additive attention (Fastformer).
     Fastformer,
+    /// Softmax of cosines.
+    Cosine,
 }
 
 /// How a cost grows with the length `N` of a sequence.
@@ -102,6 +104,7 @@ impl Mechanism {
         Self::Scatterbrain,
         Self::Moa,
         Self::Fastformer,
+        Self::Cosine,
     ];
 
     /// Its name in configurations, on the command line and in reports.
@@ -117,6 +120,7 @@ impl Mechanism {
             Self::Scatterbrain => "scatterbrain",
             Self::Moa => "moa",
             Self::Fastformer => "fastformer",
+            Self::Cosine => "cosine",
         }
     }
 
@@ -170,6 +174,11 @@ impl Mechanism {
             Self::Moa => Facts {
                 summary: "each token chooses some of many heads, which share keys and values",
                 source: "arXiv 2210.05144, section 3",
+                ..quadratic
+            },
+            Self::Cosine => Facts {
+                summary: "softmax of cosines, with a learned scale per head",
+                source: "Henry et al. 2020; Liu et al. 2022",
                 ..quadratic
             },
             Self::Fastformer => Facts {

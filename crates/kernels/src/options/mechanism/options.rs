@@ -9,7 +9,8 @@ use super::{
     ScatterbrainOptions, Score, Sharing, attention::Attention,
 };
 use crate::{
-    Additive, Dropout, Error, GaussianMixture, Layout, Linear, Mask, MixtureOfHeads, Operator, Scatterbrain, Softmax,
+    Additive, Cosine, Dropout, Error, GaussianMixture, Layout, Linear, Mask, MixtureOfHeads, Operator, Scatterbrain,
+    Softmax,
     features::{FeatureKind, FeatureOptions},
     routing::MoaOptions,
     support::{SupportKind, SupportOptions},
@@ -195,7 +196,7 @@ impl AttentionOptions {
             return Err(Error::option(
                 "window",
                 format!("set with {}", self.mechanism),
-                "no window: this mechanism sums over all keys it sees; use softmax, gaussian or mgk",
+                "no window: this mechanism sums over all keys it sees; use softmax, gaussian, mgk or cosine",
             ));
         }
         if self.uses_features() {
@@ -290,6 +291,7 @@ impl AttentionOptions {
         let shifted = self.shifted();
         let kernel: Arc<dyn Operator> = match self.mechanism {
             Mechanism::Softmax => Arc::new(Softmax { layout, mask, scale, slopes, bias, dropout }),
+            Mechanism::Cosine => Arc::new(Cosine { layout, mask, dropout }),
             Mechanism::Gaussian | Mechanism::Mgk => Arc::new(GaussianMixture {
                 layout,
                 mask,
