@@ -3,7 +3,6 @@
 use regard_kernels::support::{SupportKind, SupportOptions};
 
 use super::Count;
-use super::mechanism::visible_pairs;
 
 /// Pairs with exact weight among `n` tokens: exact for the rules that no token changes but for blocks drawn at random,
 /// whose overlap is not subtracted; for hashes the most that their rounds can come to, as if they never agreed.
@@ -57,6 +56,14 @@ fn block_pairs(support: &SupportOptions, n: Count, causal: bool) -> Count {
         }
     }
     pairs
+}
+
+/// Pairs of query and key in `n` tokens that the mask leaves: `j <= i` when causal, `|i - j| <= window`.
+pub(super) fn visible_pairs(n: Count, causal: bool, window: Option<Count>) -> Count {
+    let reach = window.unwrap_or(n).min(n.saturating_sub(1));
+    // Query i looks back at min(i, reach) tokens: a triangle, then a band.
+    let back = reach * (reach + 1) / 2 + (n - reach).saturating_sub(1) * reach;
+    if causal { n + back } else { n + 2 * back }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use super::{
     Call,
     groups::{KEYS, QUERIES, Seen},
     lowrank, rows,
-    tile::{Meeting, PROMOTED, Tile, Weigh, gather},
+    tile::{Meeting, Tile, Weigh, gather},
 };
 use crate::{
     Rows,
@@ -320,7 +320,7 @@ impl Call<'_> {
         let Some(map) = self.features_of(meeting) else { return };
         let m = map.count();
         for j in range {
-            if s.tile.marks[j] == PROMOTED {
+            if s.tile.marks[j] == rows::PROMOTED {
                 let w = s.p[i * len + j] * s.t[i * len + j];
                 let slopes = (&mut s.slopes_q[i * m..(i + 1) * m], &mut s.promoted[j * m..(j + 1) * m]);
                 self.promoted_slopes(&map, (i, j, len), w, &mut s.tile, slopes);

@@ -3,8 +3,14 @@
 //! A score of negative infinity marks a pair that is not in the support. The product of the features of a pair is
 //! `g_j 2^(r + s_j)`; a factor so large that only a vanishing `g_j` goes with it is cut short.
 
-use super::tile::{PROMOTED, TINY};
 use crate::simd::{LANES, exp2, tree};
+
+/// A product of scaled features below this has lost digits: scores far beyond a hundred can make one.
+pub const TINY: f32 = 7.888_609e-31;
+
+/// Mark of a pair off the support whose weight is formed from the logarithm of its product of features, which stands in
+/// place of the score.
+pub const PROMOTED: f32 = 2.0;
 
 /// Largest exponent of the factor of a product of features.
 const LARGEST: f32 = 100.0;

@@ -41,13 +41,6 @@ pub struct Meeting<'a> {
     pub weigh: Weigh<'a>,
 }
 
-/// A product of scaled features below this has lost digits: scores far beyond a hundred can make one.
-pub const TINY: f32 = 7.888_609e-31;
-
-/// Mark of a pair off the support whose weight is formed from the logarithm of its product of features, which stands in
-/// place of the score.
-pub const PROMOTED: f32 = 2.0;
-
 /// Memory of one tile.
 #[derive(Debug)]
 pub struct Tile<'s> {
@@ -70,7 +63,7 @@ pub struct Tile<'s> {
     pub s: &'s mut [f32],
     /// Labels of the keys in earlier rounds.
     labels: &'s mut [f32],
-    /// Whether each key is in the support of one query, or [`PROMOTED`].
+    /// Whether each key is in the support of one query, or [`rows::PROMOTED`].
     pub marks: &'s mut [f32],
 }
 
@@ -187,11 +180,11 @@ impl Call<'_> {
         let Some(map) = self.features_of(meeting) else { return };
         let m = map.count();
         for j in seen.range(i) {
-            if tile.marks[j] == 0.0 && tile.g[i * len + j] < TINY {
+            if tile.marks[j] == 0.0 && tile.g[i * len + j] < rows::TINY {
                 map.logs(Matrix::rows(&tile.k[j * width..], width), 1, tile.pair);
                 let log = log_product(&tile.logs[i * m..(i + 1) * m], tile.pair);
                 tile.x[i * len + j] = log / self.factor();
-                tile.marks[j] = PROMOTED;
+                tile.marks[j] = rows::PROMOTED;
             }
         }
     }
