@@ -222,3 +222,21 @@ fn broken_tokenizers_are_told() {
         message()
     );
 }
+
+/// A list of symbols, as of formulas: the longest one that fits, from the left.
+#[test]
+fn symbols_are_cut_anywhere() {
+    let copy = copy(&golden("albert"));
+    let symbols =
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "C", "Cl", "c", "(", ")", "=", "O", "[O-]", ">", ">>", "."];
+    fs::write(copy.path().join("vocab.txt"), symbols.join("\n")).unwrap();
+    let tokenizer = Folder::open(copy.path()).unwrap().tokenizer().unwrap();
+    let cut = |text: &str| -> Vec<String> {
+        tokenizer.encode(text, false, None).unwrap().ids.into_iter().map(|id| tokenizer.token(id).unwrap()).collect()
+    };
+    assert_eq!(cut("CCl(C)=O.[O-]>>c"), ["C", "Cl", "(", "C", ")", "=", "O", ".", "[O-]", ">>", "c"]);
+    assert_eq!(cut("Cxyz[MASK]O"), ["C", "[UNK]", "[MASK]", "O"]);
+    let ids = tokenizer.encode("CCl", true, None).unwrap().ids;
+    assert_eq!(ids, [2, 5, 6, 3]);
+    assert_eq!(tokenizer.decode(&ids, false).unwrap(), "CCl");
+}

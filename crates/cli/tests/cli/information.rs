@@ -72,7 +72,8 @@ fn the_doctor_finds_a_cache_that_cannot_be_written() {
     fs::write(&file, "in the way").unwrap();
     let mut command = regard(["doctor"]);
     let ended = Ended::of(command.env("XDG_CACHE_HOME", &file));
-    assert_eq!((ended.code, ended.stderr.as_str()), (Some(1), "error: 1 of 16 checks failed\n"), "{ended:?}");
+    let failed = ended.stderr.starts_with("error: 1 of ") && ended.stderr.ends_with(" checks failed\n");
+    assert!(ended.code == Some(1) && failed, "{ended:?}");
     assert!(ended.stdout.contains("FAIL  cache directory"), "{ended:?}");
     // The remedy that it names works.
     let other = folder.path().join("other");

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use tokenizers::{Encoding, TruncationDirection};
 
-use self::{chat::ChatTemplate, guard::guarded, settings::Settings};
+use self::{chat::ChatTemplate, guard::guarded, settings::Settings, words::Cut};
 pub use self::{chat::Message, settings::SpecialTokens, stream::TokenStream};
 use crate::{Architecture, Family, PretrainedError};
 
@@ -19,7 +19,7 @@ type Result<T> = std::result::Result<T, PretrainedError>;
 const TOKENIZER: &str = "tokenizer.json";
 const WORDS: &str = "vocab.txt";
 
-/// The tokenizer of a model: `tokenizer.json`, or the `vocab.txt` of a BERT, with `tokenizer_config.json`.
+/// The tokenizer of a model: `tokenizer.json`, or the `vocab.txt` of a BERT or an ALBERT, with `tokenizer_config.json`.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     size: usize,
@@ -51,7 +51,10 @@ impl Tokenizer {
     /// # Errors
     /// No tokenizer, a broken one, a broken `tokenizer_config.json` or chat template.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
-        let folder = folder.as_ref();
+        Self::read(folder.as_ref(), Cut::Words)
+    }
+
+    fn read(folder: &Path, cut: Cut) -> Result<Self> {
         let settings = Settings::of_folder(folder)?;
         let (file, words) = (folder.join(TOKENIZER), folder.join(WORDS));
         let mut inner = if file.exists() {
@@ -63,7 +66,7 @@ impl Tokenizer {
             serde_json::from_slice::<serde_json::Value>(&bytes).map_err(|error| broken(error.to_string()))?;
             guarded(|| tokenizers::Tokenizer::from_bytes(bytes)).map_err(broken)?
         } else if words.exists() {
-            words::read(&words, &settings)?
+            words::read(&words, &settings, cut)?
         } else {
             let problem =
                 "no tokenizer, expected tokenizer.json, or vocab.txt of a BERT; fetch it, or give token numbers";
@@ -80,8 +83,13 @@ impl Tokenizer {
 
     /// The same, for a model.
     pub(crate) fn of_folder(folder: &Path, architecture: &Architecture) -> Result<Self> {
-        let bert = architecture.family == Family::Bert;
-        if !bert && !folder.join(TOKENIZER).exists() && folder.join(WORDS).exists() {
+        let cut = match architecture.family {
+            Family::Bert => Some(Cut::Words),
+            // One of words has the model of sentencepiece beside it; a list alone is of symbols.
+            Family::Albert => Some(Cut::Anywhere),
+            _ => None,
+        };
+        if cut.is_none() && !folder.join(TOKENIZER).exists() && folder.join(WORDS).exists() {
             let problem = format!(
                 "vocab.txt of a {} model, which does not say how texts are cut; expected tokenizer.json; write it with \
                  save_pretrained of transformers, or give token numbers",
@@ -89,7 +97,7 @@ impl Tokenizer {
             );
             return Err(PretrainedError::content(folder, problem));
         }
-        let tokenizer = Self::open(folder)?;
+        let tokenizer = Self::read(folder, cut.unwrap_or(Cut::Words))?;
         if architecture.vocabulary > 0 && tokenizer.size > architecture.vocabulary {
             let problem = format!(
                 "the tokenizer has {} tokens; expected at most vocab_size = {} of config.json; fetch both from one place",
