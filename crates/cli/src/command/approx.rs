@@ -1,16 +1,28 @@
 //! `regard approx`
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use clap::{Args, ValueEnum};
 use regard_kernels::{AttentionOptions, mechanism::Fraction};
 use regard_lab::{
-    approx::{Approximation, Captured, Head, Method, Plan, Process, capture, dump, measure},
+    approx::{Approximation, Captured, Head, Method, Plan, Process, capture, capture_folder, dump, measure},
     cost::fits,
+    swap::{Example, sample},
+};
+use regard_pretrained::{
+    Model,
+    run::{read_pixels, read_text},
 };
 use regard_tasks::run::{Layers, Run, SECTIONS, Which};
 
-use super::{command_line, environment, show, trained};
+use super::{
+    command_line, environment,
+    folder::{Loading, Opened, told},
+    show, trained,
+};
 use crate::{
     args::{CHECKPOINTS, Common},
     console,
@@ -21,14 +33,30 @@ use crate::{
 #[derive(Debug, Args)]
 pub struct Approx {
     /// Matrices of the clustered process of the Scatterbrain paper; the default.
-    #[arg(long, conflicts_with_all = ["input", "run"])]
+    #[arg(long, conflicts_with_all = ["input", "run", "folder"])]
     pub process: bool,
     /// Matrices of a safetensors file: q (B, H, N, D), k (B, Hk, S, D), v (B, Hk, S, Dv), F32 or F64.
-    #[arg(long, value_name = "FILE", conflicts_with = "run")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["run", "folder"])]
     pub input: Option<PathBuf>,
     /// Matrices of a softmax model on its test data: the directory of its run.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "folder")]
     pub run: Option<PathBuf>,
+    /// Matrices of the model of a folder, as Hugging Face keeps it, on --text or --pixels.
+    #[arg(long, value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+    /// Folder: text to read, plain or as gzip; may be repeated.
+    #[arg(long, value_name = "FILE", requires = "folder", conflicts_with = "pixels")]
+    pub text: Vec<PathBuf>,
+    /// Folder: safetensors file with pixel_values (images, channels, height, width), scaled as in training.
+    #[arg(long, value_name = "FILE", requires = "folder")]
+    pub pixels: Option<PathBuf>,
+    /// Folder: tokens of a sequence of the text.
+    #[arg(long, value_parser = size(2), value_name = "N", default_value_t = 512)]
+    pub length: usize,
+    /// Folder: leave out tensors that the model has no place for, by name, or by its beginning before a final '*'; may be
+    /// repeated.
+    #[arg(long, value_name = "NAME", requires = "folder")]
+    pub allow: Vec<String>,
     /// Share of the N x S entries that a method may use, as 0.125 or 1/8.
     #[arg(long, allow_hyphen_values = true, value_name = "SHARE", default_value = "1/4")]
     pub budget: String,
@@ -55,20 +83,20 @@ pub struct Approx {
         value_name = "NUMBER,NUMBER,...",
         value_delimiter = ',',
         default_values_t = [0.25, 1.25, 2.0, 4.0, 8.0],
-        conflicts_with_all = ["input", "run"]
+        conflicts_with_all = ["input", "run", "folder"]
     )]
     pub inverse_temperatures: Vec<f64>,
     /// Process: tokens.
-    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 256, conflicts_with_all = ["input", "run"])]
+    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 256, conflicts_with_all = ["input", "run", "folder"])]
     pub tokens: usize,
     /// Process: channels of a token.
-    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 64, conflicts_with_all = ["input", "run"])]
+    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 64, conflicts_with_all = ["input", "run", "folder"])]
     pub width: usize,
     /// Process: clusters.
-    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 8, conflicts_with_all = ["input", "run"])]
+    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 8, conflicts_with_all = ["input", "run", "folder"])]
     pub clusters: usize,
     /// Process: distance of a token to the centre of its cluster; centres have norm 1.
-    #[arg(long, value_parser = Real, value_name = "NUMBER", default_value_t = 0.02, conflicts_with_all = ["input", "run"])]
+    #[arg(long, value_parser = Real, value_name = "NUMBER", default_value_t = 0.02, conflicts_with_all = ["input", "run", "folder"])]
     pub spread: f64,
     /// Input: score scale in place of 1/sqrt(D).
     #[arg(long, value_parser = Real, value_name = "NUMBER", requires = "input")]
@@ -76,10 +104,16 @@ pub struct Approx {
     /// Input: each query sees only keys up to its own position.
     #[arg(long, requires = "input")]
     pub causal: bool,
-    /// Run: layers, from 1; all by default.
-    #[arg(long, value_parser = size(0), value_name = "N,N,...", value_delimiter = ',', requires = "run")]
+    /// Run, folder: layers, from 1; all by default.
+    #[arg(
+        long,
+        value_parser = size(0),
+        value_name = "N,N,...",
+        value_delimiter = ',',
+        conflicts_with_all = ["input", "process"]
+    )]
     pub layers: Vec<usize>,
-    /// Run: test sequences; each has one matrix per head.
+    /// Run, folder: sequences; each has one matrix per head.
     #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 4, conflicts_with_all = ["input", "process"])]
     pub sequences: usize,
     /// Run: checkpoint to read.
@@ -133,7 +167,7 @@ pub fn run(args: &Approx, common: &Common) -> Outcome {
 }
 
 fn from_process(args: &Approx) -> bool {
-    args.input.is_none() && args.run.is_none()
+    args.input.is_none() && args.run.is_none() && args.folder.is_none()
 }
 
 /// What methods take from options, with the budget.
@@ -168,7 +202,37 @@ fn heads(args: &Approx, common: &Common) -> Outcome<(Vec<Head>, String)> {
         let wanted = Captured { layers: args.layers.clone(), sequences: args.sequences };
         return Ok((capture(&model, &data, &wanted)?, format!("model of {}", config.task.name)));
     }
+    if let Some(path) = &args.folder {
+        return of_folder(args, path);
+    }
+    if !args.layers.is_empty() {
+        return Err(Failure::usage("--layers needs --run or --folder: other matrices have no layers"));
+    }
     process(args)
+}
+
+fn of_folder(args: &Approx, path: &Path) -> Outcome<(Vec<Head>, String)> {
+    let loading = Loading { allow: args.allow.clone(), ..Loading::default() };
+    let opened = Opened::new(path, &loading)?;
+    let sequences: Vec<Example> = if let Some(file) = &args.pixels {
+        let Model::Image(model) = &opened.pretrained.model else { return Err(opened.another("one of images")) };
+        let each = model.patches().pixels();
+        let pixels = read_pixels(file).map_err(told)?;
+        pixels.chunks_exact(each).take(args.sequences).map(|image| Example::Image(image.to_vec())).collect()
+    } else {
+        let tokenizer = opened.tokenizer()?;
+        let mut ids = Vec::new();
+        for file in &args.text {
+            ids.extend(tokenizer.encode(&read_text(file).map_err(told)?, false, None).map_err(told)?.ids);
+        }
+        let [sequences, _] = sample(&ids, args.length, args.sequences)?;
+        sequences
+    };
+    if sequences.is_empty() {
+        return Err(Failure::usage("there is nothing to read, expected --text FILE or --pixels FILE with an image"));
+    }
+    let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    Ok((capture_folder(&opened.pretrained, &sequences, &args.layers)?, name))
 }
 
 fn process(args: &Approx) -> Outcome<(Vec<Head>, String)> {

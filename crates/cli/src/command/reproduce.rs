@@ -44,6 +44,12 @@ pub struct Reproduce {
     /// Directory for generated data, or 'none' to generate it each time.
     #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
     pub cache: Option<PathBuf>,
+    /// Folder of the folders of trained models that some entries read.
+    #[arg(long, env = "REGARD_MODELS", value_name = "DIR")]
+    pub models: Option<PathBuf>,
+    /// Folder of the data sets that some entries read, one folder each.
+    #[arg(long, env = "REGARD_DATA", value_name = "DIR")]
+    pub data: Option<PathBuf>,
 }
 
 /// Runs entries, lists them, or writes the page of their outcomes.
@@ -60,6 +66,8 @@ pub fn run(args: &Reproduce, common: &Common) -> Outcome {
         scale,
         out: &args.out,
         cache: cache.as_deref(),
+        models: args.models.as_deref(),
+        data: args.data.as_deref(),
         overwrite: args.overwrite,
         environment: environment(),
         observer: &console,
@@ -67,7 +75,12 @@ pub fn run(args: &Reproduce, common: &Common) -> Outcome {
         trained: RefCell::default(),
     };
     let mut outcomes = Vec::new();
+    let all = args.names.iter().any(|name| name == "all");
     for entry in chosen(&args.names)? {
+        if all && args.models.is_none() && !entry.models.is_empty() {
+            bench.note(&format!("{}: left out, it reads {} below --models", entry.name, entry.models.join(", ")));
+            continue;
+        }
         let outcome = outcome(&bench, entry)?;
         if !common.json {
             output::line(format_args!("{}: {}. {}", entry.name, outcome.verdict, outcome.statement))?;
@@ -133,6 +146,9 @@ fn outcome(bench: &Workbench, entry: &'static Entry) -> Outcome<Recorded> {
         let date = &outcome.environment.date;
         bench.note(&format!("{}: recorded on {date}; --overwrite runs it again", entry.name));
         return Ok(outcome);
+    }
+    for model in entry.models {
+        bench.model(model).map_err(|failure| failure.at(entry.name))?;
     }
     bench.note(&format!("{}: {}", entry.name, entry.setting(scale)));
     let (environment, begin) = (environment(), Instant::now());

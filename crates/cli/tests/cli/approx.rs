@@ -1,6 +1,6 @@
 //! `regard approx`: the regimes of the theory, its sources, files and refusals.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -164,4 +164,24 @@ fn options_that_cannot_be_are_refused() {
     }
     run(["approx", "--input", "a", "--run", "b"]).usage_failure(&["--run"]);
     run(["approx", "--process", "--input", "a"]).usage_failure(&["--process"]);
+}
+
+#[test]
+fn matrices_of_a_folder_are_approximated() {
+    let folder = TempDir::new().unwrap();
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../pretrained/tests");
+    let (stories, text) = (argument(tests.join("stories260k")), folder.path().join("text.txt"));
+    fs::write(&text, "Once upon a time, there was a little girl named Lily. She loved to play outside. ".repeat(9)).unwrap();
+    let small = ["approx", "--quiet", "--folder", &stories, "--length", "48", "--sequences", "1", "--draws", "1"];
+    let text = argument(text);
+    let with = |more: &[&str]| run([&small[..], more].concat());
+    let json = with(&["--text", &text, "--layers", "1,3", "--methods", "top-k,local,performer", "--json"]).json();
+    let groups: Vec<&str> = json["rows"].as_array().unwrap().iter().map(|row| row["group"].as_str().unwrap()).collect();
+    assert_eq!(groups, ["layer 1", "layer 1", "layer 1", "layer 3", "layer 3", "layer 3"]);
+    assert!(error(&json, "layer 1", "top-k", "matrix") < error(&json, "layer 1", "performer", "matrix"));
+    assert_eq!(json["matrices"].as_array().unwrap().len(), 2 * 8);
+    with(&[]).failure(DATA, &["the texts have 0 tokens"]);
+    with(&["--text", &text, "--layers", "9"]).failure(USAGE, &["layer 9 is not one of the model's, expected 1 to 5"]);
+    with(&["--pixels", "none"]).failure(USAGE, &["expected one of images"]);
+    run(["approx", "--layers", "1"]).failure(USAGE, &["--layers needs --run or --folder"]);
 }

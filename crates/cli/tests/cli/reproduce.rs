@@ -54,6 +54,9 @@ fn refusals_name_the_entry_and_the_file() {
     let folder = TempDir::new().unwrap();
     run(["reproduce"]).usage_failure(&["NAME"]);
     run(["reproduce", "mgk-operation"]).failure(USAGE, &["did you mean 'mgk-operations'?"]);
+    let mut command = regard(["reproduce", "scatterbrain-entries", "--out"]);
+    let ended = Ended::of(command.arg(folder.path()).env_remove("REGARD_MODELS"));
+    ended.failure(DATA, &["scatterbrain-entries: it reads 'minilm', expected --models DIR"]);
     let broken = folder.path().join("moa-operations");
     fs::create_dir_all(&broken).unwrap();
     fs::write(broken.join("outcome.json"), "{").unwrap();

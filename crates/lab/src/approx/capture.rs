@@ -1,13 +1,20 @@
-//! Attention matrices of a trained model on its test data.
+//! Attention matrices of a trained model: of a run on its test data, of a folder on sequences.
+
+use std::sync::Arc;
 
 use regard_kernels::{Mechanism, View, mechanism::Position};
+use regard_nn::{
+    attention::{AttentionConfig, AttentionLog, AttentionRecord},
+    blocks::Context,
+};
+use regard_pretrained::{Model as Pretrained, Pretrained as Loaded};
 use regard_tasks::{
     data::{Split, TaskData},
     train::Model,
 };
 
 use super::{SourceError, dense::Dense, head::Head};
-use crate::inspect::Recording;
+use crate::{inspect::Recording, swap::Example};
 
 /// What to take from a model.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +25,7 @@ pub struct Captured {
     pub sequences: usize,
 }
 
-/// Every head of the chosen layers on some test sequences, without their padding; a group a layer.
+/// Every head of the chosen layers on some test sequences, without their padding; one group per layer.
 ///
 /// # Errors
 /// A model whose attention is not plain softmax, layers that it does not have, a split without sequences.
@@ -32,26 +39,60 @@ pub fn capture(model: &Model, data: &TaskData, wanted: &Captured) -> Result<Vec<
             return Err(SourceError::Model(problem.into()));
         }
     };
+    check(options, layers, &wanted.layers)?;
+    let recordings = Recording::all(model, data, Split::Test, wanted.sequences)?;
+    if recordings.len() == 0 {
+        return Err(SourceError::Model("the test split has no sequence of two tokens, expected at least one".into()));
+    }
+    Ok(heads(recordings.flat_map(|recording| recording.records), &wanted.layers))
+}
+
+/// Every head of the chosen layers (all when empty) of a folder's model on `sequences`; one group per layer.
+///
+/// # Errors
+/// A model whose attention is not plain softmax, layers that it does not have, sequences that are not for it.
+pub fn capture_folder(loaded: &Loaded, sequences: &[Example], layers: &[usize]) -> Result<Vec<Head>, SourceError> {
+    check(&loaded.attention, loaded.config.layers, layers)?;
+    let mut records = Vec::new();
+    for sequence in sequences {
+        let log = Arc::new(AttentionLog::new());
+        let context = Context::evaluation().with_attention_log(log.clone());
+        let ran = match (sequence, &loaded.model) {
+            (Example::Image(pixels), Pretrained::Image(model)) => model.forward(pixels, &context).map(drop),
+            (Example::Image(_), _) => {
+                let seen = loaded.model.kind();
+                return Err(SourceError::Model(format!("the model is {seen}, expected one of images")));
+            }
+            (Example::Text(tokens), _) => loaded.states(tokens, &context).map(drop),
+        };
+        ran.map_err(|error| SourceError::Model(error.to_string()))?;
+        records.extend(log.take());
+    }
+    Ok(heads(records, layers))
+}
+
+fn check(options: &AttentionConfig, layers: usize, wanted: &[usize]) -> Result<(), SourceError> {
     if options.position == Position::Alibi || options.window.is_some() {
         let seen = if options.window.is_some() { "a window" } else { "ALiBi positions" };
         let expected = "exp(tau q.k) over all keys: another position, no window";
         return Err(SourceError::Model(format!("the model has {seen}, expected {expected}")));
     }
-    if let Some(layer) = wanted.layers.iter().find(|layer| !(1..=layers).contains(*layer)) {
+    if let Some(layer) = wanted.iter().find(|layer| !(1..=layers).contains(*layer)) {
         return Err(SourceError::Model(format!("layer {layer} is not one of the model's, expected 1 to {layers}")));
     }
     if options.mechanism != Mechanism::Softmax {
         let (seen, expected) = (options.label(), "softmax: other attention has no such matrix to approximate");
         return Err(SourceError::Model(format!("the model's attention is {seen}, expected {expected}")));
     }
-    let recordings = Recording::all(model, data, Split::Test, wanted.sequences)?;
-    if recordings.len() == 0 {
-        return Err(SourceError::Model("the test split has no sequence of two tokens, expected at least one".into()));
-    }
+    Ok(())
+}
+
+/// The heads of the chosen layers in records of softmax attention, layer by layer.
+fn heads(records: impl IntoIterator<Item = AttentionRecord>, layers: &[usize]) -> Vec<Head> {
     let mut heads = Vec::new();
-    for record in recordings.flat_map(|recording| recording.records) {
+    for record in records {
         let layer = record.layer;
-        if !wanted.layers.is_empty() && !wanted.layers.contains(&layer) {
+        if !layers.is_empty() && !layers.contains(&layer) {
             continue;
         }
         let [q, k, v] =
@@ -63,12 +104,12 @@ pub fn capture(model: &Model, data: &TaskData, wanted: &Captured) -> Result<Vec<
             keys: matrix(&k, h / group),
             values: matrix(&v, h / group),
             scale: (q.shape[3] as f64).sqrt().recip(),
-            causal: options.causal,
+            causal: record.options.causal,
         }));
     }
     // Sequence by sequence so far: a group's matrices come one after the other.
     heads.sort_by_key(|head| head.group.trim_start_matches("layer ").parse::<usize>().unwrap_or(0));
-    Ok(heads)
+    heads
 }
 
 /// Head `head` of one sequence of a tensor `[1, N, H, D]`.

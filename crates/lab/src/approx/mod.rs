@@ -17,7 +17,7 @@ mod oracle;
 mod process;
 mod report;
 
-pub use capture::{Captured, capture};
+pub use capture::{Captured, capture, capture_folder};
 pub use correlation::Correlation;
 pub use cost::Cost;
 pub use dense::Dense;

@@ -102,6 +102,8 @@ pub struct Entry {
     pub claim: &'static str,
     /// What it needs beside the program.
     pub data: &'static str,
+    /// Folders of trained models that it reads, below [`Workbench::models`].
+    pub models: &'static [&'static str],
     /// The setting at the paper's scale.
     pub paper_setting: &'static str,
     /// The setting for two cores.

@@ -5,7 +5,10 @@ use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use regard_files::write_whole;
@@ -63,6 +66,10 @@ pub struct Workbench<'a> {
     pub out: &'a Path,
     /// Directory for generated data.
     pub cache: Option<&'a Path>,
+    /// Folder of the folders of trained models, as Hugging Face keeps them.
+    pub models: Option<&'a Path>,
+    /// Folder of data sets, a folder each.
+    pub data: Option<&'a Path>,
     /// Whether models that are there are trained anew, once each.
     pub overwrite: bool,
     /// Where and when this runs.
@@ -79,6 +86,27 @@ impl Workbench<'_> {
     /// Says in a few words what is going on.
     pub fn note(&self, text: &str) {
         self.observer.note(text);
+    }
+
+    /// Whether the program is to stop.
+    pub fn stopped(&self) -> bool {
+        self.stop.load(Relaxed)
+    }
+
+    /// Folder of a trained model.
+    ///
+    /// # Errors
+    /// None of that name.
+    pub fn model(&self, name: &str) -> Result<PathBuf, Failure> {
+        given(self.models, "--models", name)
+    }
+
+    /// A file of a data set, by its path below all of them.
+    ///
+    /// # Errors
+    /// None of that name.
+    pub fn data_file(&self, name: &str) -> Result<PathBuf, Failure> {
+        given(self.data, "--data", name)
     }
 
     /// Trains a recipe under a name that belongs to it; entries that give the same name share the models, and what is
@@ -122,5 +150,16 @@ impl Workbench<'_> {
         let path = run_directory(&compared.directory, &run.label, run.seed);
         let run = load::run(&path, Which::Best, self.cache, self.observer)?;
         Ok((run.model, run.data))
+    }
+}
+
+fn given(folder: Option<&Path>, option: &str, name: &str) -> Result<PathBuf, Failure> {
+    let Some(folder) = folder else {
+        return Err(Failure::data(format!("it reads '{name}', expected {option} DIR with the folder that it is in")));
+    };
+    let path = folder.join(name);
+    match path.exists() {
+        true => Ok(path),
+        false => Err(Failure::data(format!("{} is not there, expected what it reads; set {option}", path.display()))),
     }
 }

@@ -60,6 +60,11 @@ impl Patches {
         (self.image / self.patch).pow(2) + usize::from(self.class_token)
     }
 
+    /// Numbers of an image: `channels * image * image`.
+    pub fn pixels(&self) -> usize {
+        self.channels * self.image * self.image
+    }
+
     /// Numbers of a patch.
     pub fn numbers(&self) -> usize {
         self.channels * self.patch * self.patch

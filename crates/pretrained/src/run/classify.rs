@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use regard_kernels::Error;
-use regard_nn::{blocks::Context, models::ImageModel};
+use regard_nn::blocks::Context;
 use serde::{Deserialize, Serialize};
 
 use super::{Progress, batches, embed::padding, numbers};
@@ -123,7 +123,7 @@ pub fn classify_images(
     if !model.classifies() {
         return Err(no_classifier(pretrained, "a classifier of images").into());
     }
-    let each = pixels_of_one(model);
+    let each = model.patches().pixels();
     if pixels.is_empty() || !pixels.len().is_multiple_of(each) {
         let expected = format!("a multiple of {each}, the numbers of an image");
         return Err(Error::shape("pixels", &[pixels.len()], expected).into());
@@ -144,11 +144,6 @@ pub fn classify_images(
         }
     }
     Ok(predictions)
-}
-
-fn pixels_of_one(model: &ImageModel) -> usize {
-    let patches = model.patches();
-    patches.channels * patches.image * patches.image
 }
 
 fn no_classifier(pretrained: &Pretrained, expected: &str) -> Error {

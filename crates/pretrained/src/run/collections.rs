@@ -129,7 +129,7 @@ pub fn judgements(text: &str) -> Result<Vec<Judgement>, String> {
 }
 
 /// How well documents are ranked for queries.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ranked {
     /// Mean normalised discounted gain of the first ten.
     pub ndcg_10: f64,
@@ -139,6 +139,9 @@ pub struct Ranked {
     pub queries: usize,
     /// Documents.
     pub documents: usize,
+    /// The gain of each of these queries.
+    #[serde(skip)]
+    pub gains: Vec<f64>,
 }
 
 /// Ranks all documents for each query by the cosine of their vectors; those with the same one stay in their order.
@@ -168,7 +171,7 @@ pub fn rank(
     if gains.is_empty() {
         return Err("no query has a relevant document; expected at least one".into());
     }
-    let (mut ndcgs, mut precisions) = (0.0, 0.0);
+    let (mut ndcgs, mut precisions) = (Vec::new(), 0.0);
     for (query, gains) in &gains {
         let vector = query_vectors.row(query - 1);
         let mut order: Vec<(f64, &str)> = documents
@@ -179,11 +182,17 @@ pub fn rank(
         order.sort_by(|a, b| b.0.total_cmp(&a.0));
         let ranked: Vec<f64> = order.iter().map(|(_, id)| gains.get(id).copied().unwrap_or(0.0)).collect();
         let all: Vec<f64> = gains.values().copied().collect();
-        ndcgs += ndcg(&ranked, &all, DEPTH);
+        ndcgs.push(ndcg(&ranked, &all, DEPTH));
         precisions += average_precision(&ranked.iter().map(|gain| *gain > 0.0).collect::<Vec<_>>(), gains.len());
     }
     let count = gains.len() as f64;
-    Ok(Ranked { ndcg_10: ndcgs / count, map: precisions / count, queries: gains.len(), documents: documents.len() })
+    Ok(Ranked {
+        ndcg_10: ndcgs.iter().sum::<f64>() / count,
+        map: precisions / count,
+        queries: gains.len(),
+        documents: documents.len(),
+        gains: ndcgs,
+    })
 }
 
 /// Lines that are not empty, and their numbers.

@@ -17,6 +17,7 @@ pub const INTERACTION: Entry = Entry {
     claim: "Multiplying global vectors element by element with keys and values gives a higher accuracy than \
             adding them or concatenating them.",
     data: "generated",
+    models: &[],
     paper_setting: PAPER,
     reduced_setting: REDUCED,
     minutes: [5.0, 300.0],
@@ -31,6 +32,7 @@ pub const SHARING: Entry = Entry {
             sharing; sharing across heads lowers it; also sharing across layers lowers it by at most half a \
             point compared with sharing queries and values alone.",
     data: "generated",
+    models: &[],
     paper_setting: PAPER,
     reduced_setting: REDUCED,
     minutes: [5.0, 400.0],

@@ -20,6 +20,7 @@ pub const ENTRY: Entry = Entry {
             memory than softmax attention with all heads, and MLK layers less than linear attention, in \
             inference and in training, at every length measured.",
     data: "none",
+    models: &[],
     paper_setting: "The paper measures whole models on one GPU; here layers with their projections on this machine: 4, 8 and 12 heads of \
                     64, as wide as all heads together, one sequence of 512 to 8,192 tokens, medians of up to 15 runs in turns.",
     reduced_setting: "Layers with their projections: 8 heads of 64, width 512, one sequence of 512 to 4,096 tokens, medians of up to 15 \

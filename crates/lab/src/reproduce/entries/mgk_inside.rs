@@ -20,6 +20,7 @@ pub const RANK: Entry = Entry {
     figures: "figures 6 and 9",
     claim: "Attention matrices of MGK have a higher numerical rank, as a share of the full rank, than those of softmax.",
     data: "generated",
+    models: &[],
     paper_setting: PAPER,
     reduced_setting: REDUCED,
     minutes: [1.0, 190.0],
@@ -32,6 +33,7 @@ pub const REDUNDANCY: Entry = Entry {
     figures: "figures 2 and 7, table 8",
     claim: "Heads of MGK are less redundant than those of softmax: the correlation of their attention weights is lower.",
     data: "generated",
+    models: &[],
     paper_setting: PAPER,
     reduced_setting: REDUCED,
     minutes: [1.0, 190.0],
@@ -45,6 +47,7 @@ pub const LIKELIHOOD: Entry = Entry {
     claim: "Queries of a trained MGK model are more likely under its mixture of keys than under a single \
             Gaussian per key, in every layer.",
     data: "generated",
+    models: &[],
     paper_setting: PAPER,
     reduced_setting: REDUCED,
     minutes: [1.0, 190.0],

@@ -16,6 +16,7 @@ pub const ENTRY: Entry = Entry {
             softmax attention; the ratio grows with the length and stays below 3/4 for head widths of 64 and \
             more.",
     data: "none",
+    models: &[],
     paper_setting: "Closed forms at 128 to 65,536 tokens, 8 heads, head widths 16 to 128; and 2 to 16 heads.",
     reduced_setting: "The same: closed forms take no time.",
     minutes: [0.0, 0.0],

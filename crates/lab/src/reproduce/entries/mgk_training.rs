@@ -16,6 +16,7 @@ pub const ABLATION: Entry = Entry {
             accurate than one with either, and two shifted keys are at most half a point less accurate than two \
             projected keys.",
     data: "generated",
+    models: &[],
     paper_setting: "The paper has byte documents of retrieval (AAN); here LRA ListOps of 500 to 2,000 tokens, 5,000 updates of \
                     32, one head, 3 seeds.",
     reduced_setting: REDUCED,
@@ -30,6 +31,7 @@ pub const INFERENCE: Entry = Entry {
     claim: "With one head, hard assignment of keys and priors fitted by expectation-maximisation each come \
             within half a point of soft mixtures.",
     data: "generated",
+    models: &[],
     paper_setting: "LRA ListOps of 500 to 2,000 tokens, 5,000 updates of 32, one head, 3 seeds.",
     reduced_setting: REDUCED,
     minutes: [4.0, 900.0],

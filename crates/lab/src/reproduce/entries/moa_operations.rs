@@ -17,6 +17,7 @@ pub const ENTRY: Entry = Entry {
     claim: "The paper's multiply-add counts of six translators (604.2, 628.6, 654.4, 840.9, 843.1 and 1220.6 \
             million for ten tokens, linear layers alone) follow from their sizes.",
     data: "none",
+    models: &[],
     paper_setting: "Six encoder and six decoder layers, width 512, feed-forward 2,048, joint vocabulary of 32,000.",
     reduced_setting: "The same: counted, not run.",
     minutes: [0.0, 0.0],

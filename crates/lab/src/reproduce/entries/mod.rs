@@ -9,6 +9,7 @@ mod moa_operations;
 mod nope;
 mod nope_lemmas;
 mod scatterbrain;
+mod scatterbrain_trained;
 
 use super::Entry;
 
@@ -24,6 +25,9 @@ pub const ENTRIES: &[Entry] = &[
     scatterbrain::REGIMES,
     scatterbrain::CORRELATION,
     scatterbrain::ORACLE,
+    scatterbrain_trained::ORACLES,
+    scatterbrain_trained::ENTRIES,
+    scatterbrain_trained::REPLACED,
     moa_operations::ENTRY,
     fastformer::INTERACTION,
     fastformer::SHARING,

@@ -26,6 +26,7 @@ pub const VARIANCE: Entry = Entry {
             (log-log slope -1 within 0.05); it falls with the position in every layer; under bidirectional \
             attention it has no slope (within 0.05).",
     data: "none",
+    models: &[],
     paper_setting: PAPER,
     reduced_setting: REDUCED,
     minutes: [0.1, 2.0],
@@ -39,6 +40,7 @@ pub const PROBE: Entry = Entry {
     claim: "A classifier can read positions from the frozen states: after one layer its mean absolute error is \
             below that of the best blind guess, and after the last layer it is lower than after the first.",
     data: "none",
+    models: &[],
     paper_setting: "Frozen random decoder, width 768, 12 heads, 12 layers, 512 positions; two-layer classifier, 5,000 updates of 32 \
                     sequences by Adam 1e-3.",
     reduced_setting: "Frozen random decoder, width 256, 4 heads, 6 layers, 256 positions; two-layer classifier, 1,000 updates of 32 \
@@ -54,6 +56,7 @@ pub const MECHANISMS: Entry = Entry {
     claim: "The Gaussian kernel, mixtures of Gaussian keys, linear attention and random features reveal the \
             position as softmax does: the variance in the first layer falls with a slope of -1 within 0.1.",
     data: "none",
+    models: &[],
     paper_setting: PAPER,
     reduced_setting: REDUCED,
     minutes: [0.4, 10.0],
@@ -68,6 +71,7 @@ pub const TRAINED: Entry = Entry {
             output still falls with the position, and a classifier recovers positions from the last layer's \
             states with less than half the error of a blind guess.",
     data: "embedded (tinyshakespeare)",
+    models: &[],
     paper_setting: "Characters, 4 layers of width 128, context 128, 2,000 updates of 16; 64 sequences in 8 groups.",
     reduced_setting: "Characters, 4 layers of width 64, context 128, 400 updates of 16; 64 sequences in 8 groups.",
     minutes: [2.0, 15.0],

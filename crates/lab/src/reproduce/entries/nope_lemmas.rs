@@ -22,6 +22,7 @@ pub const LEMMAS: Entry = Entry {
             after the norm follows lemma 4 (measured against predicted, slope 1 within 0.15 at positions 1 to \
             16, where channels differ most).",
     data: "none",
+    models: &[],
     paper_setting: "Frozen random decoder, width 768, 12 heads, 512 positions, deviation 0.02; 8 decoders of 4 sequences, 256 for \
                     lemma 4.",
     reduced_setting: "Frozen random decoder, width 256, 4 heads, 256 positions, deviation 0.02; 8 decoders of 4 sequences, 256 for \
@@ -38,6 +39,7 @@ pub const DEVIATIONS: Entry = Entry {
             uniformly (its cumulative attention stays within 0.02 of a straight line) and the variance falls as \
             1/m (slope -1 within 0.05); at 0.2 the slope is above -0.5.",
     data: "none",
+    models: &[],
     paper_setting: "First layer of frozen random decoders, width 768, 12 heads, 512 positions; 8 decoders of 4 sequences.",
     reduced_setting: "First layer of frozen random decoders, width 256, 4 heads, 256 positions; 8 decoders of 4 sequences.",
     minutes: [0.1, 1.0],

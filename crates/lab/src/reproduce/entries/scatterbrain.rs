@@ -21,6 +21,7 @@ pub const REGIMES: Entry = Entry {
             high temperature, hashing has a smaller error than random features at low temperature, and their \
             combination has a smaller error than both in between.",
     data: "none",
+    models: &[],
     paper_setting: PAPER,
     reduced_setting: REDUCED,
     minutes: [0.1, 1.0],
@@ -34,6 +35,7 @@ pub const CORRELATION: Entry = Entry {
     claim: "Errors of sparse and of low-rank approximation are negatively correlated across matrices: their rank \
             correlation is negative, for oracles and for hashing against random features.",
     data: "none",
+    models: &[],
     paper_setting: PAPER,
     reduced_setting: REDUCED,
     minutes: [0.2, 1.0],
@@ -47,6 +49,7 @@ pub const ORACLE: Entry = Entry {
     claim: "Scatterbrain's error on the attention matrix is within 20 % of that of robust PCA at the same \
             budget.",
     data: "none",
+    models: &[],
     paper_setting: "128 tokens of 64 channels in 8 clusters of spread 0.02, budget 1/4, 4 draws at each temperature.",
     reduced_setting: "128 tokens of 64 channels in 8 clusters of spread 0.02, budget 1/4, 2 draws at each temperature.",
     minutes: [0.1, 1.0],
