@@ -171,7 +171,8 @@ fn matrices_of_a_folder_are_approximated() {
     let folder = TempDir::new().unwrap();
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../pretrained/tests");
     let (stories, text) = (argument(tests.join("stories260k")), folder.path().join("text.txt"));
-    fs::write(&text, "Once upon a time, there was a little girl named Lily. She loved to play outside. ".repeat(9)).unwrap();
+    fs::write(&text, "Once upon a time, there was a little girl named Lily. She loved to play outside. ".repeat(9))
+        .unwrap();
     let small = ["approx", "--quiet", "--folder", &stories, "--length", "48", "--sequences", "1", "--draws", "1"];
     let text = argument(text);
     let with = |more: &[&str]| run([&small[..], more].concat());

@@ -2,6 +2,7 @@
 
 mod chat;
 mod guard;
+mod pairs;
 mod settings;
 mod stream;
 mod words;
@@ -18,8 +19,10 @@ type Result<T> = std::result::Result<T, PretrainedError>;
 
 const TOKENIZER: &str = "tokenizer.json";
 const WORDS: &str = "vocab.txt";
+const PAIRS: [&str; 2] = ["vocab.json", "merges.txt"];
 
-/// The tokenizer of a model: `tokenizer.json`, or the `vocab.txt` of a BERT or an ALBERT, with `tokenizer_config.json`.
+/// The tokenizer of a model: `tokenizer.json`, the `vocab.txt` of a BERT or an ALBERT, or `vocab.json`
+/// and `merges.txt` of a GPT-2 or a RoBERTa, with `tokenizer_config.json`.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     size: usize,
@@ -56,7 +59,7 @@ impl Tokenizer {
 
     fn read(folder: &Path, cut: Cut) -> Result<Self> {
         let settings = Settings::of_folder(folder)?;
-        let (file, words) = (folder.join(TOKENIZER), folder.join(WORDS));
+        let (file, words, pairs) = (folder.join(TOKENIZER), folder.join(WORDS), PAIRS.map(|name| folder.join(name)));
         let mut inner = if file.exists() {
             let bytes = std::fs::read(&file).map_err(PretrainedError::reading(&file))?;
             let broken = |error: String| {
@@ -67,9 +70,13 @@ impl Tokenizer {
             guarded(|| tokenizers::Tokenizer::from_bytes(bytes)).map_err(broken)?
         } else if words.exists() {
             words::read(&words, &settings, cut)?
+        } else if pairs.iter().all(|file| file.exists()) {
+            let [vocabulary, merges] = &pairs;
+            guarded(|| Ok(pairs::read([vocabulary, merges], &settings)))
+                .map_err(|error| PretrainedError::content(merges, error))??
         } else {
-            let problem =
-                "no tokenizer, expected tokenizer.json, or vocab.txt of a BERT; fetch it, or give token numbers";
+            let problem = "no tokenizer, expected tokenizer.json, vocab.txt of a BERT, or vocab.json and merges.txt; fetch it, \
+                           or give token numbers";
             return Err(PretrainedError::content(folder, problem));
         };
         // How much is cut and filled up is said with each text, not in a file.

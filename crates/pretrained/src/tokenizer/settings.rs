@@ -93,17 +93,20 @@ impl Settings {
         Ok(())
     }
 
-    /// The numbers of the special tokens; those of BERT are known without a file.
+    /// The numbers of the special tokens; those of BERT, GPT-2 and RoBERTa are known without a file.
     pub fn special(&self, inner: &tokenizers::Tokenizer) -> SpecialTokens {
-        let find = |key: &str, usual: &str| inner.token_to_id(self.tokens.get(key).map_or(usual, String::as_str));
+        let find = |key: &str, usual: &[&str]| match self.tokens.get(key) {
+            Some(name) => inner.token_to_id(name),
+            None => usual.iter().find_map(|name| inner.token_to_id(name)),
+        };
         SpecialTokens {
-            bos: find("bos_token", "<s>"),
-            eos: find("eos_token", "</s>"),
-            unknown: find("unk_token", "[UNK]"),
-            padding: find("pad_token", "[PAD]"),
-            class: find("cls_token", "[CLS]"),
-            separator: find("sep_token", "[SEP]"),
-            mask: find("mask_token", "[MASK]"),
+            bos: find("bos_token", &["<s>", "<|endoftext|>"]),
+            eos: find("eos_token", &["</s>", "<|endoftext|>"]),
+            unknown: find("unk_token", &["[UNK]", "<unk>"]),
+            padding: find("pad_token", &["[PAD]", "<pad>"]),
+            class: find("cls_token", &["[CLS]"]),
+            separator: find("sep_token", &["[SEP]"]),
+            mask: find("mask_token", &["[MASK]", "<mask>"]),
         }
     }
 }
