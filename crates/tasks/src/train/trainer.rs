@@ -164,8 +164,10 @@ impl<'a> Trainer<'a> {
         }
         let own = self.model.take().expect("between updates");
         let loaded = own.with_host(model).map_err(|problem| format!("not a checkpoint of this model: {problem}"))?;
+        // Every model has parameters, and all of them lie on one device.
+        let device = loaded.devices().into_iter().next().unwrap_or_default();
         self.model = Some(loaded);
-        self.optimizer = AdamW::with_moments(self.config.optimizer.clone(), moments);
+        self.optimizer = AdamW::with_moments(self.config.optimizer.clone(), moments, &device);
         self.state = state;
         Ok(())
     }
@@ -187,11 +189,7 @@ impl<'a> Trainer<'a> {
 
     /// Parameters, moments and state, as a checkpoint has them.
     pub fn checkpoint(&self) -> Checkpoint {
-        Checkpoint {
-            model: self.model().to_host(),
-            moments: self.optimizer.moments().clone(),
-            state: self.state.clone(),
-        }
+        Checkpoint { model: self.model().to_host(), moments: self.optimizer.moments(), state: self.state.clone() }
     }
 
     /// Trains until all steps are done, the metric stops getting better, or the stop flag is raised.

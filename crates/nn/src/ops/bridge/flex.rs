@@ -1,7 +1,7 @@
 //! Operators on the buffers of Flex tensors.
 
 use burn::backend::{Flex, TensorMetadata, tensor::FloatTensor};
-use burn::tensor::{Bytes, DType, Shape};
+use burn::tensor::{Bytes, DType, Shape, Tensor};
 use burn_flex::{FlexTensor, Layout};
 use regard_kernels::{
     Operator, Saved, View,
@@ -82,6 +82,15 @@ fn with_views<R>(inputs: &[FlexTensor], task: impl FnOnce(&[View<f32>]) -> R) ->
     let inputs: Vec<FlexTensor> = inputs.iter().cloned().map(dense).collect();
     let views: Vec<_> = inputs.iter().map(|input| View::new(slice(input), input.layout().shape())).collect();
     task(&views)
+}
+
+/// Lends the elements of a float32 tensor of Flex, copying only those that do not lie in row-major order. Gives the task
+/// back for any other tensor.
+pub(crate) fn with_dense<const D: usize, R, T: FnOnce(&[f32]) -> R>(tensor: &Tensor<D>, task: T) -> Result<R, T> {
+    match tensor.clone().without_autodiff().try_into_primitive::<Flex>() {
+        Ok(tensor) if tensor.dtype() == DType::F32 => Ok(task(slice(&dense(tensor)))),
+        _ => Err(task),
+    }
 }
 
 /// The same tensor in row-major order.

@@ -10,6 +10,7 @@ use burn::backend::{Backend, Dispatch, DispatchDevice, TensorMetadata, backend_e
 use burn::tensor::{DType, Device, Tensor};
 use regard_kernels::{Error, Operator};
 
+pub(crate) use flex::with_dense;
 use operands::Operands;
 pub(crate) use operands::each_rank;
 pub use operands::{MOST_OPERANDS, Operand};
