@@ -20,8 +20,8 @@ mod scatterbrain;
 mod softmax;
 
 pub use attention::attention;
-pub(crate) use bridge::runs_unrecorded;
 pub use bridge::{MOST_OPERANDS, Operand, apply, runs_kernels, try_apply};
+pub(crate) use bridge::{Pullback, entered, runs_unrecorded, takes_results};
 pub use elementwise::{
     Curve, activation, cross_entropy, dropout, embedding, gated, layer_norm, linear, rms_norm, rotate,
 };

@@ -1,5 +1,6 @@
 //! One backend extension for every operator.
 
+mod apart;
 mod autodiff;
 mod flex;
 mod operands;
@@ -10,6 +11,7 @@ use burn::backend::{Backend, Dispatch, DispatchDevice, TensorMetadata, backend_e
 use burn::tensor::{DType, Device, Tensor};
 use regard_kernels::{Error, Operator};
 
+pub(crate) use apart::{Pullback, entered, takes_results};
 pub(crate) use flex::with_dense;
 use operands::Operands;
 pub(crate) use operands::each_rank;
