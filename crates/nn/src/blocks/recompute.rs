@@ -66,7 +66,7 @@ fn run<L: Layer>(
 
 /// A block that can be run again.
 trait Layer: Module + Debug + Send + Sync + 'static {
-    /// What it knows of its inputs beside their numbers.
+    /// Masks or padding of its inputs.
     type Masks: Clone + Debug + Send + Sync;
 
     fn pass(
@@ -77,7 +77,7 @@ trait Layer: Module + Debug + Send + Sync + 'static {
         context: &Context,
     ) -> Tensor<3>;
 
-    /// Takes over the buffers of a copy that saw one more batch.
+    /// Takes over the buffers of a copy that has seen one more batch.
     fn adopt(&self, other: &Self);
 }
 
@@ -221,8 +221,8 @@ mod tests {
                     [numbers(out), of_x, numbers(flat_grads(&part, &mut grads))]
                 };
                 let [kept, again] = [false, true].map(|again| ops::force_composed(|| pass(again)));
-                // Composed forms read tensors more than once, and the order in which gradients meet there may differ; Burn's
-                // softmax is another one with autodiff than without.
+                // Within rounding: gradients may be added in another order, and Burn's softmax rounds differently with and
+                // without autodiff.
                 for (kept, again) in kept.iter().zip(&again) {
                     let largest = kept.iter().fold(0.0f32, |most, x| most.max(x.abs()));
                     let far = |(a, b): (&f32, &f32)| (a - b).abs() > 1e-5 * largest;

@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RotaryConfig {
-    /// Base of the wavelengths: channel pair `i` of `D` turns by `base^(-2 i / D)` a position.
+    /// Base of the wavelengths: channel pair `i` of `D` rotates by `base^(-2 i / D)` radians per position.
     pub base: f64,
     /// Share of a head's channels that are rotated, the first ones; in (0, 1].
     pub share: f64,
     /// How angles change so that sequences longer than the original ones can be read.
     pub scaling: RotaryScaling,
-    /// How much longer they are.
+    /// Length of the longest sequences, as a multiple of the original ones.
     pub factor: f64,
     /// Length of the original sequences; 0 for the context of the model.
     pub original_context: usize,
@@ -26,9 +26,9 @@ pub struct RotaryConfig {
     pub low: f64,
     /// ... and those of less than `original_context / high` not at all.
     pub high: f64,
-    /// `yarn`: pairs that turn more often than this over the original context keep their angles ...
+    /// `yarn`: pairs with more rotations than this over the original context keep their angles ...
     pub fast: f64,
-    /// ... and those that turn less often than this are scaled in full.
+    /// ... and those with fewer than this are scaled in full.
     pub slow: f64,
     /// `yarn`: whether both bounds are rounded to whole pairs, away from each other.
     pub truncate: bool,
@@ -50,7 +50,7 @@ pub enum RotaryScaling {
     Dynamic,
     /// Long wavelengths are scaled, short ones not (Llama 3.1).
     Llama3,
-    /// The same by the number of turns, with a magnitude (Peng et al. 2023).
+    /// The same by the number of rotations, with a magnitude (Peng et al. 2023).
     Yarn,
 }
 
@@ -144,7 +144,7 @@ impl RotaryConfig {
                 plain(pair) * (kept + (1.0 - kept) / self.factor)
             }
             RotaryScaling::Yarn => {
-                // The pair, in fractions, that turns so often over the original context.
+                // The fractional number of the pair with so many rotations over the original context.
                 let at =
                     |turns: f64| width * (original / (turns * std::f64::consts::TAU)).ln() / (2.0 * self.base.ln());
                 let (first, last) = (at(self.fast), at(self.slow));
@@ -256,7 +256,7 @@ mod tests {
         let with = |scaling| RotaryConfig { scaling, factor: 4.0, original_context: 64, ..RotaryConfig::default() };
         let linear = frequencies(with(RotaryScaling::Linear), 256);
         assert!(plain.iter().zip(&linear).all(|(plain, linear)| plain / 4.0 == *linear));
-        // Not longer than the original context: as it is.
+        // Not longer than the original context: unchanged.
         assert_eq!(frequencies(with(RotaryScaling::Dynamic), 64), plain);
         assert!(frequencies(with(RotaryScaling::Dynamic), 256)[3] < plain[3]);
         for scaling in [RotaryScaling::Llama3, RotaryScaling::Yarn] {

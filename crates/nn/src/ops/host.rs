@@ -41,8 +41,8 @@ impl From<&Operand> for Host {
 
 /// Lends the elements of a float32 tensor, in row-major order.
 ///
-/// Where [`runs_kernels`](super::runs_kernels) is true they are read where they lie, if they lie in that order; other
-/// devices send a copy.
+/// Where [`runs_kernels`](super::runs_kernels) is true, a tensor that is in this order is read in place; other devices
+/// send a copy.
 pub fn with_elements<const D: usize, R>(tensor: &Tensor<D>, task: impl FnOnce(&[f32]) -> R) -> R {
     match with_dense(tensor, task) {
         Ok(result) => result,
@@ -53,7 +53,7 @@ pub fn with_elements<const D: usize, R>(tensor: &Tensor<D>, task: impl FnOnce(&[
 /// The tensors after `task` has changed their elements, float32 in row-major order.
 ///
 /// Where [`runs_kernels`](super::runs_kernels) is true, a buffer that nothing else holds is changed in place; other devices
-/// send a copy and get it back. The results are cut from the graph of gradients.
+/// send a copy and get it back. The results are without autodiff.
 pub fn with_elements_mut<const D: usize, const N: usize>(
     tensors: [Tensor<D>; N],
     task: impl FnOnce([&mut [f32]; N]),

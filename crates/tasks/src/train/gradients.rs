@@ -41,7 +41,7 @@ impl Gradients {
         let (mut total, mut gradients) = (0.0, Self::default());
         let routers = Arc::new(RouterLog::new());
         for (part, batch) in batches.iter().enumerate() {
-            // A batch that makes the whole update needs no scaling.
+            // The only batch of an update needs no scaling.
             let scale = if batches.len() == 1 { 1.0 } else { batch.items() as f64 / items as f64 };
             let mut context = Context::training(seed, step).with_micro_batch(part as u64).with_loss_scale(scale);
             if log {

@@ -13,7 +13,7 @@ static PEAK: AtomicUsize = AtomicUsize::new(0);
 /// An allocator that counts bytes. A binary that declares it the `#[global_allocator]` can measure the peak of any part of
 /// its run, which the system's own figure cannot: that one only grows.
 ///
-/// One atomic addition and one maximum an allocation: nothing beside the buffers of a tensor. Blocks are those of
+/// One atomic addition and one maximum per allocation, which is nothing next to the buffers of tensors. Blocks are those of
 /// [`Keeping`], which keeps large ones and has them on huge pages.
 pub struct CountingAllocator;
 
@@ -66,7 +66,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
 ///
 /// Every step allocates and frees the same hundreds of megabytes. By default large blocks go back to the system, which must
 /// clear each page when it gives it out again: a fifth of the time of a training step.
-/// To be called once, before any thread starts.
+/// Call it once, before any thread starts.
 pub fn keep_freed_buffers() {
     keep_at_most(usize::MAX);
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -93,7 +93,7 @@ pub fn current_bytes() -> Option<u64> {
     (PEAK.load(Relaxed) > 0).then(|| CURRENT.load(Relaxed) as u64)
 }
 
-/// Forgets the peak. Does nothing to the system's own figure.
+/// Resets the peak. The system's own figure does not change.
 pub fn reset_peak() {
     PEAK.store(CURRENT.load(Relaxed), Relaxed);
 }

@@ -18,20 +18,20 @@ use super::{Operand, operands::Operands};
 
 /// The backward pass of a result.
 pub(crate) trait Pullback: Debug + Send + Sync {
-    /// One gradient for each tensor that the result depends on, `None` where it is not `wanted`, given those that were
-    /// `kept`. No tensor has autodiff, neither those that come nor those that go.
+    /// One gradient for each tensor that the result depends on, `None` where it is not `wanted`. `kept` are the tensors
+    /// that were kept for this pass. All tensors, arguments and results, are without autodiff.
     fn backward(&self, kept: Vec<Operand>, grad_out: Operand, wanted: &[bool]) -> Vec<Option<Operand>>;
 }
 
-/// Backends whose graphs take up results that were computed apart.
+/// Backends whose graphs accept results that were computed apart.
 #[backend_extension(Flex, Autodiff)]
 trait Apart: Backend {
     /// The first of `tensors`, which depends on all others. The first `kept` of these are kept for the backward pass.
     fn enter(pullback: Arc<dyn Pullback>, kept: usize, #[extension_type] tensors: Operands<Self>) -> FloatTensor<Self>;
 }
 
-/// Whether results can be entered into the graph of this device. A backend is on the list of [`Apart`] by the name that it
-/// has only where Burn is built with it.
+/// Whether results can be entered into the graph of this device. [`Apart`] has to name each backend, and the names exist
+/// only where Burn is built with them.
 pub(crate) fn takes_results(device: &Device) -> bool {
     match device.as_dispatch() {
         DispatchDevice::Autodiff(device) => matches!(**device, DispatchDevice::Flex(_)),
@@ -40,11 +40,11 @@ pub(crate) fn takes_results(device: &Device) -> bool {
     }
 }
 
-/// `out`, which was computed without autodiff from `kept` and `others`, entered into their graph: `pullback` sends its
-/// gradient on to them, and has what is `kept` then.
+/// Enters `out`, which was computed without autodiff from `kept` and `others`, into their graph. In the backward pass
+/// `pullback` gets `kept` and the gradient of `out` and returns the gradients of all of them.
 ///
 /// # Panics
-/// For tensors of a device of which [`takes_results`] is not true.
+/// Tensors of a device for which [`takes_results`] is false.
 pub(crate) fn entered<const D: usize>(
     out: Tensor<D>,
     kept: Vec<Operand>,

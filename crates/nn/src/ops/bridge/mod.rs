@@ -23,7 +23,7 @@ trait Kernels: Backend {
     /// The output of the call's operator for `inputs`, which have passed [`Operator::out_shape`].
     fn run(call: Call, #[extension_type] inputs: Operands<Self>) -> FloatTensor<Self>;
 
-    /// [`multiply`] for tensors that are not on record.
+    /// [`multiply`] for tensors without autodiff.
     fn multiply(#[extension_type] inputs: Operands<Self>) -> FloatTensor<Self>;
 }
 
@@ -59,8 +59,8 @@ pub(crate) fn runs_unrecorded(device: &Device) -> bool {
     matches!(device.as_dispatch(), DispatchDevice::Flex(_))
 }
 
-/// `x weight + bias` for inference, `x [..,from]` and `bias [to]` in f32, `weight [from,to]` in f32, f16 or bf16. A weight whose
-/// columns lie side by side is read where it lies.
+/// `x weight + bias` for inference, `x [..,from]` and `bias [to]` in f32, `weight [from,to]` in f32, f16 or bf16. A weight with
+/// contiguous columns is read in place.
 ///
 /// # Panics
 /// If the sizes do not fit, or for a device of which [`runs_unrecorded`] is not true.
