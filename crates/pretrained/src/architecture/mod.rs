@@ -215,7 +215,7 @@ pub enum Position {
         /// Rows of the table: `offset + context`.
         rows: usize,
     },
-    /// Queries and keys are turned: feature `i` of a head with feature `i + rotated/2`.
+    /// Queries and keys are rotated: feature `i` of a head with feature `i + rotated/2`.
     Rotary(RotaryConfig),
 }
 

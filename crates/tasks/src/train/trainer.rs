@@ -1,4 +1,4 @@
-//! The loop.
+//! The training loop.
 
 use std::{
     collections::BTreeMap,
@@ -135,7 +135,7 @@ impl<'a> Trainer<'a> {
         if let Some(checkpoint) = directory.take_checkpoint() {
             let path = directory.checkpoints().last().unwrap_or_else(|| directory.path().into());
             self.restore(checkpoint).map_err(|problem| TrainError::checkpoint(path, problem))?;
-            // What a kill kept from being removed.
+            // Removes what a killed run left.
             directory.checkpoints().prune(self.state.step, self.state.best);
             self.progress.message(&format!("continuing after step {}", self.state.step));
         }
@@ -172,12 +172,12 @@ impl<'a> Trainer<'a> {
         Ok(())
     }
 
-    /// The model as it is.
+    /// The current model.
     pub fn model(&self) -> &Model {
         self.model.as_ref().expect("between updates")
     }
 
-    /// Where the run stands.
+    /// State of the run.
     pub fn state(&self) -> &RunState {
         &self.state
     }
@@ -369,7 +369,7 @@ impl<'a> Trainer<'a> {
         let (rows, most) = (self.config.batch, self.config.evaluate_batches);
         let mut evaluation = evaluate(&model, self.data, Split::Valid, rows, most, self.state.step)?;
         evaluation.averaged = Some(steps.len());
-        // First the line, then the checkpoint: where a kill parts them, a resumed run does both again.
+        // First the line, then the checkpoint: after a kill between them a resumed run repeats both.
         self.report(&evaluation)?;
         match &self.directory {
             None => self.averaged = Some(mean),

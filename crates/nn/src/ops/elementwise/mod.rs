@@ -23,7 +23,7 @@ fn fused<const D: usize>(x: &Tensor<D>) -> bool {
 /// # Panics
 /// If the bias has another width.
 pub fn activation<const D: usize>(x: Tensor<D>, bias: Option<Tensor<1>>, curve: Curve) -> Tensor<D> {
-    // Burn's own works in place: a kernel of ours was slower.
+    // Burn's own works in place; our kernel was slower.
     let in_place = curve == Curve::Relu && bias.is_none();
     if in_place || !fused(&x) {
         return composed::activation(x, bias, curve);
