@@ -5,7 +5,7 @@ use burn::tensor::{Device, Tensor};
 use regard_kernels::{Error, Mechanism, Storage, mechanism};
 use regard_nn::{
     attention::{AttentionConfig, HeadPlan},
-    blocks::{Context, Init, RotaryConfig, RotaryScaling as Scaling},
+    blocks::{Context, Init, RotaryConfig},
     models::{
         self, FeatureModel, ImageHead, ImageModel, LanguageModel, MaskedModel, ModelConfig, ParameterMap, Patches,
         TextHead, TokenBatch, compact_weights, load_parameters,
@@ -14,7 +14,6 @@ use regard_nn::{
 
 use crate::{
     Activation, Architecture, Element, Features, Folder, Head, NormKind, NormPlace, Position, PretrainedError,
-    RotaryScaling,
 };
 
 /// A trained model, by what it gives.
@@ -297,7 +296,7 @@ impl Architecture {
             position: match self.position {
                 Position::None => mechanism::Position::None,
                 Position::Learned { .. } => mechanism::Position::Learned,
-                Position::Rotary { .. } => mechanism::Position::Rotary,
+                Position::Rotary(_) => mechanism::Position::Rotary,
             },
             causal: self.causal,
             ..AttentionConfig::default()
@@ -305,26 +304,9 @@ impl Architecture {
     }
 
     fn rotary(&self) -> RotaryConfig {
-        let Position::Rotary { base, share, scaling } = self.position else { return RotaryConfig::default() };
-        let plain = RotaryConfig { base, share, ..RotaryConfig::default() };
-        match scaling {
-            RotaryScaling::None => plain,
-            RotaryScaling::Linear { factor } => RotaryConfig { scaling: Scaling::Linear, factor, ..plain },
-            RotaryScaling::Dynamic { factor, context } => {
-                RotaryConfig { scaling: Scaling::Dynamic, factor, original_context: context, ..plain }
-            }
-            RotaryScaling::Llama3 { factor, low, high, context } => {
-                RotaryConfig { scaling: Scaling::Llama3, factor, low, high, original_context: context, ..plain }
-            }
-            RotaryScaling::Yarn { factor, fast, slow, attention, context, .. } => RotaryConfig {
-                scaling: Scaling::Yarn,
-                factor,
-                fast,
-                slow,
-                magnitude: attention,
-                original_context: context,
-                ..plain
-            },
+        match self.position {
+            Position::Rotary(rotary) => rotary,
+            Position::None | Position::Learned { .. } => RotaryConfig::default(),
         }
     }
 }

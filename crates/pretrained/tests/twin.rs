@@ -156,18 +156,18 @@ impl Model {
 
     /// Turns the heads of queries or keys to their positions.
     fn turn(&self, x: Matrix) -> Matrix {
-        let Position::Rotary { base, share, scaling } = self.a.position else { return x };
+        let Position::Rotary(rotary) = self.a.position else { return x };
         let width = self.a.head_width;
-        let rotated = (width as f64 * share) as usize;
-        let frequencies = scaling.frequencies(base, rotated, x.rows());
+        let pairs = rotary.pairs(width).unwrap();
+        let (frequencies, magnitude) = (rotary.frequencies(pairs, x.rows()), rotary.magnitude());
         let mut out = x.clone();
         for (i, row) in out.data.chunks_mut(x.columns).enumerate() {
             for head in row.chunks_mut(width) {
                 for (j, frequency) in frequencies.iter().enumerate() {
                     let (sin, cos) = (i as f64 * frequency).sin_cos();
-                    let (sin, cos) = (sin * scaling.attention_factor(), cos * scaling.attention_factor());
-                    let (a, b) = (head[j], head[j + rotated / 2]);
-                    (head[j], head[j + rotated / 2]) = (a * cos - b * sin, b * cos + a * sin);
+                    let (sin, cos) = (sin * magnitude, cos * magnitude);
+                    let (a, b) = (head[j], head[j + pairs]);
+                    (head[j], head[j + pairs]) = (a * cos - b * sin, b * cos + a * sin);
                 }
             }
         }

@@ -11,7 +11,7 @@ use regard_nn::models::ParameterError;
 
 use crate::{data::DataError, train::TrainError};
 
-/// What a caller can do about an error; a program makes its exit code of it.
+/// Class of an error; a program derives its exit code from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// A check failed.
@@ -91,7 +91,7 @@ impl Failure {
         Self::new(Class::Interrupted, message)
     }
 
-    /// The same failure, told with the place where it happened.
+    /// The same failure, with the place where it happened.
     #[must_use]
     pub fn at(self, place: impl Display) -> Self {
         Self { message: format!("{place}: {}", self.message), ..self }

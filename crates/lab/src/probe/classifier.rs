@@ -147,10 +147,10 @@ impl Classifier {
     }
 }
 
-/// Weights and biases on the host.
+/// Weights and biases, flat, in the order of [`NAMES`].
 struct Network {
     sizes: [usize; 3],
-    parameters: [Vec<f32>; 4],
+    parameters: Vec<Tensor<1>>,
 }
 
 impl Network {
@@ -159,54 +159,57 @@ impl Network {
         let [width, hidden, classes] = sizes;
         let counts = [width * hidden, hidden, hidden * classes, classes];
         let mut stream = 0;
-        let parameters = counts.map(|count| {
+        let draw = |count| {
             let inputs = if stream < 2 { width } else { hidden };
             stream += 1;
-            Distribution::Uniform.draw(substream(seed ^ START, stream), count, (3.0 * inputs as f64).sqrt().recip())
-        });
-        Self { sizes, parameters }
+            let key = substream(seed ^ START, stream);
+            let values: Vec<f32> = Distribution::Uniform.draw(key, count, (3.0 * inputs as f64).sqrt().recip());
+            Tensor::from_data(values.as_slice(), &Device::flex())
+        };
+        Self { sizes, parameters: counts.map(draw).into() }
     }
 
-    fn tensors(&self, device: &Device) -> (Tensor<2>, Tensor<1>, Tensor<2>, Tensor<1>) {
+    fn tensors(&self) -> (Tensor<2>, Tensor<1>, Tensor<2>, Tensor<1>) {
         let [width, hidden, classes] = self.sizes;
-        let [w_1, b_1, w_2, b_2] = self.parameters.clone();
-        (
-            Tensor::from_data(TensorData::new(w_1, [width, hidden]), device),
-            Tensor::from_data(TensorData::new(b_1, [hidden]), device),
-            Tensor::from_data(TensorData::new(w_2, [hidden, classes]), device),
-            Tensor::from_data(TensorData::new(b_2, [classes]), device),
-        )
+        let parameter = |i: usize| self.parameters[i].clone();
+        let (w_1, w_2) = (parameter(0).reshape([width, hidden]), parameter(2).reshape([hidden, classes]));
+        (w_1, parameter(1), w_2, parameter(3))
     }
 
     /// One step of Adam; the mean cross entropy before it.
     fn update(&mut self, adam: &mut AdamW, t: usize, rate: f64, vectors: Vec<f32>, targets: Vec<i32>) -> f64 {
-        let device = Device::flex().autodiff();
-        let (w_1, b_1, w_2, b_2) = self.tensors(&device);
-        let (w_1, b_1) = (w_1.require_grad(), b_1.require_grad());
-        let (w_2, b_2) = (w_2.require_grad(), b_2.require_grad());
+        let (loss, gradients) = self.gradients(vectors, targets);
+        let parameters = std::mem::take(&mut self.parameters).into_iter();
+        let updated = NAMES.into_iter().zip(parameters).zip(&gradients);
+        self.parameters = updated.map(|((name, own), grad)| adam.update(name, t, rate, 1.0, own, grad)).collect();
+        loss
+    }
+
+    /// The mean cross entropy and its gradients, flat.
+    fn gradients(&self, vectors: Vec<f32>, targets: Vec<i32>) -> (f64, [Tensor<1>; 4]) {
+        let (w_1, b_1, w_2, b_2) = self.tensors();
+        let (w_1, b_1) = (w_1.autodiff().require_grad(), b_1.autodiff().require_grad());
+        let (w_2, b_2) = (w_2.autodiff().require_grad(), b_2.autodiff().require_grad());
+        let device = w_1.device();
         let x = Tensor::<2>::from_data(TensorData::new(vectors, [targets.len(), self.sizes[0]]), &device);
         let hidden = ops::activation(ops::linear(x, w_1.clone(), None), Some(b_1.clone()), ops::Curve::Relu);
         let logits = ops::linear(hidden, w_2.clone(), Some(b_2.clone()));
         let loss = ops::cross_entropy(logits, targets, 0.0);
         let mut grads = loss.backward();
-        let value = f64::from(host(loss)[0]);
         let gradients = [
-            w_1.grad_remove(&mut grads).map(host),
-            b_1.grad_remove(&mut grads).map(host),
-            w_2.grad_remove(&mut grads).map(host),
-            b_2.grad_remove(&mut grads).map(host),
+            w_1.grad_remove(&mut grads).map(|grad| grad.flatten(0, 1)),
+            b_1.grad_remove(&mut grads),
+            w_2.grad_remove(&mut grads).map(|grad| grad.flatten(0, 1)),
+            b_2.grad_remove(&mut grads),
         ];
-        for ((name, parameter), gradient) in NAMES.into_iter().zip(&mut self.parameters).zip(gradients) {
-            adam.update(name, t, rate, 1.0, parameter, &gradient.expect("all parameters are tracked"));
-        }
-        value
+        (f64::from(host(loss)[0]), gradients.map(|gradient| gradient.expect("all parameters are tracked")))
     }
 
     /// Guesses for every vector.
     fn guesses(&self, vectors: &[f32]) -> Vec<Guess> {
         let [width, _, classes] = self.sizes;
         let device = Device::flex();
-        let (w_1, b_1, w_2, b_2) = self.tensors(&device);
+        let (w_1, b_1, w_2, b_2) = self.tensors();
         let block = |vectors: &[f32]| {
             let x = Tensor::<2>::from_data(TensorData::new(vectors.to_vec(), [vectors.len() / width, width]), &device);
             let hidden = ops::activation(ops::linear(x, w_1.clone(), None), Some(b_1.clone()), ops::Curve::Relu);

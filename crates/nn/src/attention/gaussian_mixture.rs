@@ -89,7 +89,7 @@ impl GaussianMixture {
 
     pub(crate) fn decode(&self, tokens: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
         let from = state.position();
-        // The prior is whole, also where it depends on the position: the state knows which it is at.
+        // The whole prior, also where it depends on the position: the state knows its position.
         let inputs = self.inputs(tokens.clone(), self.keys(tokens, from), from, self.heads().context);
         let out = match inputs.tensor::<4>("q").dims()[1] {
             1 => state.step_heads(&inputs),

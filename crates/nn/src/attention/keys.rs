@@ -2,7 +2,7 @@
 
 use burn::tensor::{Int, Tensor, TensorData};
 
-/// Keys and values of a sequence as its layer projected them, once for all queries that will ever attend to them.
+/// Keys and values of a sequence as its layer projected them, once for all queries that attend to them.
 ///
 /// A decoder that writes token by token reads the same second sequence at every step: see
 /// [`Attention::project_keys`](super::Attention::project_keys).
@@ -40,8 +40,8 @@ impl KeyState {
         }
     }
 
-    /// The same keys with other values `[B,S,Hk,D]`: what comes out of the heads is then what they would make of these. `None`
-    /// where keys and values are projected anew each time.
+    /// The same keys with other values `[B,S,Hk,D]`, to see what the heads would output for these. `None` where keys and
+    /// values are projected anew each time.
     #[must_use]
     pub fn with_values(self, v: Tensor<4>) -> Option<Self> {
         match self {
@@ -59,7 +59,7 @@ impl KeyState {
         }
     }
 
-    /// Bytes that it holds.
+    /// Size in bytes.
     pub fn bytes(&self) -> usize {
         let floats = match self {
             Self::Single { k, v } => k.as_ref().map_or(0, |k| k.shape().num_elements()) + v.shape().num_elements(),

@@ -37,7 +37,7 @@ pub struct MixtureOfHeads {
 /// Standard deviation of the initial router: logits of normalised tokens `[d]` then have one of 0.02 sqrt(d).
 const ROUTER_DEVIATION: f64 = 0.02;
 
-/// Keeps draws of experts apart from noise on their logits.
+/// Separates draws of experts from noise on their logits.
 const SAMPLING: u64 = 1;
 
 impl MixtureOfHeads {
@@ -169,7 +169,7 @@ impl MixtureOfHeads {
     }
 }
 
-/// Which queries are real: in self-attention those that are as keys.
+/// Which queries are real: in self-attention the same tokens as among the keys.
 fn query_padding(mask: &Mask, place: Place) -> Option<Arc<Padding>> {
     match (&mask.query_valid, place) {
         (None, Place::CrossWeights) => None,

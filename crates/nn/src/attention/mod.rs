@@ -85,7 +85,7 @@ pub enum Attention {
     MixtureOfHeads(MixtureOfHeads),
     /// Additive attention.
     Fastformer(Fastformer),
-    /// Softmax attention, of which some heads attend in another way.
+    /// Softmax attention in which some heads attend in another way.
     Planned(Planned),
 }
 
@@ -105,8 +105,8 @@ macro_rules! each {
 }
 
 impl Attention {
-    /// The layer that `options` name, in a model of `model`'s width whose longest sequence has `context` tokens, to which a
-    /// budget refers.
+    /// The layer that `options` name, in a model of `model`'s width whose longest sequence has `context` tokens; budgets
+    /// refer to this length.
     ///
     /// # Errors
     /// Options that do not fit each other or the sizes.
@@ -189,8 +189,8 @@ impl Attention {
 
     /// Self-attention of the next tokens `[B,N,d]` of every row to themselves and the tokens before them.
     ///
-    /// The first tokens of all go through the kernel of whole sequences, where the mechanism has one for it; later ones one
-    /// after the other.
+    /// The first call on a fresh state runs the kernel for whole sequences, where the mechanism has one; later tokens are
+    /// decoded one by one.
     pub fn decode(&self, tokens: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
         let count = tokens.dims()[1];
         match self {
@@ -231,7 +231,7 @@ impl Attention {
     }
 }
 
-/// Whether all blocks of a model use one and the same layer.
+/// Whether all blocks of a model share one layer.
 pub fn shared_by_layers(options: &AttentionConfig) -> bool {
     options.mechanism == Mechanism::Fastformer && options.fastformer.sharing == Sharing::LayerWise
 }

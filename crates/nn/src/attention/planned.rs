@@ -1,4 +1,4 @@
-//! Softmax attention of a trained model, of which some heads attend in another way.
+//! Softmax attention of a trained model in which some heads attend in another way.
 
 use burn::module::Module;
 use burn::tensor::{Int, Tensor, TensorData};
@@ -113,7 +113,7 @@ impl Planned {
     /// A fresh state, where every part has one.
     ///
     /// # Errors
-    /// A part without one, by name.
+    /// A part whose mechanism has no decode state; the error names it.
     pub(crate) fn decoder(&self, storage: Storage) -> Result<Box<dyn Decode>, Error> {
         let heads = self.heads();
         let parts = self.groups.iter().map(|group| {

@@ -33,7 +33,7 @@ pub(crate) struct Heads {
     rotary: Option<Arc<Rotary>>,
     /// The output projection has a bias.
     output_bias: bool,
-    /// The others have.
+    /// The other projections have a bias.
     bias: bool,
     /// Share of weights dropped.
     dropout: f32,
@@ -75,12 +75,12 @@ impl Heads {
         self.options.key_heads() * self.head_width
     }
 
-    /// A bias of 0 of the output projection, where there is one.
+    /// The output projection's bias, 0 at first, where there is one.
     pub fn output_bias(&self, init: &Init, width: usize) -> Option<Param<Tensor<1>>> {
         self.output_bias.then(|| init.constant([width], 0.0))
     }
 
-    /// A bias of 0 of another projection, where there are biases.
+    /// The bias of another projection, 0 at first, where there are biases.
     pub fn bias<const D: usize>(&self, init: &Init, shape: [usize; D]) -> Option<Param<Tensor<D>>> {
         self.bias.then(|| init.constant(shape, 0.0))
     }
@@ -180,7 +180,7 @@ impl<const K: usize, const B: usize> Projections<K, B> {
         project(x, &self.w_v, &self.b_v, self.heads.head_width)
     }
 
-    /// Heads `[B,N,H,D]` side by side, through the output projection: `[B,N,d]`.
+    /// Heads `[B,N,H,D]`, concatenated, through the output projection: `[B,N,d]`.
     pub fn join(&self, heads: Tensor<4>) -> Tensor<3> {
         let [batch, tokens, count, head_width] = heads.dims();
         let x = heads.reshape([batch, tokens, count * head_width]);
@@ -218,7 +218,7 @@ impl Projections<3, 2> {
     /// Keys of a mixture: `x W_r + b_r` for every `r`, `[B,S,M,Hk,D]`, at positions `from ..`, rotated where positions are
     /// rotary, and then with their shift: rotated keys hold it ([`Projections::shift_left`]).
     ///
-    /// One product over all components: their matrices lie side by side.
+    /// One product over all components, whose matrices are concatenated.
     pub fn keys(&self, x: Tensor<3>, shift: Option<&Param<Tensor<3>>>, from: usize) -> Tensor<5> {
         let [batch, tokens, width] = x.dims();
         let weight = self.w_k.as_ref().expect("a mixture has keys of its own");
@@ -238,13 +238,13 @@ impl Projections<3, 2> {
         }
     }
 
-    /// The shift that is not yet in the keys.
+    /// The shift that is not yet added to the keys.
     pub fn shift_left(&self, shift: Option<&Param<Tensor<3>>>) -> Option<Tensor<3>> {
         shift.filter(|_| self.heads.options.position != Position::Rotary).map(Param::val)
     }
 }
 
-/// `x W + b`, cut into heads: `[B,N,heads,D]`.
+/// `x W + b`, split into heads: `[B,N,heads,D]`.
 pub(crate) fn project(
     x: Tensor<3>,
     weight: &Param<Tensor<2>>,

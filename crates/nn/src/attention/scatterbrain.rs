@@ -25,11 +25,11 @@ use crate::{
 
 /// Attention of random features (Choromanski et al. 2021), softmax on a sparse support, or both (arXiv 2110.15343).
 ///
-/// Gated, a layer runs both by themselves and averages their outputs, head by head, by `sigmoid(gate)`.
+/// A gated layer runs both separately and averages their outputs per head, weighted by `sigmoid(gate)`.
 #[derive(Module, Debug)]
 pub struct Scatterbrain {
     projections: Projections<2, 1>,
-    /// `[H]`; 0 is half and half, more is more of the support.
+    /// `[H]`; 0 weighs both equally, larger values favour the support.
     gate: Option<Param<Tensor<1>>>,
     /// `[R,D]`, drawn, not learned: a buffer, so that a checkpoint has what the model was trained with. Clones of the
     /// layer share it, as they share those below.
@@ -149,7 +149,7 @@ impl Scatterbrain {
         KeyState::Single { k: self.projections.keys(keys.clone(), from), v: self.projections.values(keys) }
     }
 
-    /// In training with `features.redraw = n`, update `t` has draw `t / n` of the projection, which stays for what follows.
+    /// In training with `features.redraw = n`, update `t` uses draw `t / n` of the projection, and later passes keep it.
     fn inputs(&self, queries: Tensor<3>, keys: KeyState, context: &Context, from: usize) -> Inputs {
         let every = self.heads().options.features.redraw as u64;
         if let (Some(buffer), true) = (&self.projection, context.training && every > 0) {
@@ -188,7 +188,7 @@ fn tensor<const D: usize>(values: Vec<f32>, shape: [usize; D], device: &Device) 
     Tensor::from_data(TensorData::new(values, shape), device)
 }
 
-/// Options of the sparse and of the low-rank part, each by itself.
+/// Options of the sparse part alone and of the low-rank part alone.
 fn parts(options: &AttentionConfig) -> [AttentionConfig; 2] {
     let exact = AttentionConfig { mechanism: Mechanism::Sparse, ..options.clone() };
     let mut smooth = options.clone();

@@ -9,7 +9,7 @@ use crate::{
     ops::{Host, Inputs},
 };
 
-/// What a layer keeps of the tokens before.
+/// What a layer keeps of the previous tokens.
 #[derive(Debug)]
 pub struct DecodeState {
     decoder: Box<dyn Decode>,
@@ -31,7 +31,7 @@ impl DecodeState {
         self.decoder.bytes()
     }
 
-    /// Batch row `i` goes on from where row `rows[i]` is; see [`Decode::reorder`].
+    /// Batch row `i` continues from the state of row `rows[i]`; see [`Decode::reorder`].
     ///
     /// # Panics
     /// If a row does not exist.
@@ -55,8 +55,8 @@ impl DecodeState {
         self.step(inputs, q.dims(), &q.device())
     }
 
-    /// The same `[B,N,H,D]` for the next `N` tokens. The first tokens of all attend to each other at once, by `whole` under
-    /// `mask`, and are only kept then.
+    /// The same `[B,N,H,D]` for the next `N` tokens. On a fresh state the tokens attend to each other in one call, by `whole`
+    /// under `mask`, and are then added to the state.
     pub(crate) fn advance(
         &mut self,
         inputs: &Inputs,
@@ -97,7 +97,7 @@ fn token_of(input: &Host, token: usize, tokens: usize) -> Host {
     Host { data: rows.copied().collect(), shape }
 }
 
-/// Sets a buffer at once: [`RunningState`] by itself lags one update behind.
+/// Sets a buffer immediately: [`RunningState`] alone lags one update behind.
 pub(crate) fn set<const D: usize>(buffer: &RunningState<Tensor<D>>, value: Tensor<D>) {
     let device = buffer.value().device();
     buffer.update(value.to_device(&device));

@@ -14,7 +14,7 @@ pub struct Activation {
     pub layer: usize,
     /// Which one.
     pub part: Part,
-    /// Its axes: batch, tokens, and what a token has.
+    /// Its axes: batch, tokens, and those of each token.
     pub shape: Vec<usize>,
     /// Its elements, row by row.
     pub values: Vec<f32>,
@@ -50,7 +50,7 @@ pub enum Part {
 }
 
 impl Activation {
-    /// These values, brought to the host.
+    /// A record of `values`, copied to the host.
     pub(crate) fn new<const D: usize>(layer: usize, part: Part, values: Tensor<D>) -> Self {
         let shape = values.dims().to_vec();
         let values = values.into_data_as::<f32>().try_into_vec().expect("f32, as asked");

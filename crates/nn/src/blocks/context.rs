@@ -8,7 +8,7 @@ use regard_kernels::random::substream;
 use super::{Activation, ActivationLog, HeadTap, HeadTaps, Part, RouterLog};
 use crate::attention::AttentionLog;
 
-/// Whether a forward pass trains, and which draws of dropout are its own.
+/// Whether a forward pass trains, and what identifies its draws of dropout.
 ///
 /// Every mask of dropout is a function of `(seed, step, micro_batch, stack, layer, place)` and nothing else, so that a run
 /// resumed at a step draws what the whole run would have drawn there.

@@ -42,10 +42,10 @@ pub struct Memory {
     pub padding: Option<Arc<Padding>>,
 }
 
-/// What a block keeps between the tokens that it decodes.
+/// State of a block between decoded tokens.
 #[derive(Debug)]
 pub struct BlockState {
-    /// Of the tokens before.
+    /// Of the previous tokens.
     own: DecodeState,
     /// The memory's keys and values, projected once.
     keys: KeyState,
@@ -62,7 +62,7 @@ impl BlockState {
         self.own.bytes() + self.keys.bytes()
     }
 
-    /// Batch row `i` goes on from where row `rows[i]` is. `same_memory` says that every row still reads what it read.
+    /// Batch row `i` continues from the state of row `rows[i]`. `same_memory`: every row still reads the same memory.
     pub(crate) fn reorder(&mut self, rows: &[usize], same_memory: bool) {
         self.own.reorder(rows);
         if !same_memory {
@@ -108,7 +108,7 @@ impl DecoderBlock {
         let attention = self.attention_or(shared);
         let own = attention.mask(padding.clone());
         let [batch, tokens, _] = x.dims();
-        // Said outright: where both sequences are of one length, a mask without it takes the keys' padding for the queries'.
+        // Explicit: where both sequences have the same length, a mask without it takes the keys' padding for the queries'.
         let query_valid = padding.unwrap_or_else(|| Arc::new(Padding::from_lengths(&vec![tokens; batch], tokens)));
         let cross = Mask { query_valid: Some(query_valid), ..Mask::none().with_valid(memory.padding.clone()) };
         let attend = |x: Tensor<3>| {

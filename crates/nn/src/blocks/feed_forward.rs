@@ -1,4 +1,4 @@
-//! The part of a block that treats each token by itself.
+//! The part of a block that treats each token separately.
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
@@ -14,7 +14,7 @@ use crate::{
 pub struct FeedForward {
     w_1: Param<Tensor<2>>,
     b_1: Option<Param<Tensor<1>>>,
-    /// Absent where nothing is gated.
+    /// Absent without gating.
     w_gate: Option<Param<Tensor<2>>>,
     b_gate: Option<Param<Tensor<1>>>,
     w_2: Param<Tensor<2>>,

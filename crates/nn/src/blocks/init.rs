@@ -60,7 +60,7 @@ impl Init {
         self.fill(shape, || value)
     }
 
-    /// Key of the draws of `name` that are counted and not taken from a stream.
+    /// Key of counter-based draws for `name`.
     pub fn key(&self, name: &str) -> u64 {
         substream(self.seed, fnv(&format!("draws/{}", self.name(name))))
     }

@@ -3,22 +3,22 @@
 use std::{fmt::Debug, sync::Arc};
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Device, Gradients, Tensor, TensorData};
-use regard_kernels::{Error, Mask, Operator, Padding, Reference, Saved, View};
+use burn::tensor::{Gradients, Tensor};
+use regard_kernels::{Mask, Padding};
 
 use super::{Block, Context, DecoderBlock, Memory};
 use crate::{
     attention::Attention,
-    ops::{self, Operand},
+    ops::{self, Operand, Pullback},
 };
 
 /// [`Block::forward`], of which only the input is kept for the backward pass.
 ///
 /// What stays in memory falls from all activations of a block (about `N (12 d + 4 feed_forward)` numbers per sequence) to
-/// its input (`N d`), at the price of one more forward pass; beside that, all blocks together hold one more copy of their
-/// parameters. Values and gradients are the same to the bit: dropout draws by key, and the prior of soft-EM is that of the
-/// first pass. Devices without kernels keep everything; there, Burn's own `Device::gradient_checkpointing` recomputes
-/// element-wise operations.
+/// its input (`N d`), at the price of one more forward pass. Values and gradients are the same to the bit: dropout draws by
+/// key, and the prior of soft-EM is that of the first pass. The block runs on the device of `x`, with kernels or without.
+/// Devices whose graph takes no such results ([`ops::takes_results`]) keep everything; there, Burn's own
+/// `Device::gradient_checkpointing` recomputes element-wise operations.
 pub(crate) fn recomputed(
     block: &Block,
     shared: Option<&Attention>,
@@ -49,31 +49,25 @@ fn run<L: Layer>(
     masks: &L::Masks,
     context: &Context,
 ) -> Tensor<3> {
-    if !ops::runs_kernels(&inputs[0].device()) {
+    if !ops::takes_results(&inputs[0].device()) {
         return block.pass(inputs, masks, shared, context);
     }
     let part = || Part { block: block.valid(), shared: shared.map(Module::valid) };
-    let running = part();
-    let parameters = flat(block, shared);
-    let operator = Arc::new(Recompute {
-        running: running.clone(),
-        frozen: part(),
-        masks: masks.clone(),
-        context: context.clone(),
-    });
-    let mut operands: Vec<Operand> = inputs.into_iter().map(Operand::from).collect();
-    operands.push(parameters.into());
-    let out = ops::apply(operator, &operands);
+    // The pass may change the buffers of its copy; the backward pass starts with those from before.
+    let (running, frozen) = (part(), part());
+    let plain = inputs.iter().map(|input| input.clone().without_autodiff()).collect();
+    let out = running.block.pass(plain, masks, running.shared.as_ref(), context);
     block.adopt(&running.block);
-    out
+    // What routers and blocks did is on record now.
+    let recompute = Recompute { part: frozen, masks: masks.clone(), context: context.clone().without_logs() };
+    let inputs = inputs.into_iter().map(Operand::from).collect();
+    ops::entered(out, inputs, vec![flat(block, shared).into()], Arc::new(recompute))
 }
 
 /// A block that can be run again.
 trait Layer: Module + Debug + Send + Sync + 'static {
-    /// What it knows of its inputs beside their numbers.
+    /// Masks or padding of its inputs.
     type Masks: Clone + Debug + Send + Sync;
-    /// Names of its inputs, each `[B,..,d]`, and of all its parameters.
-    const INPUTS: &'static [&'static str];
 
     fn pass(
         &self,
@@ -83,13 +77,12 @@ trait Layer: Module + Debug + Send + Sync + 'static {
         context: &Context,
     ) -> Tensor<3>;
 
-    /// Takes over the buffers of a copy that saw one more batch.
+    /// Takes over the buffers of a copy that has seen one more batch.
     fn adopt(&self, other: &Self);
 }
 
 impl Layer for Block {
     type Masks = Mask;
-    const INPUTS: &'static [&'static str] = &["x", "parameters"];
 
     fn pass(&self, inputs: Vec<Tensor<3>>, mask: &Mask, shared: Option<&Attention>, context: &Context) -> Tensor<3> {
         let [x] = inputs.try_into().expect("one input");
@@ -103,7 +96,6 @@ impl Layer for Block {
 
 impl Layer for DecoderBlock {
     type Masks = [Option<Arc<Padding>>; 2];
-    const INPUTS: &'static [&'static str] = &["x", "memory", "parameters"];
 
     fn pass(
         &self,
@@ -128,72 +120,27 @@ struct Part<L> {
     shared: Option<Attention>,
 }
 
-/// Inputs of the block and all its trained parameters, one after the other.
+/// The backward pass of a block: of its inputs, which are kept, and of all its trained parameters, one after the other.
 #[derive(Debug)]
 struct Recompute<L: Layer> {
-    /// Runs the forward pass, which may change its buffers.
-    running: Part<L>,
-    /// Has the buffers from before.
-    frozen: Part<L>,
+    part: Part<L>,
     masks: L::Masks,
     context: Context,
 }
 
-impl<L: Layer> Recompute<L> {
-    fn pass(&self, part: &Part<L>, inputs: Vec<Tensor<3>>, context: &Context) -> Tensor<3> {
-        part.block.pass(inputs, &self.masks, part.shared.as_ref(), context)
+impl<L: Layer> Pullback for Recompute<L> {
+    fn backward(&self, kept: Vec<Operand>, grad_out: Operand, wanted: &[bool]) -> Vec<Option<Operand>> {
+        let inputs = kept.into_iter().map(|input| input.into_tensor::<3>().autodiff().require_grad());
+        let inputs: Vec<_> = inputs.collect();
+        let part = Part { block: self.part.block.clone().train(), shared: self.part.shared.clone().map(Module::train) };
+        let out = part.block.pass(inputs.clone(), &self.masks, part.shared.as_ref(), &self.context);
+        let mut grads = (out * grad_out.into_tensor::<3>()).sum().backward();
+        let gradients = inputs.iter().map(|input| input.grad_remove(&mut grads).expect("inputs are tracked").into());
+        let gradients: Vec<Operand> = gradients.collect();
+        let parameters = wanted.last().is_some_and(|wanted| *wanted).then(|| flat_grads(&part, &mut grads).into());
+        let gradients = gradients.into_iter().map(Some).chain([parameters]);
+        gradients.zip(wanted).map(|(gradient, wanted)| gradient.filter(|_| *wanted)).collect()
     }
-}
-
-impl<L: Layer> Operator for Recompute<L> {
-    fn inputs(&self) -> Vec<&'static str> {
-        L::INPUTS.to_vec()
-    }
-
-    fn out_shape(&self, shapes: &[&[usize]]) -> Result<Vec<usize>, Error> {
-        if shapes[0].len() != 3 {
-            return Err(Error::rank("x", shapes[0], 3));
-        }
-        Ok(shapes[0].to_vec())
-    }
-
-    fn forward(&self, inputs: &[View<f32>], out: &mut [f32]) -> Saved {
-        let blocks = inputs[..inputs.len() - 1].iter().map(|input| tensor(input, input.data, &Device::flex()));
-        let y = self.pass(&self.running, blocks.collect(), &self.context).into_data();
-        out.copy_from_slice(y.as_slice().expect("f32"));
-        Saved::new()
-    }
-
-    fn backward(
-        &self,
-        inputs: &[View<f32>],
-        _: &[f32],
-        _: &Saved,
-        grad_out: &[f32],
-        wanted: &[bool],
-    ) -> Vec<Option<Vec<f32>>> {
-        let device = Device::flex().autodiff();
-        let (_, blocks) = inputs.split_last().expect("parameters come last");
-        let blocks: Vec<_> = blocks.iter().map(|input| tensor(input, input.data, &device).require_grad()).collect();
-        let part =
-            Part { block: self.frozen.block.clone().train(), shared: self.frozen.shared.clone().map(Module::train) };
-        // What routers and blocks did is on record since the first pass.
-        let context = self.context.clone().without_logs();
-        let out = self.pass(&part, blocks.clone(), &context);
-        let grads = (out * tensor(&inputs[0], grad_out, &device)).sum().backward();
-        let of = |x: &Tensor<3>| x.grad(&grads).expect("inputs are tracked").into_data().try_to_vec().expect("f32");
-        let mut all: Vec<_> = blocks.iter().zip(wanted).map(|(x, wanted)| wanted.then(|| of(x))).collect();
-        all.push(wanted[blocks.len()].then(|| flat_grads(&part, &grads)));
-        all
-    }
-
-    fn reference(&self, _: &[View<f64>], _: Option<&[f64]>) -> Reference {
-        unreachable!("a block is made of operators; only those have float64 twins")
-    }
-}
-
-fn tensor(like: &View<f32>, data: &[f32], device: &Device) -> Tensor<3> {
-    Tensor::from_data(TensorData::new(data.to_vec(), like.shape), device)
 }
 
 /// All trained parameters, `[count]`, in the order of the fields.
@@ -216,18 +163,17 @@ fn flat<L: Layer>(block: &L, shared: Option<&Attention>) -> Tensor<1> {
 }
 
 /// Gradients of the same parameters, in the same order; 0 for one that took no part.
-fn flat_grads<L: Layer>(part: &Part<L>, grads: &Gradients) -> Vec<f32> {
-    struct Collect<'a>(Vec<f32>, &'a Gradients);
+fn flat_grads<L: Layer>(part: &Part<L>, grads: &mut Gradients) -> Tensor<1> {
+    struct Collect<'a>(Vec<Tensor<1>>, &'a mut Gradients);
     impl ModuleVisitor for Collect<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let value = param.val();
             if !value.is_require_grad() {
                 return;
             }
-            match value.grad(self.1) {
-                Some(grad) => self.0.extend_from_slice(grad.into_data().as_slice().expect("f32")),
-                None => self.0.resize(self.0.len() + value.shape().num_elements(), 0.0),
-            }
+            let zeros = || Tensor::zeros(value.shape(), &value.device().without_autodiff());
+            let grad = value.grad_remove(self.1).unwrap_or_else(zeros);
+            self.0.push(grad.flatten(0, D - 1));
         }
     }
     let mut collect = Collect(Vec::new(), grads);
@@ -235,5 +181,56 @@ fn flat_grads<L: Layer>(part: &Part<L>, grads: &Gradients) -> Vec<f32> {
     if let Some(shared) = &part.shared {
         shared.visit(&mut collect);
     }
-    collect.0
+    Tensor::cat(collect.0, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Device, TensorData};
+    use regard_kernels::Mechanism;
+
+    use super::*;
+    use crate::{attention::AttentionConfig, blocks::Init, models::ModelConfig};
+
+    fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+        ops::with_elements(&tensor, <[f32]>::to_vec)
+    }
+
+    /// What devices without kernels do, on the CPU.
+    #[test]
+    fn blocks_without_kernels_are_recomputed_too() {
+        let config = ModelConfig { width: 8, layers: 1, feed_forward: 16, dropout: 0.1, ..ModelConfig::default() };
+        let plain = Device::flex().autodiff();
+        assert!(!ops::takes_results(&Device::flex()), "nothing is kept there");
+        for device in [plain.clone(), plain.gradient_checkpointing()] {
+            assert!(ops::takes_results(&device));
+            for &mechanism in Mechanism::ALL {
+                let options = AttentionConfig { mechanism, heads: 2, ..AttentionConfig::default() };
+                let block = Block::new(&config, &options, 7, &Init::new(3, &device)).unwrap();
+                let pass = |again: bool| {
+                    let x: Vec<f32> = (0..2 * 7 * 8).map(|i| (i as f32 * 0.7).sin()).collect();
+                    let x = Tensor::<3>::from_data(TensorData::new(x, [2, 7, 8]), &device).require_grad();
+                    let context = Context::training(1, 0).at_layer(1);
+                    let out = match again {
+                        true => recomputed(&block, None, x.clone(), &Mask::none(), &context),
+                        false => block.forward(x.clone(), &Mask::none(), None, &context),
+                    };
+                    let mut grads = (out.clone() * out.clone()).sum().backward();
+                    let of_x = numbers(x.grad(&grads).expect("x is tracked"));
+                    let part = Part { block: block.clone(), shared: None };
+                    [numbers(out), of_x, numbers(flat_grads(&part, &mut grads))]
+                };
+                let [kept, again] = [false, true].map(|again| ops::force_composed(|| pass(again)));
+                // Within rounding: gradients may be added in another order, and Burn's softmax rounds differently with and
+                // without autodiff.
+                for (kept, again) in kept.iter().zip(&again) {
+                    let largest = kept.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+                    let far = |(a, b): (&f32, &f32)| (a - b).abs() > 1e-5 * largest;
+                    assert!(!kept.iter().zip(again).any(far), "{mechanism}: {again:?}, expected {kept:?}");
+                }
+                assert!(again[2].iter().any(|grad| *grad != 0.0), "{mechanism}");
+                assert_ne!(again, pass(true), "{mechanism}: the kernels round otherwise");
+            }
+        }
+    }
 }

@@ -9,16 +9,16 @@ use regard_kernels::{Error, elementwise::Rotate};
 use serde::{Deserialize, Serialize};
 
 /// `model.rotary`: angles of rotary positions (Su et al. 2021).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RotaryConfig {
-    /// Base of the wavelengths: channel pair `i` of `D` turns by `base^(-2 i / D)` a position.
+    /// Base of the wavelengths: channel pair `i` of `D` rotates by `base^(-2 i / D)` radians per position.
     pub base: f64,
     /// Share of a head's channels that are rotated, the first ones; in (0, 1].
     pub share: f64,
     /// How angles change so that sequences longer than the original ones can be read.
     pub scaling: RotaryScaling,
-    /// How much longer they are.
+    /// Length of the longest sequences, as a multiple of the original ones.
     pub factor: f64,
     /// Length of the original sequences; 0 for the context of the model.
     pub original_context: usize,
@@ -26,10 +26,12 @@ pub struct RotaryConfig {
     pub low: f64,
     /// ... and those of less than `original_context / high` not at all.
     pub high: f64,
-    /// `yarn`: pairs that turn more often than this over the original context keep their angles ...
+    /// `yarn`: pairs with more rotations than this over the original context keep their angles ...
     pub fast: f64,
-    /// ... and those that turn less often than this are scaled in full.
+    /// ... and those with fewer than this are scaled in full.
     pub slow: f64,
+    /// `yarn`: whether both bounds are rounded to whole pairs, away from each other.
+    pub truncate: bool,
     /// `yarn`: what rotated queries and keys are multiplied by; 0 for `0.1 ln(factor) + 1`.
     pub magnitude: f64,
 }
@@ -48,7 +50,7 @@ pub enum RotaryScaling {
     Dynamic,
     /// Long wavelengths are scaled, short ones not (Llama 3.1).
     Llama3,
-    /// The same by the number of turns, with a magnitude (Peng et al. 2023).
+    /// The same by the number of rotations, with a magnitude (Peng et al. 2023).
     Yarn,
 }
 
@@ -64,6 +66,7 @@ impl Default for RotaryConfig {
             high: 4.0,
             fast: 32.0,
             slow: 1.0,
+            truncate: true,
             magnitude: 0.0,
         }
     }
@@ -123,7 +126,7 @@ impl RotaryConfig {
     }
 
     /// Angle per position of every pair, in a model whose longest sequence has `context` tokens.
-    fn frequencies(&self, pairs: usize, context: usize) -> Vec<f64> {
+    pub fn frequencies(&self, pairs: usize, context: usize) -> Vec<f64> {
         let width = (2 * pairs) as f64;
         let power = |base: f64, pair: usize| base.powf(-((2 * pair) as f64) / width);
         let original = if self.original_context == 0 { context } else { self.original_context } as f64;
@@ -141,11 +144,16 @@ impl RotaryConfig {
                 plain(pair) * (kept + (1.0 - kept) / self.factor)
             }
             RotaryScaling::Yarn => {
-                // The pair, in fractions, that turns so often over the original context.
+                // The fractional number of the pair with so many rotations over the original context.
                 let at =
                     |turns: f64| width * (original / (turns * std::f64::consts::TAU)).ln() / (2.0 * self.base.ln());
-                let (first, last) = (at(self.fast).floor().max(0.0), at(self.slow).ceil().min(width - 1.0));
-                let scaled = ((pair as f64 - first) / (last - first).max(1e-3)).clamp(0.0, 1.0);
+                let (first, last) = (at(self.fast), at(self.slow));
+                let (first, last) = if self.truncate { (first.floor(), last.ceil()) } else { (first, last) };
+                let (first, mut last) = (first.max(0.0), last.min(width - 1.0));
+                if first == last {
+                    last += 1e-3; // As transformers does.
+                }
+                let scaled = ((pair as f64 - first) / (last - first)).clamp(0.0, 1.0);
                 plain(pair) * ((1.0 - scaled) + scaled / self.factor)
             }
         };
@@ -153,7 +161,7 @@ impl RotaryConfig {
     }
 
     /// What rotated channels are multiplied by.
-    fn magnitude(&self) -> f64 {
+    pub fn magnitude(&self) -> f64 {
         match (self.scaling, self.magnitude) {
             (RotaryScaling::Yarn, 0.0) if self.factor > 1.0 => 0.1 * self.factor.ln() + 1.0,
             (RotaryScaling::Yarn, magnitude) if magnitude > 0.0 => magnitude,
@@ -248,7 +256,7 @@ mod tests {
         let with = |scaling| RotaryConfig { scaling, factor: 4.0, original_context: 64, ..RotaryConfig::default() };
         let linear = frequencies(with(RotaryScaling::Linear), 256);
         assert!(plain.iter().zip(&linear).all(|(plain, linear)| plain / 4.0 == *linear));
-        // Not longer than the original context: as it is.
+        // Not longer than the original context: unchanged.
         assert_eq!(frequencies(with(RotaryScaling::Dynamic), 64), plain);
         assert!(frequencies(with(RotaryScaling::Dynamic), 256)[3] < plain[3]);
         for scaling in [RotaryScaling::Llama3, RotaryScaling::Yarn] {
@@ -257,6 +265,27 @@ mod tests {
             assert!((4.0 * scaled[3] / plain[3] - 1.0).abs() < 1e-12, "the longest is stretched: {scaled:?}");
         }
         assert!((with(RotaryScaling::Yarn).magnitude() - (0.1 * 4f64.ln() + 1.0)).abs() < 1e-12);
+    }
+
+    /// Expected numbers are those of `ROPE_INIT_FUNCTIONS["yarn"]` of transformers 5.24, in float32.
+    #[test]
+    fn yarn_rounds_its_bounds_only_where_it_is_asked_to() {
+        let yarn =
+            RotaryConfig { scaling: RotaryScaling::Yarn, factor: 4.0, original_context: 64, ..RotaryConfig::default() };
+        let exact = RotaryConfig { truncate: false, ..yarn };
+        for (config, second, third) in [
+            (yarn, 0.237_170_82, 0.049_999_997),
+            (exact, 0.198_583_53, 0.025_595_25),
+            (RotaryConfig { fast: 8.0, slow: 2.0, ..exact }, 0.160_589_16, 0.025),
+        ] {
+            config.check().unwrap();
+            let [first, rest @ ..] = &config.frequencies(8, 200)[..] else { panic!("eight pairs") };
+            let tail = [7.905_694_7e-3, 2.5e-3, 7.905_694_7e-4, 2.5e-4, 7.905_694_7e-5];
+            assert_eq!(*first, 1.0);
+            for (seen, want) in rest.iter().zip([second, third].into_iter().chain(tail)) {
+                assert!((seen / want - 1.0).abs() < 1e-6, "{config:?}: {seen} against {want}");
+            }
+        }
     }
 
     #[test]

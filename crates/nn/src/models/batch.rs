@@ -87,9 +87,9 @@ impl TokenBatch {
     }
 }
 
-/// Token numbers with a meaning of their own, the same in every vocabulary of translators and masked models.
+/// Special token numbers, the same in every vocabulary of translators and masked models.
 pub mod special {
-    /// Fills up a row.
+    /// Padding.
     pub const PADDING: i32 = 0;
     /// Before the first token of a target.
     pub const BEGIN: i32 = 1;
@@ -97,6 +97,6 @@ pub mod special {
     pub const END: i32 = 2;
     /// Text that the vocabulary cannot spell.
     pub const UNKNOWN: i32 = 3;
-    /// Stands where a masked model is to predict a token.
+    /// Replaces a token that a masked model is to predict.
     pub const MASK: i32 = 4;
 }

@@ -11,7 +11,7 @@ use crate::blocks::Context;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BeamOptions {
-    /// Hypotheses that are followed at a time; 1 is greedy search.
+    /// Beam width: hypotheses kept at each step; 1 is greedy search.
     pub beam: usize,
     /// Exponent `alpha` of the length penalty `((5 + n) / 6)^alpha` by which the log-probability of `n` tokens is divided
     /// (Wu et al. 2016, equation 14; Vaswani et al. 2017, section 6.1); 0 is none. The end counts as a token.
@@ -28,7 +28,7 @@ impl Default for BeamOptions {
 
 impl BeamOptions {
     /// # Errors
-    /// No beam, no token, or a penalty that is negative or no number.
+    /// A beam or length of 0, or a penalty that is negative or NaN.
     pub fn check(&self) -> Result<(), Error> {
         for (name, size) in [("beam", self.beam), ("longest", self.longest)] {
             if size == 0 {
@@ -95,7 +95,7 @@ struct Search {
     finished: Vec<Finished>,
 }
 
-/// A hypothesis without an end.
+/// An open hypothesis.
 #[derive(Clone, Debug)]
 struct Open {
     tokens: Vec<i32>,
@@ -104,7 +104,7 @@ struct Open {
     parent: usize,
 }
 
-/// A hypothesis with its end cut off, and its log-probability over the length penalty.
+/// A finished hypothesis without its end, and its log-probability over the length penalty.
 #[derive(Debug)]
 struct Finished {
     tokens: Vec<i32>,

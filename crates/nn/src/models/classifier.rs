@@ -101,7 +101,7 @@ impl Classifier {
         match (&self.pool, self.pooling) {
             (None, Pooling::First) => x.narrow(1, 0, 1),
             (Some(scores), _) => {
-                // [B,N,1] to [B,1,N]; a score far below any other stands for padding.
+                // [B,N,1] to [B,1,N]; padding gets a score far below any other.
                 let scores = ops::linear(x.clone(), scores.val(), None).transpose();
                 let real = Tensor::<3>::from_data(TensorData::new(real(tokens, |_| 1.0), [batch, 1, length]), &device);
                 let hidden = real.clone().sub_scalar(1.0).mul_scalar(1e30);

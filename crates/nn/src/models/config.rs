@@ -63,7 +63,7 @@ pub struct ModelConfig {
     pub embedding_width: Option<usize>,
     /// A norm follows the sum of token and position vectors.
     pub embedding_norm: bool,
-    /// All blocks are one and the same, run `layers` times (Lan et al. 2020).
+    /// All blocks share their parameters: one block runs `layers` times (Lan et al. 2020).
     pub shared_blocks: bool,
     /// What attention and feed-forward add is scaled by a learned vector that starts at this (Touvron et al. 2021).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -274,7 +274,7 @@ impl ModelConfig {
         self.embedding_width.unwrap_or(self.width)
     }
 
-    /// Rate of dropout in single precision.
+    /// Dropout rate in single precision.
     pub(crate) fn rate(&self) -> f32 {
         self.dropout as f32
     }

@@ -43,7 +43,7 @@ impl Decoder {
             dropout: config.rate(),
             checkpointing: config.checkpointing,
         };
-        // What cannot decode can be trained but never translates: better said before the training.
+        // Without a decode state a decoder can be trained but never translates: better an error before training.
         decoder.layers.iter().try_for_each(|block| block.own_decoder(decoder.attention.as_ref()).map(drop))?;
         Ok(decoder)
     }

@@ -1,4 +1,4 @@
-//! Token numbers to vectors that know their place.
+//! Token numbers to vectors with positions.
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
@@ -16,7 +16,7 @@ const EMBEDDING_DEVIATION: f64 = 0.02;
 /// What a stack of blocks does with token vectors before its first block: positions and types are added, then a norm and a
 /// projection to the width of the blocks, where the model has them.
 ///
-/// Sinusoidal positions have the scale of 1, so there token vectors are drawn with deviation `1/sqrt(d)` and scaled by
+/// Sinusoidal positions have scale 1, so there token vectors are drawn with deviation `1/sqrt(d)` and scaled by
 /// `sqrt(d)` (Vaswani et al. 2017, section 3.4).
 #[derive(Module, Debug)]
 pub(super) struct Embeddings {

@@ -68,13 +68,13 @@ const TRANSPARENT: [&str; 5] = ["body", "output", "stack", "embeddings", "projec
 pub struct ParameterPath(Vec<Option<String>>);
 
 impl ParameterPath {
-    /// To be called from `enter_module`.
+    /// Call it from `enter_module`.
     pub fn enter(&mut self, name: &str, container: &str) {
         let transparent = container.starts_with("Enum:") || TRANSPARENT.contains(&name);
         self.0.push((!transparent).then(|| name.to_string()));
     }
 
-    /// To be called from `exit_module`.
+    /// Call it from `exit_module`.
     pub fn exit(&mut self) {
         self.0.pop();
     }
@@ -172,13 +172,13 @@ pub fn load_parameters<M: Module>(model: M, mut parameters: ParameterMap) -> Res
     Ok(model.map(&mut Replace(ParameterPath::default(), &mut parameters)))
 }
 
-/// The model with its matrices as they are read the fastest, token by token, and as `storage` says: for inference on the
-/// processor. Half the bytes are read in half the time; where weights came as f16 or bf16 they lose nothing.
+/// The model with its matrices in the layout that is fastest for decoding token by token, stored as `storage` says: for
+/// inference on the CPU. Half the bytes are read in half the time; weights that came as f16 or bf16 lose nothing.
 ///
 /// Vectors and tables of positions stay f32, and so do all sums.
 ///
 /// # Errors
-/// Whole numbers, for which there is no scale here; a device that is not the processor without autodiff.
+/// Integer storage, which would need scales; a device other than the CPU without autodiff.
 pub fn compact_weights<M: Module>(model: M, storage: Storage) -> Result<M, Error> {
     struct Compact(ParameterPath, FloatDType);
     impl ModuleMapper for Compact {
@@ -202,7 +202,7 @@ pub fn compact_weights<M: Module>(model: M, storage: Storage) -> Result<M, Error
                 return param.map(|weight| weight.cast(kind));
             }
             if part == "w" || part == "head" || part.starts_with("w_") {
-                // To the host and back: a tensor turned twice is as it was.
+                // To the host and back: a tensor transposed twice would be the same view of the same buffer.
                 return param.map(|weight| {
                     let (device, turned) = (weight.device(), weight.transpose());
                     Tensor::<D>::from_data(turned.into_data(), &device).cast(kind).transpose()

@@ -36,7 +36,7 @@ pub struct Translator {
     sizes: Sizes,
 }
 
-/// What a translator keeps between the tokens that it writes.
+/// State of a translator between generated tokens.
 #[derive(Debug)]
 pub struct TranslationState {
     layers: Vec<BlockState>,
@@ -67,8 +67,8 @@ impl TranslationState {
         self.layers.iter().map(BlockState::bytes).sum()
     }
 
-    /// Row `i` goes on from where row `rows[i]` is, with its source: rows may trade places, repeat or be left out, as the
-    /// hypotheses of a beam search do.
+    /// Row `i` continues from the state of row `rows[i]`, with its source: rows may be reordered, repeated or dropped, as the
+    /// hypotheses of a beam search are.
     ///
     /// # Panics
     /// If a row does not exist, or no row is left.

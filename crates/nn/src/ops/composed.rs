@@ -48,15 +48,15 @@ pub(super) fn repeat_heads<const R: usize>(x: Tensor<R>, heads: usize) -> Tensor
     x.reshape([dims[0], dims[1], 1, rest]).repeat_dim(2, group).reshape(shape)
 }
 
-/// Numbers of padding from this size on read as 0, as those that are none do: 2^40, as in the kernels.
+/// Padding of this magnitude or more reads as 0, and so does NaN: 2^40, as in the kernels.
 const WILD: f64 = (1u64 << 40) as f64;
 
-/// Keys or values `[B,S,..]` whose padding holds nothing that a product with 0 would not hide.
+/// Keys or values `[B,S,..]`, with 0 for padding that a product with 0 would not hide, such as infinities and NaN.
 pub(super) fn real_keys<const R: usize>(x: Tensor<R>, mask: &Mask) -> Tensor<R> {
     silence(x, |b, _| mask.valid_row(b))
 }
 
-/// The same for queries `[B,N,..]`: their gradient reaches the keys.
+/// The same for queries `[B,N,..]`, which the gradients of the keys depend on.
 pub(super) fn real_queries<const R: usize>(x: Tensor<R>, mask: &Mask) -> Tensor<R> {
     silence(x, |b, tokens| mask.query_row(b, tokens))
 }
@@ -70,7 +70,7 @@ fn silence<'m, const R: usize>(x: Tensor<R>, real: impl Fn(usize, usize) -> Opti
     let mut shape = [1; R];
     shape[..2].copy_from_slice(&[batch, tokens]);
     let padded = Tensor::<R, Bool>::from_data(TensorData::new(padded, shape), &x.device());
-    // No comparison holds of what is no number.
+    // Comparisons with NaN are false.
     let wild = x.clone().abs().lower_elem(WILD).bool_not();
     x.mask_fill(wild.bool_and(padded.expand(dims)), 0.0)
 }

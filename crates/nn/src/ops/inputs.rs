@@ -6,7 +6,7 @@ use super::Operand;
 
 /// What an attention operator reads, by the names of [`Operator::inputs`](regard_kernels::Operator::inputs).
 ///
-/// A layer writes them down once; the forward pass, the record of a pass and a decoding step all read this.
+/// A layer lists them once; the forward pass, the log of a pass and a decoding step all read this list.
 ///
 /// ```
 /// use burn::tensor::{Device, Distribution, Tensor};

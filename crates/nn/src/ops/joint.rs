@@ -1,7 +1,8 @@
-//! Additive attention whose global vectors meet those of the tokens otherwise than by a product, in tensor operations.
+//! Additive attention that joins global vectors and token vectors by a sum or a matrix instead of a product, in tensor
+//! operations.
 //!
-//! For comparison with the product: both ways alone, on any backend. Time and memory are linear in the
-//! length: a head has one row of weights over its tokens.
+//! For comparison with the product: bidirectional only, on any backend. Time and memory are linear in the length: each
+//! head has one row of weights over its tokens.
 
 use burn::tensor::{Bool, Device, Tensor, TensorData};
 use regard_kernels::{Mask, mechanism::AdditiveScores};
@@ -26,7 +27,7 @@ pub struct Concatenation {
 pub struct RealTokens {
     /// `[B,N,1]`, true at padding; absent where there is none.
     padded: Option<Tensor<3, Bool>>,
-    /// As one query a row that sees them.
+    /// The same as a mask: one query per row, which sees the real tokens.
     visible: Visible,
 }
 
@@ -92,8 +93,8 @@ pub fn additive_joint(
     out + q.reshape([batch, n, heads * width])
 }
 
-/// `g [B,H,1,D]` and `x [B,H,N,D]`: their sum, or the product of both side by side with a matrix. Its two halves multiply
-/// them apart, so that the global vector is multiplied once and not once a token.
+/// `g [B,H,1,D]` joined with `x [B,H,N,D]`: their sum, or their concatenation times a matrix. The two halves of the matrix
+/// are applied separately, so that the global vector is multiplied once, not once per token.
 fn join(global: Tensor<4>, x: Tensor<4>, matrix: Option<&Tensor<3>>) -> Tensor<4> {
     let Some(matrix) = matrix else { return x + global };
     let width = x.dims()[3];

@@ -21,12 +21,13 @@ mod scatterbrain;
 mod softmax;
 
 pub use attention::attention;
-pub(crate) use bridge::runs_unrecorded;
 pub use bridge::{MOST_OPERANDS, Operand, apply, runs_kernels, try_apply};
+pub(crate) use bridge::{Pullback, entered, runs_unrecorded, takes_results};
 pub use elementwise::{
     Curve, activation, cross_entropy, dropout, embedding, gated, layer_norm, linear, rms_norm, rotate,
 };
 pub use gaussian_mixture::{prior_after, shifted_keys};
+pub use host::{with_elements, with_elements_mut};
 pub use inputs::Inputs;
 pub use joint::{Concatenation, RealTokens, additive_joint};
 pub use routing::{expert_outputs, expert_queries, gates, noisy_logits, route, router_loss};

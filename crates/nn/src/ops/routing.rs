@@ -23,8 +23,8 @@ pub fn noisy_logits(logits: Tensor<3>, deviation: f64, key: u64) -> Tensor<3> {
     logits + noise
 }
 
-/// Chooses `active` experts for each token of `logits [B,N,E]`, which come along as they are on the host. A choice has no
-/// gradient.
+/// Chooses `active` experts for each token of `logits [B,N,E]`; also returns the logits, copied to the host. The choice
+/// has no gradient.
 ///
 /// # Panics
 /// Padding of another size, or more active experts than there are.
@@ -40,7 +40,7 @@ pub fn route(
     (Arc::new(routing), values)
 }
 
-/// `logits [B,N,E]` unchanged; their gradient gets that of the router's losses added, times `coefficients`.
+/// Returns `logits [B,N,E]` unchanged and adds the gradient of the router's losses, times `coefficients`, to theirs.
 ///
 /// Only kernels can do that: layers with such losses are not built on other devices.
 pub fn router_loss(logits: Tensor<3>, routing: &Arc<Routing>, coefficients: RouterCoefficients) -> Tensor<3> {

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use regard_nn::blocks::RotaryConfig;
+
 use super::{
-    Activation, Architecture, Biases, Family, Head, Norm, NormKind, NormPlace, Patch, Position, RotaryScaling, head,
+    Activation, Architecture, Biases, Family, Head, Norm, NormKind, NormPlace, Patch, Position, head, rotary::scaled,
 };
 use crate::{ConfigProblem, keys::Keys};
 
@@ -222,8 +224,8 @@ fn rotary(keys: &Keys<'_>, context: usize, head_width: usize) -> Result<Position
         let expected = format!("a share of at most 1 that leaves an even part of heads of {head_width}");
         return Err(keys.problem("partial_rotary_factor", expected));
     }
-    let scaling = scaling.map_or(Ok(RotaryScaling::None), |keys| RotaryScaling::read(&keys, context))?;
-    Ok(Position::Rotary { base, share, scaling })
+    let plain = RotaryConfig { base, share, ..RotaryConfig::default() };
+    Ok(Position::Rotary(scaling.map_or(Ok(plain), |keys| scaled(plain, &keys, context))?))
 }
 
 fn image(family: Family, keys: &Keys<'_>) -> Result<Architecture> {

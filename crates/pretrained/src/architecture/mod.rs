@@ -8,10 +8,11 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+use regard_nn::blocks::RotaryConfig;
+pub use regard_nn::blocks::RotaryScaling;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use self::rotary::RotaryScaling;
 use crate::{ConfigProblem, keys::Keys};
 
 /// A transformer as `config.json` describes it, in terms that all families share.
@@ -214,15 +215,8 @@ pub enum Position {
         /// Rows of the table: `offset + context`.
         rows: usize,
     },
-    /// Queries and keys are turned: feature `i` of a head with feature `i + rotated/2`.
-    Rotary {
-        /// Base of the frequencies.
-        base: f64,
-        /// The share of a head that is turned.
-        share: f64,
-        /// How frequencies are changed for longer texts.
-        scaling: RotaryScaling,
-    },
+    /// Queries and keys are rotated: feature `i` of a head with feature `i + rotated/2`.
+    Rotary(RotaryConfig),
 }
 
 /// How an image becomes tokens: patches in rows, each `channels * patch * patch` numbers in that order, times `w_patch`.

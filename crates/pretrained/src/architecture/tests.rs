@@ -52,8 +52,14 @@ fn families_are_described_in_shared_terms() {
     let llama = read("llama-grouped", json!({})).unwrap();
     assert_eq!((llama.heads, llama.key_value_heads, llama.head_width, llama.gated), (4, 2, 12, true));
     assert_eq!(llama.biases, Biases { query_key_value: true, out: true, feed_forward: true });
-    let scaling = RotaryScaling::Llama3 { factor: 4.0, low: 1.0, high: 4.0, context: 32 };
-    assert_eq!(llama.position, Position::Rotary { base: 500.0, share: 1.0, scaling });
+    let rotary = RotaryConfig {
+        base: 500.0,
+        scaling: RotaryScaling::Llama3,
+        factor: 4.0,
+        original_context: 32,
+        ..RotaryConfig::default()
+    };
+    assert_eq!(llama.position, Position::Rotary(rotary));
     let vit = read("vit", json!({})).unwrap();
     assert_eq!((vit.context, vit.vocabulary, vit.class_token, vit.layer_scale), (10, 0, true, false));
     assert_eq!(vit.patch, Some(Patch { image: 12, patch: 4, channels: 3 }));
@@ -185,19 +191,19 @@ fn frequencies_are_those_of_transformers() {
         let mut scaling = row["scaling"].clone();
         scaling["rope_theta"] = 10000.0.into();
         let changes = json!({"rope_parameters": scaling, "head_dim": 16, "max_position_embeddings": 64});
-        let Position::Rotary { base, scaling, .. } = read("llama-tied", changes).unwrap().position else {
-            panic!("llama turns queries and keys")
-        };
-        let seen = scaling.frequencies(base, 16, 200);
+        // What the model is built with.
+        let rotary = read("llama-tied", changes).unwrap().model_config().rotary;
+        let seen = rotary.frequencies(8, 200);
         let expected: Vec<f64> = row["frequencies"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
         assert_eq!(seen.len(), expected.len());
         for (seen, expected) in seen.iter().zip(&expected) {
-            assert!((seen / expected - 1.0).abs() < 2e-6, "{scaling:?}: {seen} {expected}");
+            assert!((seen / expected - 1.0).abs() < 2e-6, "{rotary:?}: {seen} {expected}");
         }
-        assert!((scaling.attention_factor() - row["factor"].as_f64().unwrap()).abs() < 1e-9, "{scaling:?}");
+        assert!((rotary.magnitude() - row["factor"].as_f64().unwrap()).abs() < 1e-9, "{rotary:?}");
         // Short texts need no larger base.
-        if matches!(scaling, RotaryScaling::Dynamic { .. }) {
-            assert_eq!(scaling.frequencies(base, 16, 64), RotaryScaling::None.frequencies(base, 16, 64));
+        if rotary.scaling == RotaryScaling::Dynamic {
+            let plain = RotaryConfig { scaling: RotaryScaling::None, ..rotary };
+            assert_eq!(rotary.frequencies(8, 64), plain.frequencies(8, 64));
         }
     }
 }

@@ -81,7 +81,7 @@ impl ClassificationBatch {
     }
 }
 
-/// Training batches without end: batch `t` is a pure function of the data, the options, the seed and `t`.
+/// Endless training batches: batch `t` is a pure function of the data, the options, the seed and `t`.
 ///
 /// An epoch shuffles the set, sorts by length within pools of batches, cuts batches of neighbours and shuffles those.
 /// The sequences that do not fill a last batch are left out of the epoch, others in each; a set smaller than a batch

@@ -20,7 +20,7 @@ use super::{
 /// Plays of Shakespeare, gzip: see `data/README.md` for source and licence.
 const SHAKESPEARE: &[u8] = include_bytes!("../../data/tinyshakespeare.txt.gz");
 
-/// What stands for its path in messages.
+/// Its name in messages, in place of a path.
 pub(super) const EMBEDDED: &str = "embedded text";
 
 /// Characters of the embedded text.
@@ -35,7 +35,7 @@ pub struct CharLmConfig {
     pub path: Option<PathBuf>,
     /// Part of the text, at its end, kept for validation, in (0, 1).
     pub valid_fraction: f64,
-    /// Characters that a window predicts, each from those before it in the window.
+    /// Characters that a window predicts, each from the previous ones in the window.
     pub context: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Files read as they are or decompressed, told apart by their first bytes.
+//! Plain and compressed files, told apart by their first bytes.
 
 use std::{
     cell::Cell,

@@ -4,7 +4,7 @@ use rand::seq::SliceRandom;
 
 use super::Streams;
 
-/// Batches without end over items `0 .. count`: those of step `t` are a pure function of the items, the seed and `t`.
+/// Endless batches over items `0 .. count`: those of step `t` are a pure function of the items, the seed and `t`.
 ///
 /// An epoch shuffles the items, sorts by length within pools of batches, cuts batches of neighbours and shuffles those. The
 /// items that do not fill a last batch are left out of the epoch, others in each; fewer items than a batch are one batch.

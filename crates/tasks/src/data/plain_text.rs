@@ -1,4 +1,4 @@
-//! Text from bytes, in one way for everything that is read.
+//! Decodes text from bytes, the same way for everything that is read.
 //!
 //! Text is UTF-8. A byte-order mark before it is no part of it, and `\r\n` ends a line as `\n` does. A lone `\r` is a
 //! character as any other: no system has ended lines with it for decades, and files of translations must keep their lines.
@@ -26,7 +26,7 @@ const OTHER_MARKS: [(&[u8], &str); 4] = [
     (&[0xfe, 0xff], "UTF-16BE"),
 ];
 
-/// Why bytes are no text.
+/// Why bytes are not text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotText {
     /// Line, counted from 1.

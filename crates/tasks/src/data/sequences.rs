@@ -89,7 +89,7 @@ impl Sequences {
         (0..self.len()).map(|i| self.length(i)).max().unwrap_or(0)
     }
 
-    /// Sequences `range` as a set of their own.
+    /// Sequences `range` as a separate set.
     pub(crate) fn slice(&self, range: std::ops::Range<usize>) -> Self {
         let start = self.offsets[range.start];
         Self {

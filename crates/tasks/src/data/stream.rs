@@ -6,8 +6,8 @@ use sha2::{Digest, Sha256};
 
 /// The streams of one name under one seed.
 ///
-/// Stream `i` can be had without streams `0 .. i`: this is what makes parallel generation independent of the number of
-/// threads and lets a resumed run start at any step.
+/// Stream `i` does not need streams `0 .. i`: parallel generation does not depend on the number of threads, and a resumed
+/// run starts at any step.
 #[derive(Clone, Debug)]
 pub struct Streams {
     origin: ChaCha8Rng,

@@ -11,7 +11,7 @@ use super::{DataError, Progress, SentencePairs, TextTokenizer, Vocabulary};
 /// The data of any task.
 pub type TaskData = Box<dyn Task>;
 
-/// Training batches without end: batch `i` is a function of the data, the seed and `i`.
+/// Endless training batches: batch `i` is a function of the data, the seed and `i`.
 pub type Batches<'a> = Box<dyn FnMut(u64) -> Batch + Send + 'a>;
 
 /// The batches of a split.
@@ -25,15 +25,15 @@ pub enum Objective {
         /// Labels are `0 .. classes`.
         classes: usize,
     },
-    /// The token after each one, from those before.
+    /// The next token, from the previous ones.
     NextToken {
         /// Whether the tokens that count follow from those before them, so that they can all be right: then accuracy is
         /// measured too.
         certain: bool,
     },
-    /// Hidden tokens, from all others.
+    /// Masked tokens, from all others.
     Fill,
-    /// The sentence that says the same in another language.
+    /// The translation of a sentence.
     Translate,
 }
 
@@ -138,7 +138,7 @@ impl Split {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Task: Debug + Send + Sync {
-    /// What a model of it must be.
+    /// What a model of these data must provide.
     fn shape(&self) -> Shape;
 
     /// Training batches of `rows` sequences.
@@ -258,7 +258,7 @@ pub(crate) fn padded(ids: Vec<i32>, lengths: &[usize], length: usize) -> TokenBa
 /// Places of `most` of `count` things, or of all where `most` is 0: the middle of each of `most` equal parts.
 pub fn evenly(count: usize, most: usize) -> impl Iterator<Item = usize> {
     let most = if most == 0 { count } else { most.min(count) };
-    // Splits that are drawn have as many items as somebody types.
+    // The size of a generated split is whatever a user sets.
     (0..most).map(move |part| ((2 * part as u128 + 1) * count as u128 / (2 * most as u128)) as usize)
 }
 

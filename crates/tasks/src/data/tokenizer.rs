@@ -107,7 +107,7 @@ impl TextTokenizer {
         if !bytes || !matches!(inner.get_model(), ModelWrapper::BPE(_)) {
             return Err("not a byte-pair encoding of bytes; give the tokenizer.json of a run".into());
         }
-        // What looks like a special id in a text is text.
+        // Text that looks like a special id is text.
         inner.set_encode_special_tokens(true);
         Ok(Self { inner, json })
     }

@@ -21,7 +21,7 @@ pub struct Bleu {
     pub score: f64,
     /// Share of the n-grams of one to four tokens that the references have too, in percent, smoothed.
     pub precisions: [f64; ORDERS],
-    /// What too short a translation costs, 1 for none.
+    /// Brevity penalty; 1 is none.
     pub brevity_penalty: f64,
     /// Tokens of all hypotheses.
     pub hypothesis_length: usize,

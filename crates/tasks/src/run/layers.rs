@@ -20,7 +20,7 @@ use crate::{
 const FLAGS: [&str; 6] =
     ["REGARD_THREADS", "REGARD_VECTORS", "REGARD_CACHE", "REGARD_CONFIG", "REGARD_PRESET", "REGARD_COMMIT"];
 
-/// A configuration in the making.
+/// A configuration under construction.
 #[derive(Clone, Debug)]
 pub struct Layers {
     values: Table,
@@ -159,7 +159,7 @@ impl Layers {
         }
         let parsed = format!("x = {text}").parse::<Table>().ok().and_then(|mut table| table.remove("x"));
         let value = match (parsed, &known) {
-            // A text that happens to look like a number stays a text where a text is due.
+            // Text that looks like a number stays text where text is expected.
             (Some(value), Value::String(_)) if !value.is_array() => match value {
                 Value::String(text) => Value::String(text),
                 _ => Value::String(text.to_owned()),
@@ -229,7 +229,7 @@ impl Layers {
         let mut parts = path.split('.').peekable();
         while let Some(part) = parts.next() {
             if parts.peek().is_none() {
-                // A whole number is good where a fraction is due.
+                // An integer is accepted where a fraction is expected.
                 let value = match (lookup(&self.schema, path), value) {
                     (Some(Value::Float(_)), Value::Integer(whole)) => Value::Float(whole as f64),
                     (_, value) => value,

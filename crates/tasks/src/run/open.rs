@@ -1,4 +1,4 @@
-//! Run directories that are read back, and trained on.
+//! Reads run directories back, and continues training them.
 
 use std::path::{Path, PathBuf};
 
@@ -148,7 +148,7 @@ impl Run {
         train(path.as_ref(), config, data, Existing::Refuse)
     }
 
-    /// Trains on for `steps` updates after the last checkpoint: the same run as one that had been meant to be that long.
+    /// Trains for `steps` more updates after the last checkpoint, as a run that was configured to be that long would have.
     ///
     /// # Errors
     /// As [`Run::train`]; a directory that another process writes to.

@@ -4,7 +4,7 @@ use regard_nn::models::is_buffer;
 
 use super::{HostTensor, HostTensors};
 
-/// The mean of models that are added one after the other. Buffers are those of the last one: what is drawn has no mean.
+/// Running mean of models. Buffers are those of the last one: random draws have no mean.
 #[derive(Debug, Default)]
 pub(super) struct Mean {
     sums: Vec<(String, Vec<f64>)>,
@@ -14,7 +14,7 @@ pub(super) struct Mean {
 
 impl Mean {
     /// # Errors
-    /// A model with other tensors than those before it, as a sentence.
+    /// A model with other tensors than the previous ones, as a sentence.
     pub fn add(&mut self, model: HostTensors) -> Result<(), String> {
         let parameters = || model.iter().filter(|(name, _)| !is_buffer(name));
         if self.count == 0 {
@@ -32,7 +32,7 @@ impl Mean {
         Ok(())
     }
 
-    /// The mean; no tensors of no models.
+    /// The mean; empty without models.
     pub fn finish(mut self) -> HostTensors {
         for (name, sums) in self.sums {
             let data = sums.iter().map(|sum| (sum / self.count as f64) as f32).collect();

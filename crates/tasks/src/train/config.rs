@@ -99,7 +99,7 @@ impl Default for OptimizerConfig {
 pub struct ScheduleConfig {
     /// Shape of the curve.
     pub kind: ScheduleKind,
-    /// Steps of the linear rise.
+    /// Steps of linear warm-up.
     pub warmup: usize,
     /// Learning rate after the last step as a part of the peak, in [0, 1]; linear, cosine and one-cycle.
     pub final_fraction: f64,
@@ -110,16 +110,16 @@ pub struct ScheduleConfig {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum ScheduleKind {
-    /// The peak after the warm-up.
+    /// Constant after the warm-up.
     #[default]
     Constant,
-    /// Falls as one over the root of the step (Vaswani et al. 2017, section 5.3).
+    /// Inverse square root decay (Vaswani et al. 2017, section 5.3).
     InverseSqrt,
-    /// Falls along a line.
+    /// Linear decay.
     Linear,
-    /// Falls along half a cosine.
+    /// Cosine decay.
     Cosine,
-    /// Rises from 1/25 of the peak and falls, both along lines (PyTorch's `OneCycleLR` with linear annealing).
+    /// Linear rise from 1/25 of the peak, then linear decay (PyTorch's `OneCycleLR` with linear annealing).
     OneCycle,
 }
 

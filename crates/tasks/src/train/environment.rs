@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// What a figure of speed depends on beside the configuration.
+/// What speed depends on besides the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Environment {
     /// Version of this program.
@@ -13,9 +13,9 @@ pub struct Environment {
     pub commit: Option<String>,
     /// The processor's name.
     pub processor: String,
-    /// Logical processors at hand.
+    /// Available logical processors.
     pub processors: usize,
-    /// Threads that compute.
+    /// Compute threads.
     pub threads: usize,
     /// Operating system and instruction set.
     pub platform: String,
@@ -24,7 +24,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// This machine, now.
+    /// Describes this machine and the current time.
     pub fn capture(commit: Option<&str>) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").into(),

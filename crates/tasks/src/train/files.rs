@@ -1,20 +1,20 @@
-//! Files of a run: whole or not there, with errors of training.
+//! Files of a run, written atomically, with errors of training.
 
 use std::{fs, io, path::Path};
 
 use super::TrainError;
 
-/// Writes a file and waits until the disk has it.
+/// Writes a file and syncs it to disk.
 pub(super) fn write_synced(path: &Path, content: &[u8]) -> Result<(), TrainError> {
     regard_files::write_synced(path, content).map_err(TrainError::writing(path))
 }
 
-/// Replaces a file at once: a reader, or a run after a crash, sees the old content or the new.
+/// Replaces a file atomically: a reader, or a run after a crash, sees the old content or the new.
 pub(super) fn replace(path: &Path, content: &[u8]) -> Result<(), TrainError> {
     regard_files::replace(path, content).map_err(TrainError::writing(path))
 }
 
-/// Waits until the disk has the names in a directory.
+/// Syncs the entries of a directory to disk.
 pub(super) fn sync_directory(path: &Path) -> Result<(), TrainError> {
     regard_files::sync_directory(path).map_err(TrainError::writing(path))
 }

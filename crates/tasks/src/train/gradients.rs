@@ -1,4 +1,4 @@
-//! Gradients on the host, and the update of a module by them.
+//! Gradients on the device of a model, and its update by them.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,6 +10,7 @@ use regard_kernels::simd::{sum, vectorize};
 use regard_nn::{
     blocks::{Context, RouterLog, RouterRecord},
     models::ParameterPath,
+    ops::{runs_kernels, with_elements, with_elements_mut},
 };
 
 use super::{AdamW, Batch, Model};
@@ -17,9 +18,9 @@ use super::{AdamW, Batch, Model};
 /// Elements whose squares are summed in single precision before their sum joins the total.
 const NORM_CHUNK: usize = 1 << 12;
 
-/// Gradients by parameter name, summed over the batches of an update.
+/// Gradients by parameter name, flat, summed over the batches of an update.
 #[derive(Debug, Default)]
-pub(super) struct Gradients(BTreeMap<String, Vec<f32>>);
+pub(super) struct Gradients(BTreeMap<String, Tensor<1>>);
 
 /// What an update knows after its forward and backward passes.
 #[derive(Debug)]
@@ -40,7 +41,7 @@ impl Gradients {
         let (mut total, mut gradients) = (0.0, Self::default());
         let routers = Arc::new(RouterLog::new());
         for (part, batch) in batches.iter().enumerate() {
-            // A batch that makes the whole update needs no scaling.
+            // The only batch of an update needs no scaling.
             let scale = if batches.len() == 1 { 1.0 } else { batch.items() as f64 / items as f64 };
             let mut context = Context::training(seed, step).with_micro_batch(part as u64).with_loss_scale(scale);
             if log {
@@ -56,7 +57,7 @@ impl Gradients {
 
     /// Adds those of one backward pass.
     fn add<M: Module>(&mut self, model: &M, grads: tensor::Gradients) {
-        struct Collect<'a>(ParameterPath, tensor::Gradients, &'a mut BTreeMap<String, Vec<f32>>);
+        struct Collect<'a>(ParameterPath, tensor::Gradients, &'a mut BTreeMap<String, Tensor<1>>);
         impl ModuleVisitor for Collect<'_> {
             fn enter_module(&mut self, name: &str, container: &str) {
                 self.0.enter(name, container);
@@ -68,11 +69,12 @@ impl Gradients {
 
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
                 let Some(grad) = param.val().grad_remove(&mut self.1) else { return };
-                let grad: Vec<f32> = grad.into_data_as::<f32>().try_into_vec().expect("f32, as asked");
-                match self.2.get_mut(&self.0.name()) {
-                    Some(total) => total.iter_mut().zip(&grad).for_each(|(total, grad)| *total += grad),
-                    None => drop(self.2.insert(self.0.name(), grad)),
-                }
+                let (name, grad) = (self.0.name(), grad.flatten(0, D - 1));
+                let sum = match self.2.remove(&name) {
+                    Some(total) => plus(total, &grad),
+                    None => grad,
+                };
+                self.2.insert(name, sum);
             }
         }
         model.visit(&mut Collect(ParameterPath::default(), grads, &mut self.0));
@@ -80,14 +82,34 @@ impl Gradients {
 
     /// Euclidean norm of all of them together.
     pub fn norm(&self) -> f64 {
-        let chunks = self.0.values().flat_map(|grad| grad.chunks(NORM_CHUNK));
+        match self.0.values().next() {
+            Some(grad) if runs_kernels(&grad.device()) => self.norm_fused(),
+            Some(_) => self.norm_composed(),
+            None => 0.0,
+        }
+    }
+
+    /// One pass on the CPU.
+    fn norm_fused(&self) -> f64 {
         let squares = |chunk: &[f32]| {
             vectorize(
                 #[inline(always)]
                 || sum(chunk.len(), |i| chunk[i] * chunk[i]),
             )
         };
-        chunks.map(|chunk| f64::from(squares(chunk))).sum::<f64>().sqrt()
+        let mut total = 0.0;
+        for grad in self.0.values() {
+            with_elements(grad, |grad| {
+                grad.chunks(NORM_CHUNK).for_each(|chunk| total += f64::from(squares(chunk)));
+            });
+        }
+        total.sqrt()
+    }
+
+    /// Tensor operations, of which one number leaves the device.
+    fn norm_composed(&self) -> f64 {
+        let squares = self.0.values().map(|grad| (grad.clone() * grad.clone()).sum()).collect();
+        f64::from(Tensor::cat(squares, 0).sum().sqrt().into_scalar::<f32>())
     }
 
     /// Update `t` (from 1) of `model`, the gradients times `scale`.
@@ -115,15 +137,26 @@ impl Gradients {
                 let name = self.path.name();
                 let Some(gradient) = self.gradients.0.get(&name) else { return param };
                 let (id, tensor, mapper) = param.consume();
-                let device = tensor.device();
-                let mut data = tensor.inner().into_data_as::<f32>();
-                let parameter = data.as_mut_slice::<f32>().expect("f32, as asked");
-                self.optimizer.update(&name, self.t, self.rate, self.scale, parameter, gradient);
-                Param::from_mapped_value(id, Tensor::from_data(data, &device).require_grad(), mapper)
+                let strategy = tensor.gradient_checkpointing_strategy().unwrap_or_default();
+                let updated =
+                    self.optimizer.update(&name, self.t, self.rate, self.scale, tensor.without_autodiff(), gradient);
+                let tracked = updated.autodiff().with_gradient_checkpointing_strategy(strategy).require_grad();
+                Param::from_mapped_value(id, tracked, mapper)
             }
         }
         model.map(&mut Update { path: ParameterPath::default(), gradients: self, optimizer, t, rate, scale })
     }
+}
+
+/// The sum of two gradients.
+fn plus(total: Tensor<1>, grad: &Tensor<1>) -> Tensor<1> {
+    if !runs_kernels(&total.device()) {
+        return total + grad.clone();
+    }
+    let [total] = with_elements_mut([total], |[total]| {
+        with_elements(grad, |grad| total.iter_mut().zip(grad).for_each(|(total, grad)| *total += grad));
+    });
+    total
 }
 
 #[cfg(test)]
@@ -162,19 +195,41 @@ mod tests {
         assert!((whole.norm() - split.norm()).abs() < 1e-5 * whole.norm());
         assert_eq!(whole.0.keys().collect::<Vec<_>>(), split.0.keys().collect::<Vec<_>>());
         assert_eq!(whole.0.len(), model.to_host().len(), "every parameter has a gradient");
+        let numbers = |grad: &Tensor<1>| with_elements(grad, <[f32]>::to_vec);
         for (name, grad) in &whole.0 {
+            let (grad, split) = (numbers(grad), numbers(&split.0[name]));
             let largest = grad.iter().fold(0f32, |a, b| a.max(b.abs()));
             let far = |(a, b): (&f32, &f32)| (a - b).abs() > 1e-4 * largest + 1e-7;
-            assert!(!grad.iter().zip(&split.0[name]).any(far), "gradient of {name}");
+            assert!(!grad.iter().zip(&split).any(far), "gradient of {name}");
         }
     }
 
     #[test]
-    fn the_norm_is_that_of_all_elements() {
-        let gradients =
-            Gradients(BTreeMap::from([("a".into(), vec![3.0; 2 * NORM_CHUNK + 1]), ("b".into(), vec![-4.0, 0.0])]));
+    fn both_forms_of_the_norm_are_that_of_all_elements() {
+        let tensor = |values: &[f32]| Tensor::<1>::from_data(values, &Device::flex());
+        let gradients = Gradients(BTreeMap::from([
+            ("a".into(), tensor(&vec![3.0; 2 * NORM_CHUNK + 1])),
+            ("b".into(), tensor(&[-4.0, 0.0])),
+        ]));
         let want = (9.0 * (2 * NORM_CHUNK + 1) as f64 + 16.0).sqrt();
         assert!((gradients.norm() - want).abs() < 1e-9 * want);
+        assert_eq!(gradients.norm(), gradients.norm_fused());
+        assert!((gradients.norm_composed() - want).abs() < 1e-6 * want);
+        assert_eq!(Gradients::default().norm(), 0.0);
+    }
+
+    #[test]
+    fn an_update_keeps_what_autodiff_keeps() {
+        for device in [Device::flex().autodiff(), Device::flex().autodiff().gradient_checkpointing()] {
+            let (config, attention) = (ModelConfig::default(), AttentionConfig::default());
+            let model = Model::Classifier(Classifier::new(&config, &attention, 9, 3, 6, 1, &device).unwrap());
+            let batches = [batch(0..2)];
+            let mut adam = AdamW::new(OptimizerConfig::default());
+            let pass = |model: &Model, step| Gradients::of(model, &batches, 0.0, 1, step, false);
+            let before = pass(&model, 0);
+            let model = before.gradients.apply(model, &mut adam, 1, 1e-3, 1.0);
+            assert!(pass(&model, 1).loss < before.loss);
+        }
     }
 
     #[test]

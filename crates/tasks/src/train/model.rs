@@ -27,9 +27,9 @@ pub enum Model {
     Classifier(Classifier),
     /// The next token of every token.
     Language(LanguageModel),
-    /// The sentence that says the same in another language.
+    /// The translation of a sentence.
     Translator(Translator),
-    /// The tokens that are hidden.
+    /// The masked tokens.
     Masked(MaskedModel),
 }
 
@@ -97,7 +97,7 @@ impl Model {
     }
 
     /// This model with the parameters of the best checkpoint of a run, where it has one of the same name and shape. Buffers
-    /// stay: what is drawn belongs to the mechanism, not to what was learned.
+    /// stay: random draws belong to the mechanism, not to what was learned.
     ///
     /// # Errors
     /// A directory without a checkpoint, one that cannot be read, or none of whose parameters fits.

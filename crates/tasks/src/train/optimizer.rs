@@ -1,13 +1,16 @@
-//! AdamW on plain slices.
+//! AdamW on the device of the parameters.
 //!
-//! One pass over parameter, gradient and both moments: Burn's optimizer makes about a dozen, each with a new buffer.
+//! The CPU makes one pass over parameter, gradient and both moments: Burn's optimizer makes about a dozen, each with a new
+//! buffer. Other devices compose tensor operations.
 
 use std::collections::BTreeMap;
 
+use burn::tensor::{Device, Tensor, TensorData};
 use regard_kernels::{
     parallel::{Disjoint, for_each},
     simd::vectorize,
 };
+use regard_nn::ops::{runs_kernels, with_elements, with_elements_mut};
 
 use super::OptimizerConfig;
 
@@ -30,10 +33,13 @@ pub struct Moments {
 /// m <- b1 m + (1 - b1) g        v <- b2 v + (1 - b2) g^2
 /// p <- p - lr m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + epsilon)
 /// ```
+///
+/// The moments stay on the device of their parameter.
 #[derive(Clone, Debug)]
 pub struct AdamW {
     config: OptimizerConfig,
-    moments: BTreeMap<String, Moments>,
+    /// The first and the second of each parameter.
+    moments: BTreeMap<String, [Tensor<1>; 2]>,
 }
 
 impl AdamW {
@@ -42,39 +48,54 @@ impl AdamW {
         Self { config, moments: BTreeMap::new() }
     }
 
-    /// Continues from saved moments, by parameter name.
-    pub fn with_moments(config: OptimizerConfig, moments: BTreeMap<String, Moments>) -> Self {
-        Self { config, moments }
+    /// Continues on `device` from saved moments, by parameter name.
+    pub fn with_moments(config: OptimizerConfig, moments: BTreeMap<String, Moments>, device: &Device) -> Self {
+        let device = device.clone().without_autodiff();
+        let tensor = |values: Vec<f32>| {
+            let size = [values.len()];
+            Tensor::from_data(TensorData::new(values, size), &device)
+        };
+        let moments = moments.into_iter().map(|(name, Moments { first, second })| (name, [first, second].map(tensor)));
+        Self { config, moments: moments.collect() }
     }
 
-    /// Moments by parameter name.
-    pub fn moments(&self) -> &BTreeMap<String, Moments> {
-        &self.moments
+    /// A copy of the moments by parameter name.
+    pub fn moments(&self) -> BTreeMap<String, Moments> {
+        let copy = |tensor: &Tensor<1>| with_elements(tensor, <[f32]>::to_vec);
+        let moments = self.moments.iter();
+        moments
+            .map(|(name, [first, second])| (name.clone(), Moments { first: copy(first), second: copy(second) }))
+            .collect()
     }
 
-    /// Update `t` (counted from 1) of the parameter `name` with its gradient times `scale`.
+    /// Update `t` (counted from 1) of the parameter `name`, which has no autodiff, with its gradient, flat, times `scale`.
+    ///
+    /// On the CPU, buffers of the parameter and the moments are changed in place where nothing else holds them.
     ///
     /// # Panics
     /// If the gradient, or the moments of an earlier update, are not as long as the parameter.
-    pub fn update(&mut self, name: &str, t: usize, rate: f64, scale: f32, parameter: &mut [f32], gradient: &[f32]) {
-        let size = parameter.len();
-        if !self.moments.contains_key(name) {
-            self.moments.insert(name.into(), Moments { first: vec![0.0; size], second: vec![0.0; size] });
-        }
-        let moments = self.moments.get_mut(name).expect("just inserted");
-        assert_eq!([gradient.len(), moments.first.len(), moments.second.len()], [size; 3], "sizes of '{name}'");
+    #[must_use]
+    pub fn update<const D: usize>(
+        &mut self,
+        name: &str,
+        t: usize,
+        rate: f64,
+        scale: f32,
+        parameter: Tensor<D>,
+        gradient: &Tensor<1>,
+    ) -> Tensor<D> {
+        let (shape, device) = (parameter.shape(), parameter.device());
+        let size = shape.num_elements();
+        let (name, [first, second]) = self
+            .moments
+            .remove_entry(name)
+            .unwrap_or_else(|| (name.into(), [(); 2].map(|()| Tensor::zeros([size], &device))));
+        assert_eq!([gradient.dims(), first.dims(), second.dims()], [[size]; 3], "sizes of '{name}'");
         let step = Step::new(&self.config, t, rate, scale);
-        let buffers = [&mut *parameter, &mut moments.first, &mut moments.second].map(Disjoint::new);
-        for_each(size.div_ceil(CHUNK), |chunk| {
-            let start = chunk * CHUNK;
-            let len = CHUNK.min(size - start);
-            // SAFETY: chunks do not overlap.
-            let [p, m, v] = buffers.each_ref().map(|buffer| unsafe { buffer.range(start, len) });
-            vectorize(
-                #[inline(always)]
-                || step.apply(p, m, v, &gradient[start..start + len]),
-            );
-        });
+        let form = if runs_kernels(&device) { Step::fused } else { Step::composed };
+        let [parameter, first, second] = form(&step, [parameter.flatten(0, D - 1), first, second], gradient);
+        self.moments.insert(name, [first, second]);
+        parameter.reshape(shape)
     }
 }
 
@@ -106,6 +127,35 @@ impl Step {
         }
     }
 
+    /// Parameter and moments after the update, changed in place in one pass.
+    fn fused(&self, tensors: [Tensor<1>; 3], gradient: &Tensor<1>) -> [Tensor<1>; 3] {
+        with_elements(gradient, |gradient| {
+            with_elements_mut(tensors, |buffers| {
+                let size = gradient.len();
+                let buffers = buffers.map(Disjoint::new);
+                for_each(size.div_ceil(CHUNK), |chunk| {
+                    let start = chunk * CHUNK;
+                    let len = CHUNK.min(size - start);
+                    // SAFETY: chunks do not overlap.
+                    let [p, m, v] = buffers.each_ref().map(|buffer| unsafe { buffer.range(start, len) });
+                    vectorize(
+                        #[inline(always)]
+                        || self.apply(p, m, v, &gradient[start..start + len]),
+                    );
+                });
+            })
+        })
+    }
+
+    /// The same in tensor operations, for devices without kernels.
+    fn composed(&self, [p, m, v]: [Tensor<1>; 3], gradient: &Tensor<1>) -> [Tensor<1>; 3] {
+        let g = gradient.clone() * self.scale;
+        let m = m * self.beta1 + g.clone() * (1.0 - self.beta1);
+        let v = v * self.beta2 + g.clone() * g * (1.0 - self.beta2);
+        let change = m.clone() * self.rate / (v.clone().sqrt() * self.correction + self.epsilon);
+        [p * self.shrink - change, m, v]
+    }
+
     #[inline(always)]
     fn apply(&self, p: &mut [f32], m: &mut [f32], v: &mut [f32], g: &[f32]) {
         let (gain1, gain2) = (1.0 - self.beta1, 1.0 - self.beta2);
@@ -122,19 +172,30 @@ impl Step {
 mod tests {
     use super::*;
 
+    fn tensor(values: Vec<f32>) -> Tensor<1> {
+        Tensor::from_data(values.as_slice(), &Device::flex())
+    }
+
+    fn numbers(tensor: &Tensor<1>) -> Vec<f32> {
+        with_elements(tensor, <[f32]>::to_vec)
+    }
+
+    /// One pass on the CPU and what other devices do, both against the formula and each other.
     #[test]
-    fn ten_updates_equal_the_formula_in_double_precision() {
+    fn ten_updates_of_both_forms_equal_the_formula_in_double_precision() {
         let config = OptimizerConfig { learning_rate: 0.02, beta1: 0.9, beta2: 0.99, epsilon: 1e-6, weight_decay: 0.1 };
         // Over the bounds of a chunk.
         let size = CHUNK + 5;
         let start = |i: usize| ((i % 17) as f64 - 8.0) * 0.1;
         let gradient = |i: usize, t: usize| ((i * 7 + t * 3) % 11) as f64 * 0.25 - 1.0;
-        let mut parameter: Vec<f32> = (0..size).map(|i| start(i) as f32).collect();
-        let mut adam = AdamW::new(config.clone());
-        for t in 1..=10 {
-            let gradient: Vec<f32> = (0..size).map(|i| gradient(i, t) as f32).collect();
-            adam.update("p", t, config.learning_rate / t as f64, 0.5, &mut parameter, &gradient);
-        }
+        let results = [Step::fused, Step::composed].map(|form| {
+            let begin = tensor((0..size).map(|i| start(i) as f32).collect());
+            (1..=10).fold([begin, tensor(vec![0.0; size]), tensor(vec![0.0; size])], |tensors, t| {
+                let step = Step::new(&config, t, config.learning_rate / t as f64, 0.5);
+                form(&step, tensors, &tensor((0..size).map(|i| gradient(i, t) as f32).collect()))
+            })
+        });
+        let [fused, composed] = results.map(|tensors| tensors.map(|tensor| numbers(&tensor)));
         for i in (0..300).chain(CHUNK - 3..size) {
             let (mut p, mut m, mut v) = (f64::from(start(i) as f32), 0.0, 0.0);
             for t in 1..=10 {
@@ -147,15 +208,44 @@ mod tests {
                 let v_hat = v / (1.0 - config.beta2.powi(t as i32));
                 p -= rate * m_hat / (v_hat.sqrt() + config.epsilon);
             }
-            assert!((f64::from(parameter[i]) - p).abs() < 2e-6, "element {i}: {} against {p}", parameter[i]);
+            for form in [&fused, &composed] {
+                for (seen, want) in form.iter().zip([p, m, v]) {
+                    assert!((f64::from(seen[i]) - want).abs() < 2e-6, "element {i}: {} against {want}", seen[i]);
+                }
+            }
+        }
+        for (fused, composed) in fused.iter().zip(&composed) {
+            assert!(fused.iter().zip(composed).all(|(a, b)| (a - b).abs() < 1e-6));
         }
     }
 
     #[test]
     fn a_parameter_without_gradient_only_decays() {
         let config = OptimizerConfig { weight_decay: 0.5, ..OptimizerConfig::default() };
-        let mut parameter = [2.0f32, -4.0];
-        AdamW::new(config).update("p", 1, 0.1, 1.0, &mut parameter, &[0.0, 0.0]);
-        assert_eq!(parameter, [1.9, -3.8]);
+        let parameter = tensor(vec![2.0, -4.0]).reshape([2, 1]);
+        let updated = AdamW::new(config).update("p", 1, 0.1, 1.0, parameter, &tensor(vec![0.0, 0.0]));
+        assert_eq!(updated.dims(), [2, 1]);
+        assert_eq!(numbers(&updated.flatten(0, 1)), [1.9, -3.8]);
+    }
+
+    #[test]
+    fn an_update_writes_into_the_buffers_it_was_given() {
+        let mut adam = AdamW::new(OptimizerConfig::default());
+        let address = |tensor: &Tensor<1>| with_elements(tensor, |elements| elements.as_ptr());
+        let mut parameter = adam.update("p", 1, 0.1, 1.0, tensor(vec![1.0; 8]), &tensor(vec![0.5; 8]));
+        let before = [address(&parameter), address(&adam.moments["p"][0]), address(&adam.moments["p"][1])];
+        parameter = adam.update("p", 2, 0.1, 1.0, parameter, &tensor(vec![0.5; 8]));
+        assert_eq!([address(&parameter), address(&adam.moments["p"][0]), address(&adam.moments["p"][1])], before);
+    }
+
+    #[test]
+    fn an_optimizer_goes_on_from_saved_moments() {
+        let gradient = tensor(vec![0.3, -0.2]);
+        let mut whole = AdamW::new(OptimizerConfig::default());
+        let parameter = whole.update("p", 1, 0.1, 1.0, tensor(vec![1.0, 2.0]), &gradient);
+        let mut resumed = AdamW::with_moments(OptimizerConfig::default(), whole.moments(), &Device::flex().autodiff());
+        let [a, b] = [&mut whole, &mut resumed].map(|adam| adam.update("p", 2, 0.1, 1.0, parameter.clone(), &gradient));
+        assert_eq!(numbers(&a), numbers(&b));
+        assert_eq!(whole.moments(), resumed.moments());
     }
 }

@@ -20,7 +20,7 @@ pub struct StepReport {
     pub gradient_norm: f64,
     /// Time of the update in milliseconds.
     pub milliseconds: f64,
-    /// Real tokens that went through the model in a second.
+    /// Real tokens per second.
     pub tokens_per_second: f64,
     /// Most memory so far: see [`peak_bytes`](regard_alloc::peak_bytes).
     pub peak_bytes: Option<u64>,
@@ -114,7 +114,7 @@ pub trait Progress: Sync {
     fn step(&self, report: &StepReport);
     /// After each evaluation.
     fn evaluated(&self, evaluation: &Evaluation);
-    /// Something a user should know, as a sentence.
+    /// A message for the user, as a sentence.
     fn message(&self, text: &str);
 }
 

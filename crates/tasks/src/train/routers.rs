@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use regard_nn::blocks::{Place, RouterRecord, Stack};
 use serde::{Deserialize, Serialize};
 
-/// Updates from one report of the routers to the next: their loads are as many numbers as all experts of a model.
+/// Updates between two reports of the routers, whose loads are one number per expert and layer.
 pub(super) const EVERY: usize = 20;
 
 /// What one router did in one update, the mean over the tokens of its batches.

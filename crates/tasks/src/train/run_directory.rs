@@ -7,7 +7,7 @@
 //! events.out.*       the same for TensorBoard
 //! checkpoints/       see `checkpoint`
 //! tokenizer.json     what turns text into ids, where tokens are pieces of words
-//! .lock              while the run goes on: see `DirectoryLock`
+//! .lock              during the run: see `DirectoryLock`
 //! ```
 
 use std::{
@@ -40,7 +40,7 @@ pub const REPORTS: [&str; 2] = ["plots", "report.html"];
 /// What to do with a directory that already holds something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Existing {
-    /// Leave it alone: an error.
+    /// Leave it alone and return an error.
     #[default]
     Refuse,
     /// Remove the run in it. Files that no run writes stay.
@@ -164,7 +164,7 @@ impl RunDirectory {
         self.events.scalars(evaluation.step, &values)
     }
 
-    /// Keeps the tokenizer of the run. A run that goes on (`resumed`) must have the same.
+    /// Saves the tokenizer of the run. A `resumed` run must have the same one.
     ///
     /// # Errors
     /// Another tokenizer than that of the run; a directory that cannot be written.
@@ -183,11 +183,11 @@ impl RunDirectory {
 
     fn line(&mut self, record: &Record) -> Result<(), TrainError> {
         let file = self.path.join(METRICS);
-        // Lines to a file that was removed reach nobody, and no error tells.
+        // Writing to a removed file loses the lines without an error.
         fs::metadata(&file).map_err(TrainError::writing(&file))?;
         let mut line = serde_json::to_string(record).expect("strings and numbers");
         line.push('\n');
-        // One write a line: a kill leaves at most one unfinished line, which readers pass over.
+        // One write per line: a kill leaves at most one unfinished line, which readers skip.
         self.metrics.write_all(line.as_bytes()).map_err(TrainError::writing(&file))
     }
 
@@ -206,7 +206,7 @@ impl RunDirectory {
     }
 }
 
-/// Removes what runs write, and nothing else: a wrong path must not cost anybody's files.
+/// Removes only files that runs write: a wrong path must not delete other files.
 fn remove_run(path: &Path) -> Result<(), TrainError> {
     for entry in fs::read_dir(path).map_err(TrainError::reading(path))? {
         let entry = entry.map_err(TrainError::reading(path))?;

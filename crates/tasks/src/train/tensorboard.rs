@@ -20,7 +20,7 @@ pub struct EventWriter {
 }
 
 impl EventWriter {
-    /// A new event file in `directory`. Events of earlier files from `restart` on, if any, are declared void, as those
+    /// A new event file in `directory`. Events of earlier files from `restart` on, if any, are declared invalid, as those
     /// that an interrupted run wrote after its last checkpoint.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ fn record(content: &[u8]) -> Vec<u8> {
     record
 }
 
-/// The checksum as TFRecords store it, turned and shifted so that a checksum of data with checksums in it is sound.
+/// The checksum as TFRecords store it, rotated and shifted so that checksums of data that contain checksums stay sound.
 fn masked(content: &[u8]) -> u32 {
     crc32c(content).rotate_right(15).wrapping_add(0xa282_ead8)
 }

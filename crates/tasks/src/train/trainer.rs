@@ -1,4 +1,4 @@
-//! The loop.
+//! The training loop.
 
 use std::{
     collections::BTreeMap,
@@ -135,7 +135,7 @@ impl<'a> Trainer<'a> {
         if let Some(checkpoint) = directory.take_checkpoint() {
             let path = directory.checkpoints().last().unwrap_or_else(|| directory.path().into());
             self.restore(checkpoint).map_err(|problem| TrainError::checkpoint(path, problem))?;
-            // What a kill kept from being removed.
+            // Removes what a killed run left.
             directory.checkpoints().prune(self.state.step, self.state.best);
             self.progress.message(&format!("continuing after step {}", self.state.step));
         }
@@ -164,18 +164,20 @@ impl<'a> Trainer<'a> {
         }
         let own = self.model.take().expect("between updates");
         let loaded = own.with_host(model).map_err(|problem| format!("not a checkpoint of this model: {problem}"))?;
+        // Every model has parameters, and all of them lie on one device.
+        let device = loaded.devices().into_iter().next().unwrap_or_default();
         self.model = Some(loaded);
-        self.optimizer = AdamW::with_moments(self.config.optimizer.clone(), moments);
+        self.optimizer = AdamW::with_moments(self.config.optimizer.clone(), moments, &device);
         self.state = state;
         Ok(())
     }
 
-    /// The model as it is.
+    /// The current model.
     pub fn model(&self) -> &Model {
         self.model.as_ref().expect("between updates")
     }
 
-    /// Where the run stands.
+    /// State of the run.
     pub fn state(&self) -> &RunState {
         &self.state
     }
@@ -187,11 +189,7 @@ impl<'a> Trainer<'a> {
 
     /// Parameters, moments and state, as a checkpoint has them.
     pub fn checkpoint(&self) -> Checkpoint {
-        Checkpoint {
-            model: self.model().to_host(),
-            moments: self.optimizer.moments().clone(),
-            state: self.state.clone(),
-        }
+        Checkpoint { model: self.model().to_host(), moments: self.optimizer.moments(), state: self.state.clone() }
     }
 
     /// Trains until all steps are done, the metric stops getting better, or the stop flag is raised.
@@ -371,7 +369,7 @@ impl<'a> Trainer<'a> {
         let (rows, most) = (self.config.batch, self.config.evaluate_batches);
         let mut evaluation = evaluate(&model, self.data, Split::Valid, rows, most, self.state.step)?;
         evaluation.averaged = Some(steps.len());
-        // First the line, then the checkpoint: where a kill parts them, a resumed run does both again.
+        // First the line, then the checkpoint: after a kill between them a resumed run repeats both.
         self.report(&evaluation)?;
         match &self.directory {
             None => self.averaged = Some(mean),

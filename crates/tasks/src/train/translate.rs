@@ -52,12 +52,12 @@ pub fn measure_bleu(
     Ok(Some(Bleu::corpus(&texts, pairs.references())?))
 }
 
-/// A line in the other language.
+/// A translated line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Translation {
     /// The text.
     pub text: String,
-    /// Whether the source was too long for the model and lost its end.
+    /// Whether the source was too long for the model and was truncated.
     pub cut: bool,
 }
 
@@ -71,7 +71,7 @@ pub fn translate(
     texts: &[impl AsRef<str> + Sync],
     options: &BeamOptions,
 ) -> Result<Vec<Translation>, TrainError> {
-    // The end takes a place.
+    // The end token takes a position.
     let most = model.sizes().context - 1;
     let mut rows = tokenizer.encode_all(texts);
     let mut all: Vec<Translation> =

@@ -84,7 +84,7 @@ impl<const N: usize> Backward<Flex, N> for Pullback {
         for ((parent, grad), name) in ops.parents.into_iter().zip(results).zip(operator.inputs()) {
             match (parent, grad) {
                 (Some(parent), Some(grad)) => grads.register::<Flex>(parent.id, grad),
-                // What is drawn has no gradient, tracked or not.
+                // Random draws have no gradient, tracked or not.
                 (Some(_), None) if operator.constants().contains(&name) => {}
                 (Some(_), None) => panic!("{operator:?} left out the gradient of '{name}', which was wanted"),
                 (None, _) => {}

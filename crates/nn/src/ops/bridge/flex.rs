@@ -1,7 +1,7 @@
 //! Operators on the buffers of Flex tensors.
 
 use burn::backend::{Flex, TensorMetadata, tensor::FloatTensor};
-use burn::tensor::{Bytes, DType, Shape};
+use burn::tensor::{Bytes, DType, Shape, Tensor};
 use burn_flex::{FlexTensor, Layout};
 use regard_kernels::{
     Operator, Saved, View,
@@ -24,7 +24,7 @@ impl Kernels for Flex {
     }
 }
 
-/// `x weight + bias` with `weight [from,to]`, which is read where it lies if its columns lie side by side.
+/// `x weight + bias` with `weight [from,to]`, which is read in place if its columns are contiguous.
 fn multiply(x: FlexTensor, weight: FlexTensor, bias: Option<FlexTensor>) -> FlexTensor {
     let (x, bias) = (dense(x), bias.map(dense));
     let mut shape = x.layout().shape().to_vec();
@@ -77,11 +77,20 @@ pub(super) fn backward(
     grads.into_iter().zip(inputs).map(|(grad, input)| Some(wrap(grad?, &input.shape()))).collect()
 }
 
-/// Lends the elements of `inputs`, copying only those that do not lie in row-major order.
+/// Lends the elements of `inputs`; only tensors that are not in row-major order are copied.
 fn with_views<R>(inputs: &[FlexTensor], task: impl FnOnce(&[View<f32>]) -> R) -> R {
     let inputs: Vec<FlexTensor> = inputs.iter().cloned().map(dense).collect();
     let views: Vec<_> = inputs.iter().map(|input| View::new(slice(input), input.layout().shape())).collect();
     task(&views)
+}
+
+/// Lends the elements of a float32 tensor of Flex, which is copied only if it is not in row-major order. Returns the task
+/// for any other tensor.
+pub(crate) fn with_dense<const D: usize, R, T: FnOnce(&[f32]) -> R>(tensor: &Tensor<D>, task: T) -> Result<R, T> {
+    match tensor.clone().without_autodiff().try_into_primitive::<Flex>() {
+        Ok(tensor) if tensor.dtype() == DType::F32 => Ok(task(slice(&dense(tensor)))),
+        _ => Err(task),
+    }
 }
 
 /// The same tensor in row-major order.
@@ -90,7 +99,7 @@ fn dense(tensor: FlexTensor) -> FlexTensor {
     if layout.is_contiguous() {
         return tensor;
     }
-    // One element seen everywhere, as in the gradient that a plain sum sends back: Burn would gather it step by step.
+    // One element broadcast to the whole tensor, as in the gradient of a sum: Burn would gather it element by element.
     let still = layout.shape().iter().zip(layout.strides()).all(|(&size, &stride)| size == 1 || stride == 0);
     if let (true, Some(&value)) = (still, tensor.storage::<f32>().get(layout.start_offset())) {
         return wrap(vec![value; layout.num_elements()], layout.shape());

@@ -1,5 +1,6 @@
 //! One backend extension for every operator.
 
+mod apart;
 mod autodiff;
 mod flex;
 mod operands;
@@ -10,6 +11,8 @@ use burn::backend::{Backend, Dispatch, DispatchDevice, TensorMetadata, backend_e
 use burn::tensor::{DType, Device, Tensor};
 use regard_kernels::{Error, Operator};
 
+pub(crate) use apart::{Pullback, entered, takes_results};
+pub(crate) use flex::with_dense;
 use operands::Operands;
 pub(crate) use operands::each_rank;
 pub use operands::{MOST_OPERANDS, Operand};
@@ -20,7 +23,7 @@ trait Kernels: Backend {
     /// The output of the call's operator for `inputs`, which have passed [`Operator::out_shape`].
     fn run(call: Call, #[extension_type] inputs: Operands<Self>) -> FloatTensor<Self>;
 
-    /// [`multiply`] for tensors that are not on record.
+    /// [`multiply`] for tensors without autodiff.
     fn multiply(#[extension_type] inputs: Operands<Self>) -> FloatTensor<Self>;
 }
 
@@ -56,8 +59,8 @@ pub(crate) fn runs_unrecorded(device: &Device) -> bool {
     matches!(device.as_dispatch(), DispatchDevice::Flex(_))
 }
 
-/// `x weight + bias` for inference, `x [..,from]` and `bias [to]` in f32, `weight [from,to]` in f32, f16 or bf16. A weight whose
-/// columns lie side by side is read where it lies.
+/// `x weight + bias` for inference, `x [..,from]` and `bias [to]` in f32, `weight [from,to]` in f32, f16 or bf16. A weight with
+/// contiguous columns is read in place.
 ///
 /// # Panics
 /// If the sizes do not fit, or for a device of which [`runs_unrecorded`] is not true.

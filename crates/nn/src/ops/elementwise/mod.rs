@@ -23,7 +23,7 @@ fn fused<const D: usize>(x: &Tensor<D>) -> bool {
 /// # Panics
 /// If the bias has another width.
 pub fn activation<const D: usize>(x: Tensor<D>, bias: Option<Tensor<1>>, curve: Curve) -> Tensor<D> {
-    // Burn's own works in place: a kernel of ours was slower.
+    // Burn's own works in place; our kernel was slower.
     let in_place = curve == Curve::Relu && bias.is_none();
     if in_place || !fused(&x) {
         return composed::activation(x, bias, curve);
@@ -109,7 +109,7 @@ pub fn dropout<const D: usize>(x: Tensor<D>, rate: f32, key: u64) -> Tensor<D> {
     }
 }
 
-/// Rows of `table [vocabulary, width]` by number: `ids [batch, tokens]`, row after row, give `[batch, tokens, width]`, in
+/// Rows of `table [vocabulary, width]` by number: `ids [batch, tokens]`, in row-major order, give `[batch, tokens, width]`, in
 /// f32 also of a table in f16 or bf16.
 ///
 /// # Panics
@@ -124,8 +124,8 @@ pub fn embedding(table: Tensor<2>, ids: impl Into<Arc<[i32]>>, [batch, tokens]: 
     }
 }
 
-/// `x weight + bias` with `x [.., from]`, `weight [from, to]`, `bias [to]`. On the processor and without autodiff the weight may be
-/// in f16 or bf16; of weights read token by token, those whose columns lie side by side are the fastest
+/// `x weight + bias` with `x [.., from]`, `weight [from, to]`, `bias [to]`. On the CPU and without autodiff the weight may be in
+/// f16 or bf16; when decoding token by token, weights with contiguous columns are the fastest
 /// ([`compact_weights`](crate::models::compact_weights)).
 ///
 /// # Panics

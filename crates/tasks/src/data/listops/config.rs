@@ -58,7 +58,7 @@ impl TaskOptions for ListOpsConfig {
 
     fn check(&self) -> Result<(), DataError> {
         let error = |key: &str, problem: String| Err(DataError::config(&format!("listops.{key}"), problem));
-        // The generator recurses once a level.
+        // The generator recurses once per level.
         if !(1..=1000).contains(&self.depth) {
             return error("depth", format!("is {}; must be from 1 to 1000 (Long Range Arena: 10)", self.depth));
         }

@@ -19,7 +19,7 @@ const JOB: u64 = 256;
 /// Attempts between two reports of progress: about 1,300 trees at the sizes of Long Range Arena.
 const BLOCK: u64 = 64 * JOB;
 
-/// Attempts without a new tree after which there is no hope of one. At the sizes of Long Range Arena one attempt in
+/// The generator gives up after this many attempts without a new tree. At the sizes of Long Range Arena one attempt in
 /// twelve succeeds.
 const PATIENCE: u64 = 1 << 22;
 

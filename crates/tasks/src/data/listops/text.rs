@@ -1,4 +1,4 @@
-//! The text form: tokens parted by spaces, `[SM 1 2 [MED 3 4 ] ]`.
+//! The text form: tokens separated by spaces, `[SM 1 2 [MED 3 4 ] ]`.
 
 use super::{CLOSER, FIRST_OPENER, Operator, TOKENS};
 use crate::data::DataError;

@@ -177,7 +177,7 @@ impl MaskedData {
     }
 }
 
-/// Training batches without end: batch `t`, its masks included, is a pure function of the data, the number of rows, the seed
+/// Endless training batches: batch `t`, its masks included, is a pure function of the data, the number of rows, the seed
 /// and `t`. Epochs are those of [`TrainBatches`](super::TrainBatches).
 #[derive(Clone, Debug)]
 pub struct MaskedBatches<'a> {
@@ -210,7 +210,7 @@ impl<'a> MaskedBatches<'a> {
     pub fn batch(&mut self, step: u64) -> MaskedBatch {
         let windows = &self.data.train;
         let items = self.order.batch(step, |i| windows.length(i));
-        // A window occurs once in a batch, so its place tells its stream.
+        // A window occurs once in a batch, so its place identifies its stream.
         let place = |item: usize| items.iter().position(|&other| other == item).unwrap_or(0) as u64;
         let first = step.wrapping_mul(self.rows as u64);
         self.data.gather(windows, items, |item| self.masks.at(first.wrapping_add(place(item))))

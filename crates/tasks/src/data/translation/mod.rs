@@ -155,7 +155,7 @@ impl SentencePairs {
     }
 }
 
-/// Training batches without end: batch `t` is a pure function of the pairs, the number of rows, the seed and `t`.
+/// Endless training batches: batch `t` is a pure function of the pairs, the number of rows, the seed and `t`.
 /// Epochs are those of [`TrainBatches`](super::TrainBatches).
 #[derive(Clone, Debug)]
 pub struct TranslationBatches<'a> {
@@ -424,7 +424,7 @@ mod tests {
         assert!(data.notes[0].contains("of 300 training pairs left out"), "{:?}", data.notes);
         assert_eq!((data.test.len(), lengths(&data.test).0), (33, 4));
         assert!(data.notes.iter().any(|note| note.contains("test pairs cut to 4 tokens")), "{:?}", data.notes);
-        // What is measured against is not cut.
+        // References are not cut.
         assert_eq!(data.test.references()[6].split(' ').count(), 7);
     }
 }

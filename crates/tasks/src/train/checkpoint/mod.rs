@@ -1,4 +1,4 @@
-//! Checkpoints: written whole or not at all, checked when read.
+//! Checkpoints: written atomically, checked when read.
 //!
 //! ```text
 //! checkpoints/
@@ -42,7 +42,7 @@ pub(super) const BEST: &str = "best";
 const FIRST: &str = "exp_avg.";
 const SECOND: &str = "exp_avg_sq.";
 
-/// What a run continues from.
+/// State that a run continues from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
     /// Parameters and buffers of the model by name.
@@ -58,7 +58,7 @@ pub struct Checkpoint {
 pub struct Checkpoints {
     directory: PathBuf,
     keep: usize,
-    /// Of the checkpoints at multiples of the second number, as many of the newest are kept as the first says.
+    /// `(count, every)`: the newest `count` checkpoints at multiples of `every` are kept too.
     regular: (usize, usize),
 }
 
@@ -123,7 +123,7 @@ impl Checkpoints {
         let step = checkpoint.state.step;
         let target = self.step_directory(step);
         self.write(checkpoint, &target)?;
-        // A run that goes on has not ended with its mean.
+        // A run that continues has no final mean yet.
         let _ = fs::rename(self.directory.join(AVERAGE), self.directory.join(".average.tmp"));
         let name = format!("step-{step}");
         replace(&self.directory.join(LAST), name.as_bytes())?;
@@ -132,7 +132,7 @@ impl Checkpoints {
         Ok(target)
     }
 
-    /// Has the file `best` name the best checkpoint, as a kill may have kept it from doing.
+    /// Points the file `best` to the best checkpoint, which a kill may have prevented.
     ///
     /// # Errors
     /// As [`Checkpoints::save`].
@@ -146,7 +146,7 @@ impl Checkpoints {
         }
     }
 
-    /// Writes a checkpoint to `target`, whole or not at all.
+    /// Writes a checkpoint to `target` atomically.
     fn write(&self, checkpoint: &Checkpoint, target: &Path) -> Result<(), TrainError> {
         make_child(&self.directory)?;
         let temporary = self.directory.join(format!(".step-{}.tmp", checkpoint.state.step));
@@ -180,7 +180,7 @@ impl Checkpoints {
         let regular: Vec<&usize> = past.iter().rev().filter(|step| **step % every == 0).take(count).collect();
         for step in old.iter().filter(|step| !regular.contains(step)).chain(future) {
             if best.is_none_or(|best| best.step != *step) {
-                // Under another name first: half a checkpoint must not pass for one.
+                // Renamed first: a half-removed checkpoint must not look complete.
                 let removed = self.directory.join(format!(".removed-{step}.tmp"));
                 let _ = fs::rename(self.step_directory(*step), removed);
             }
@@ -202,7 +202,7 @@ impl Checkpoints {
 
 fn step_of(name: &str) -> Option<usize> {
     let step = name.strip_prefix("step-")?.parse().ok()?;
-    // No two names are one step.
+    // Exactly one name per step.
     (name == format!("step-{step}")).then_some(step)
 }
 
@@ -254,7 +254,7 @@ impl Checkpoint {
         Ok(Self { model, moments, state: state.run })
     }
 
-    /// Reads the model alone, as for an evaluation.
+    /// Reads only the model, as for an evaluation.
     ///
     /// # Errors
     /// As [`Checkpoint::load`].

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// Version of the layout of a checkpoint. That before it had no checksum of `state.json`.
+/// Version of the checkpoint format. The previous one had no checksum of `state.json`.
 pub(super) const FORMAT: u32 = 2;
 const WITHOUT_CHECKSUM: u32 = 1;
 
-/// What parts the checksum from the text that it is of.
+/// Separates the checksum from the text that it covers.
 const CHECKSUM: &str = ",\n  \"sha256\": \"";
 const END: &str = "\"\n}\n";
 

@@ -6,7 +6,7 @@ use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
 use crate::train::TrainError;
 
-/// A tensor off any device.
+/// A tensor on the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostTensor {
     /// Sizes of the axes.
