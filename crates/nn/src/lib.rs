@@ -2,6 +2,7 @@
 
 pub mod attention;
 pub mod blocks;
+pub mod config;
 pub mod models;
 pub mod ops;
 

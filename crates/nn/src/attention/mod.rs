@@ -9,7 +9,6 @@ mod keys;
 mod linear;
 mod mixture_of_heads;
 mod multi_head;
-mod places;
 mod planned;
 mod projection;
 mod record;
@@ -22,11 +21,7 @@ use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use regard_kernels::{
-    Error, Mask, Mechanism, Padding, Storage,
-    mechanism::{Position, Sharing},
-    support::SupportKind,
-};
+use regard_kernels::{Error, Mask, Mechanism, Padding, Storage};
 
 pub use fastformer::Fastformer;
 pub use gaussian_mixture::GaussianMixture;
@@ -34,17 +29,16 @@ pub use keys::KeyState;
 pub use linear::LinearAttention;
 pub use mixture_of_heads::MixtureOfHeads;
 pub use multi_head::MultiHead;
-pub use places::Attentions;
-pub(crate) use places::{DECODER, ENCODER, at as at_place};
 pub use planned::{HeadPlan, Planned};
 pub use record::{AttentionCall, AttentionLog, AttentionRecord};
-pub use regard_kernels::AttentionOptions as AttentionConfig;
 pub use scatterbrain::Scatterbrain;
 pub use state::DecodeState;
 
+pub use crate::config::{AttentionConfig, Attentions, reads_second_sequence, shared_by_layers};
+
 use crate::{
     blocks::{Context, Init, Place, residual_gain},
-    models::ModelConfig,
+    config::ModelConfig,
 };
 use projection::Heads;
 
@@ -56,7 +50,7 @@ use projection::Heads;
 /// use regard_nn::{
 ///     attention::{Attention, AttentionConfig},
 ///     blocks::{Context, Init, Place},
-///     models::ModelConfig,
+///     config::ModelConfig,
 /// };
 ///
 /// let device = Device::flex().autodiff();
@@ -229,39 +223,4 @@ impl Attention {
             _ => {}
         }
     }
-}
-
-/// Whether all blocks of a model share one layer.
-pub fn shared_by_layers(options: &AttentionConfig) -> bool {
-    options.mechanism == Mechanism::Fastformer && options.fastformer.sharing == Sharing::LayerWise
-}
-
-/// Whether queries and keys may come from two sequences.
-pub fn reads_second_sequence(options: &AttentionConfig) -> bool {
-    options.mechanism.facts().cross && !(options.uses_support() && options.support.kind == SupportKind::Lsh)
-}
-
-/// Checks the options against the width of a model and of its heads.
-pub(crate) fn check(options: &AttentionConfig, width: usize, head_width: usize) -> Result<(), Error> {
-    let mechanism = options.mechanism;
-    if mechanism == Mechanism::Mgk || mechanism == Mechanism::Gaussian {
-        options.mixture.variances.resolve(options.components(), head_width)?;
-    }
-    if mechanism == Mechanism::Fastformer {
-        if head_width * options.heads != width {
-            return Err(Error::option(
-                "model.head_width",
-                head_width,
-                format!("{width} / {} with fastformer, whose output adds the queries", options.heads),
-            ));
-        }
-        if options.position == Position::Rotary {
-            return Err(Error::option(
-                "position",
-                "'rotary' with fastformer",
-                "learned, sinusoidal or none: rotation shows in products of queries and keys, of which there are none",
-            ));
-        }
-    }
-    Ok(())
 }

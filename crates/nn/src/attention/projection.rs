@@ -12,7 +12,7 @@ use regard_kernels::{
 use super::{AttentionConfig, AttentionRecord, record::AttentionPart};
 use crate::{
     blocks::{Context, Init, Place, Rotary, alibi_slopes},
-    models::ModelConfig,
+    config::ModelConfig,
     ops::{self, Inputs},
 };
 

@@ -7,10 +7,10 @@ use regard_kernels::{
     features::{FeatureKind, FeatureOptions},
     mechanism::{
         AdditiveScores, Combination, FastformerOptions, Fraction, Inference, KeyDesign, KeyOptions, MixtureOptions,
-        NamedVariances, Prior, ScatterbrainOptions, Score, Variances,
+        NamedVariances, Position, Prior, ScatterbrainOptions, Score, Sharing, Variances,
     },
     routing::{GateKind, MoaOptions},
-    support::SupportOptions,
+    support::{SupportKind, SupportOptions},
 };
 use regard_testkit::{Random, Report};
 

@@ -7,7 +7,7 @@ use regard_kernels::{Error, Mask, Storage};
 use super::{Context, FeedForward, Init, Norm, Part, Place, drop_out};
 use crate::{
     attention::{Attention, AttentionConfig, DecodeState, HeadPlan},
-    models::{ModelConfig, NormPlace},
+    config::{ModelConfig, NormPlace},
 };
 
 /// Self-attention and feed-forward, each with its residual sum.
@@ -35,7 +35,7 @@ impl Block {
     /// # Errors
     /// Options that do not fit the sizes.
     pub fn new(config: &ModelConfig, attention: &AttentionConfig, context: usize, init: &Init) -> Result<Self, Error> {
-        let own = !crate::attention::shared_by_layers(attention);
+        let own = !crate::config::shared_by_layers(attention);
         let scale = || config.layer_scale.map(|start| init.constant([config.width], start));
         let build = |init: Init| Attention::new(config, attention, context, &init);
         Ok(Self {

@@ -12,8 +12,8 @@ use super::{
     drop_out,
 };
 use crate::{
-    attention::{Attention, Attentions, DecodeState, KeyState, at_place, shared_by_layers},
-    models::{ModelConfig, NormPlace},
+    attention::{Attention, DecodeState, KeyState},
+    config::{Attentions, DECODER, ModelConfig, NormPlace, at_place, shared_by_layers},
 };
 
 /// Causal self-attention, attention to a second sequence, feed-forward, each with its residual sum
@@ -132,7 +132,7 @@ impl DecoderBlock {
     }
 
     pub(crate) fn own_decoder(&self, shared: Option<&Attention>) -> Result<DecodeState, Error> {
-        self.attention_or(shared).decoder(Storage::F32).map_err(|error| at_place(crate::attention::DECODER, error))
+        self.attention_or(shared).decoder(Storage::F32).map_err(|error| at_place(DECODER, error))
     }
 
     /// The next token `x [B,1,d]` of every row; `padding` is the memory's.

@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 
 use super::{Context, Init, Place, drop_out};
 use crate::{
-    models::{Activation, ModelConfig},
+    config::{Activation, ModelConfig},
     ops,
 };
 

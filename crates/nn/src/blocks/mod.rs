@@ -27,5 +27,7 @@ pub use log::Log;
 pub use norm::Norm;
 pub use positions::{alibi_slopes, sinusoidal};
 pub(crate) use recompute::{recomputed, recomputed_decoder};
-pub use rotary::{Rotary, RotaryConfig, RotaryScaling};
+pub use rotary::Rotary;
 pub use router::{RouterLog, RouterRecord};
+
+pub use crate::config::{RotaryConfig, RotaryScaling};

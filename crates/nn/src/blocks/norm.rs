@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 
 use super::Init;
 use crate::{
-    models::{ModelConfig, NormKind},
+    config::{ModelConfig, NormKind},
     ops,
 };
 

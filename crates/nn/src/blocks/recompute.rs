@@ -190,7 +190,7 @@ mod tests {
     use regard_kernels::Mechanism;
 
     use super::*;
-    use crate::{attention::AttentionConfig, blocks::Init, models::ModelConfig};
+    use crate::{attention::AttentionConfig, blocks::Init, config::ModelConfig};
 
     fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
         ops::with_elements(&tensor, <[f32]>::to_vec)

@@ -4,7 +4,7 @@ use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use regard_kernels::{Error, Storage};
 
-use super::{ModelConfig, TokenBatch, embeddings::Embeddings, encoder::Encoder};
+use super::{ModelConfig, Sizes, TokenBatch, embeddings::Embeddings, encoder::Encoder};
 use crate::{
     attention::{AttentionConfig, DecodeState, HeadPlan},
     blocks::{Context, Init},
@@ -17,29 +17,6 @@ pub struct Body {
     stack: Encoder,
     #[module(skip)]
     sizes: Sizes,
-}
-
-/// Sizes of a model, for checks and for a cost model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sizes {
-    /// Token numbers.
-    pub vocabulary: usize,
-    /// Longest sequence.
-    pub context: usize,
-    /// Channels of the residual stream.
-    pub width: usize,
-    /// Blocks.
-    pub layers: usize,
-    /// Query heads.
-    pub heads: usize,
-    /// Key and value heads.
-    pub key_heads: usize,
-    /// Channels of one head.
-    pub head_width: usize,
-    /// Hidden channels of the feed-forward part.
-    pub feed_forward: usize,
-    /// Classes, or the vocabulary for a language model.
-    pub outputs: usize,
 }
 
 impl Body {

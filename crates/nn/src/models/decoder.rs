@@ -8,8 +8,9 @@ use regard_kernels::{Error, Padding};
 
 use super::{ModelConfig, NormPlace, TokenBatch, embeddings::Embeddings};
 use crate::{
-    attention::{Attention, Attentions, DECODER, at_place, shared_by_layers},
+    attention::Attention,
     blocks::{BlockState, Context, DecoderBlock, Init, Memory, Norm, Place, Stack, drop_out, recomputed_decoder},
+    config::{Attentions, DECODER, at_place, shared_by_layers},
 };
 
 /// Positions, blocks and the last norm: token numbers and a memory to states `[B,N,d]`.

@@ -4,7 +4,6 @@ mod batch;
 mod beam;
 mod body;
 mod classifier;
-mod config;
 mod decoder;
 mod embeddings;
 mod encoder;
@@ -18,9 +17,8 @@ mod translator;
 
 pub use batch::{TokenBatch, special};
 pub use beam::{BeamOptions, beam_search};
-pub use body::{Body, Sizes};
+pub use body::Body;
 pub use classifier::Classifier;
-pub use config::{Activation, ModelConfig, NormKind, NormPlace, Pooling};
 pub use features::{FeatureModel, Pooler, TextHead};
 pub use image::{ImageHead, ImageModel, Patches};
 pub use language_model::{LanguageModel, LanguageState};
@@ -30,3 +28,5 @@ pub use parameters::{
     named_parameters, parameter_count,
 };
 pub use translator::{TranslationState, Translator};
+
+pub use crate::config::{Activation, ModelConfig, NormKind, NormPlace, Pooling, Sizes};

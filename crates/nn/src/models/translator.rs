@@ -14,8 +14,8 @@ use super::{
     head::{Head, counted},
 };
 use crate::{
-    attention::{Attentions, ENCODER, at_place},
     blocks::{BlockState, Context, Init, Memory},
+    config::{Attentions, ENCODER, at_place},
     ops,
 };
 

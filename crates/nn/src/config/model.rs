@@ -3,12 +3,8 @@
 use regard_kernels::{Error, Mechanism, mechanism::Position};
 use serde::{Deserialize, Serialize};
 
-use super::Sizes;
-use crate::{
-    attention::{AttentionConfig, Attentions, at_place},
-    blocks::RotaryConfig,
-    ops::Curve,
-};
+use super::{AttentionConfig, Attentions, RotaryConfig, at_place};
+use crate::ops::Curve;
 
 /// `model.*`: the transformer around the attention.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -173,6 +169,29 @@ pub enum Pooling {
     Attention,
 }
 
+/// Sizes of a model, for checks and for a cost model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Token numbers.
+    pub vocabulary: usize,
+    /// Longest sequence.
+    pub context: usize,
+    /// Channels of the residual stream.
+    pub width: usize,
+    /// Blocks.
+    pub layers: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub key_heads: usize,
+    /// Channels of one head.
+    pub head_width: usize,
+    /// Hidden channels of the feed-forward part.
+    pub feed_forward: usize,
+    /// Classes, or the vocabulary for a language model.
+    pub outputs: usize,
+}
+
 impl ModelConfig {
     /// Width `D` of one head under `attention`: that of the options, or a share of the width for each head of a token.
     pub fn head_width(&self, attention: &AttentionConfig) -> usize {
@@ -225,7 +244,7 @@ impl ModelConfig {
                 "an even width, half of it sines and half cosines",
             ));
         }
-        crate::attention::check(attention, self.width, head_width)
+        super::attention::check(attention, self.width, head_width)
     }
 
     /// Checks the sizes, and that each attention of an encoder-decoder fits them and its place.
