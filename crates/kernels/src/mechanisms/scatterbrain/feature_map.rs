@@ -372,7 +372,7 @@ impl<S: Simd> Part<S> {
     /// The row holds the numbers that there are.
     #[inline(always)]
     unsafe fn load(&self, row: *const f32) -> S::f32s {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match self.mask {
                 None => row.add(self.at).cast::<S::f32s>().read_unaligned(),
@@ -387,7 +387,7 @@ impl<S: Simd> Part<S> {
     /// As of [`Part::load`], and nobody else holds them.
     #[inline(always)]
     unsafe fn store(&self, row: *mut f32, numbers: S::f32s) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match self.mask {
                 None => row.add(self.at).cast::<S::f32s>().write_unaligned(numbers),

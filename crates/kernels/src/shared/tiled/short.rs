@@ -141,7 +141,7 @@ impl<'a> Scores<'a> {
             let written = Disjoint::new(out);
             let saved = [&mut lse, &mut references, &mut inverses].map(|x| Disjoint::new(x));
             let joined = |head: usize| {
-                // SAFETY: the rows of this head are this task's.
+                // SAFETY: the rows of this head belong to this task.
                 let saved = saved.each_ref().map(|x| unsafe { x.range(head * rows, rows) });
                 self.join(head, &parts[head * segments * len..][..segments * len], &written, saved);
             };
@@ -312,7 +312,7 @@ impl<'a> Scores<'a> {
         for (r, (h, i)) in self.row_queries(hk).enumerate() {
             let of = |part: &[f32]| (part[rows * width + r], part[rows * (width + 1) + r]);
             let top = segments().map(|part| of(part).0).fold(f32::NEG_INFINITY, f32::max);
-            // SAFETY: this row is this task's.
+            // SAFETY: this row belongs to this task.
             let row = unsafe { out.row(&shape.out_rows(b, h), i) };
             row.fill(0.0);
             references[r] = top;
@@ -356,7 +356,7 @@ impl<'a> Scores<'a> {
             parallel::for_each(heads, |head| {
                 let (b, hk) = (head / shape.key_heads, head % shape.key_heads);
                 for (r, (h, i)) in self.row_queries(hk).enumerate() {
-                    // SAFETY: this row is this task's.
+                    // SAFETY: this row belongs to this task.
                     let row = unsafe { written.row(&shape.query_rows(b, h), i) };
                     row.fill(0.0);
                     for part in parts[head * segments * len..][..segments * len].chunks_exact(len) {

@@ -42,7 +42,7 @@ impl Number for f32 {
 
     #[inline(always)]
     unsafe fn load<S: Simd>(_: S, at: *const Self) -> S::f32s {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { at.cast::<S::f32s>().read_unaligned() }
     }
 
@@ -70,7 +70,7 @@ macro_rules! load_by_instructions {
                 // SAFETY: as above.
                 unsafe { transmute_copy(&$v3(at)) }
             } else {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { Self::load_first(simd, at, S::F32_LANES) }
             }
         }

@@ -116,7 +116,7 @@ impl Band<'_> {
                 let kept = &spans[number * self.kept()..][..self.kept()];
                 let of_stream = received.len() / self.streams();
                 let received = &received[stream * of_stream..][..of_stream];
-                // SAFETY: the state of this span is this task's.
+                // SAFETY: the state of this span belongs to this task.
                 let given = unsafe { given.range(number * self.state.sums(), self.state.sums()) };
                 self.backward_span((b, hk, span), stride, (kept, received), output, grads, given);
             });
@@ -149,7 +149,7 @@ impl Band<'_> {
     ) {
         let (key_rows, value_rows) = (self.problem.shape.key_rows(b, hk, 0), self.problem.shape.value_rows(b, hk));
         for j in keys {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 grad_k.row(&key_rows, j).fill(0.0);
                 grad_v.row(&value_rows, j).fill(0.0);
@@ -229,7 +229,7 @@ impl Band<'_> {
                         self.backward_tile(&mut tile, (b, h), (&near, outside), output, &mut work, &mut grads, state);
                         let rows = shape.query_rows(b, h);
                         for (t, i) in plan.queries.clone().enumerate() {
-                            // SAFETY: this row of this head is this task's.
+                            // SAFETY: this row of this head belongs to this task.
                             let row = unsafe { grad_q.row(&rows, i) };
                             row.copy_from_slice(&work.q[t * width..(t + 1) * width]);
                         }

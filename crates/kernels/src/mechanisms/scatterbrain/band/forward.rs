@@ -180,7 +180,7 @@ impl Band<'_> {
         let (shape, plan, values) = (self.problem.shape, tile.plan, self.state.values);
         let (rows, n) = (shape.out_rows(b, h), plan.queries.len());
         let start = (b * shape.heads + h) * shape.queries + plan.queries.start;
-        // SAFETY: these rows of this head are this task's.
+        // SAFETY: these rows of this head belong to this task.
         let [lse, tops, inverses] = saved.each_ref().map(|x| unsafe { x.range(start, n) });
         tops.copy_from_slice(&tile.tops[..n]);
         simd::vectorize(
@@ -190,7 +190,7 @@ impl Band<'_> {
                     *inverse = if total > 0.0 { 1.0 / total } else { 0.0 };
                 }
                 for (t, &inverse) in inverses.iter().enumerate() {
-                    // SAFETY: this row of this head is this task's.
+                    // SAFETY: this row of this head belongs to this task.
                     let row = unsafe { out.row(&rows, plan.queries.start + t) };
                     for (y, &x) in row.iter_mut().zip(&sums[t * values..(t + 1) * values]) {
                         *y = x * inverse;

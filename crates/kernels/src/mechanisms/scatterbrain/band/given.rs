@@ -27,7 +27,7 @@ impl Band<'_> {
             let (b, hk, span) = self.place(task);
             let number = (b * shape.key_heads + hk) * self.spans() + span;
             let scales = &spans[number * self.kept()..][..m];
-            // SAFETY: the state of this span is this task's.
+            // SAFETY: the state of this span belongs to this task.
             let state = unsafe { given.range(number * self.state.sums(), self.state.sums()) };
             state.fill(0.0);
             let all = self.span(span);
@@ -269,7 +269,7 @@ impl Band<'_> {
             let received = &received[(stream * self.atoms.len() + atom) * len..][..len];
             let (scales, sums) = received.split_at(m);
             if scales.iter().all(|&scale| scale == f32::INFINITY) {
-                // SAFETY: the keys of this atom of this head are this task's.
+                // SAFETY: the keys of this atom of this head belong to this task.
                 unsafe { self.clear_keys((b, hk), self.atoms[atom].clone(), grads) };
                 return;
             }
@@ -303,7 +303,7 @@ impl Band<'_> {
                     near_k.fill(0.0);
                     map.pull(slopes, k, n, near_k, width);
                     for (t, j) in keys.enumerate() {
-                        // SAFETY: this key of this head is this task's.
+                        // SAFETY: this key of this head belongs to this task.
                         let (k, v) = unsafe { (grad_k.row(&key_rows, j), grad_v.row(&value_rows, j)) };
                         k.copy_from_slice(&near_k[t * width..(t + 1) * width]);
                         v.copy_from_slice(&near_v[t * values..(t + 1) * values]);

@@ -351,7 +351,7 @@ unsafe fn add_rows(to: &Disjoint<f32>, rows: &Rows, list: &[u32], from: &[f32]) 
         #[inline(always)]
         || {
             for (from, &i) in from.chunks_exact(rows.width).zip(list) {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 simd::add_scaled(unsafe { to.row(rows, i as usize) }, 1.0, from);
             }
         },
