@@ -79,7 +79,7 @@ pub(super) fn sizes(op: &Softmax, inputs: &[View<f64>]) -> AttentionShape {
         .expect("checked shapes")
 }
 
-/// Keys that query `i` of head `h` of batch row `b` sees, and its scores against them.
+/// Keys visible to query `i` of head `h` of batch row `b`, and its scores for them.
 fn scores(op: &Softmax, inputs: &[View<f64>], shape: &AttentionShape, [b, h, i]: [usize; 3]) -> (Vec<usize>, Vec<f64>) {
     let (q, k, bias) = (inputs[0].data, inputs[1].data, op.bias.then(|| inputs[3].data));
     let AttentionShape { queries, keys, .. } = *shape;
