@@ -4,9 +4,9 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
 
-/// The streams of one name under one seed.
+/// The streams with one name and seed.
 ///
-/// Stream `i` can be had without streams `0 .. i`: this is what makes parallel generation independent of the number of
+/// Stream `i` is available without streams `0 .. i`, which makes parallel generation independent of the number of
 /// threads and lets a resumed run start at any step.
 #[derive(Clone, Debug)]
 pub struct Streams {
@@ -14,7 +14,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// The key is SHA-256 over the seed (little endian) and the name, so streams of different names are unrelated.
+    /// The key is SHA-256 over the seed (little-endian) and the name, so streams with different names are independent.
     pub fn new(seed: u64, name: &str) -> Self {
         let key = Sha256::new().chain_update(seed.to_le_bytes()).chain_update(name).finalize();
         Self { origin: ChaCha8Rng::from_seed(key.into()) }
