@@ -1,4 +1,4 @@
-//! How much memory a program takes, and took at most.
+//! Current and peak memory use of a program.
 
 use std::{
     alloc::{GlobalAlloc, Layout},
@@ -10,11 +10,11 @@ use crate::Keeping;
 static CURRENT: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-/// An allocator that counts bytes. A binary that declares it the `#[global_allocator]` can measure the peak of any part of
-/// its run, which the system's own figure cannot: that one only grows.
+/// An allocator that counts bytes. A binary that declares it as the `#[global_allocator]` can measure the peak of any
+/// part of its run; the system's own figure cannot, since it only grows.
 ///
-/// One atomic addition and one maximum per allocation: nothing beside the buffers of a tensor. Blocks are those of
-/// [`Keeping`], which keeps large ones and has them on huge pages.
+/// One atomic addition and one maximum per allocation: negligible next to filling a tensor. Blocks come from
+/// [`Keeping`], which keeps large ones and puts them on huge pages.
 pub struct CountingAllocator;
 
 fn grow(bytes: usize) {
@@ -22,10 +22,10 @@ fn grow(bytes: usize) {
     PEAK.fetch_max(now, Relaxed);
 }
 
-// SAFETY: every request is handed on unchanged.
+// SAFETY: every request is forwarded unchanged.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises are handed on, here and below.
+        // SAFETY: the caller's guarantees are passed on, here and below.
         let block = unsafe { Keeping.alloc(layout) };
         if !block.is_null() {
             grow(layout.size());
@@ -62,8 +62,8 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// Largest number of bytes in use at once since the start or the last [`reset_peak`]: allocated ones where
-/// [`CountingAllocator`] is in place, else resident ones as far as the system tells.
+/// Peak bytes in use since the start or the last [`reset_peak`]: allocated bytes if [`CountingAllocator`] is installed,
+/// else resident bytes if the system reports them.
 pub fn peak_bytes() -> Option<u64> {
     match PEAK.load(Relaxed) {
         0 => peak_resident_bytes(),
@@ -71,37 +71,37 @@ pub fn peak_bytes() -> Option<u64> {
     }
 }
 
-/// Bytes allocated now; only where [`CountingAllocator`] is in place.
+/// Bytes currently allocated; only if [`CountingAllocator`] is installed.
 pub fn current_bytes() -> Option<u64> {
     (PEAK.load(Relaxed) > 0).then(|| CURRENT.load(Relaxed) as u64)
 }
 
-/// Forgets the peak. Does nothing to the system's own figure.
+/// Resets the peak. Does not affect the system's own figure.
 pub fn reset_peak() {
     PEAK.store(CURRENT.load(Relaxed), Relaxed);
 }
 
-/// Measures a part of a program: the most bytes that it had in use beyond those in use when it started.
+/// Measures a part of a program: its peak bytes in use beyond those in use when it started.
 #[derive(Clone, Copy, Debug)]
 pub struct Peak {
     before: Option<u64>,
 }
 
 impl Peak {
-    /// Starts to measure, and forgets every earlier peak.
+    /// Starts measuring and resets the peak.
     pub fn start() -> Self {
         let before = current_bytes();
         reset_peak();
         Self { before }
     }
 
-    /// Bytes so far; only where [`CountingAllocator`] is in place.
+    /// Bytes so far; only if [`CountingAllocator`] is installed.
     pub fn bytes(&self) -> Option<u64> {
         self.before.map(|before| (PEAK.load(Relaxed) as u64).saturating_sub(before))
     }
 }
 
-/// Largest resident set of this process since its start; Linux only.
+/// Peak resident set size of this process; Linux only.
 pub fn peak_resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -1,4 +1,5 @@
-//! Arguments of the command line: the commands, and what several of them share. Those of one command stand beside it.
+//! Command-line arguments: the commands, and the arguments shared by several of them. The arguments of a single command
+//! are in its file.
 
 use std::path::PathBuf;
 
@@ -44,19 +45,19 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// What this process was called with.
+    /// The arguments of this process.
     ///
     /// # Errors
-    /// Arguments that are none; help and version, where they were asked for.
+    /// Invalid arguments; also help and version, if requested.
     pub fn typed() -> Result<Self, Error> {
         Self::from_arg_matches(&with_dashes(Self::command()).try_get_matches()?)
     }
 }
 
-/// Options of every command.
+/// Options common to all commands.
 #[derive(Clone, Debug, Args)]
 pub struct Common {
-    /// Number of threads; all processors by default.
+    /// Number of threads; default: all processors.
     #[arg(long, value_parser = threads(), global = true, env = "REGARD_THREADS", value_name = "N")]
     pub threads: Option<usize>,
     /// Print results as JSON.
@@ -70,13 +71,13 @@ pub struct Common {
 /// Where a configuration comes from.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Source {
-    /// Named configuration; 'regard list presets' shows them.
+    /// Named configuration; see 'regard list presets'.
     #[arg(long, env = "REGARD_PRESET", value_name = "NAME")]
     pub preset: Option<String>,
-    /// Configuration file (TOML), laid over the preset.
+    /// Configuration file (TOML), applied on top of the preset.
     #[arg(long, env = "REGARD_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// One key of the configuration, as in model.width=128; may be repeated.
+    /// Set one configuration key, as in model.width=128; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Attention mechanism ('regard list mechanisms'); short for --set mechanism=NAME.
@@ -90,19 +91,19 @@ pub struct Source {
     pub seed: Option<u64>,
 }
 
-/// The directory of a run or comparison.
+/// Output directory of a run or comparison.
 #[derive(Clone, Debug, Args)]
 pub struct Directory {
-    /// Directory for checkpoints, metrics and reports; below 'runs' by default.
+    /// Directory for checkpoints, metrics and reports; default: below 'runs'.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Continue what is in the directory.
+    /// Continue the run in the directory.
     #[arg(long, conflicts_with = "overwrite")]
     pub resume: bool,
-    /// Remove what is in the directory and start over.
+    /// Delete the run or comparison in the directory and start over.
     #[arg(long)]
     pub overwrite: bool,
-    /// Directory for generated data, or 'none' to generate it each time.
+    /// Cache directory for generated data, or 'none' to generate it each time.
     #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
     pub cache: Option<PathBuf>,
 }
@@ -116,47 +117,48 @@ pub enum Command {
         #[command(flatten)]
         directory: Directory,
     },
-    /// Measure a trained model on a split of its data.
+    /// Evaluate a trained model on a split of its data.
     Eval(Eval),
-    /// Train the same model with each of several mechanisms and put quality, time and memory side by side.
+    /// Train the same model with each of several mechanisms and compare quality, time and memory.
     Compare {
         #[command(flatten)]
         source: Source,
         #[command(flatten)]
         directory: Directory,
     },
-    /// Time and memory of mechanisms against the length of the sequence.
+    /// Measure time and memory of mechanisms against sequence length.
     Bench(Bench),
-    /// How well sparse, low-rank and joint methods approximate attention matrices within one budget, beside oracles.
+    /// Measure how well sparse, low-rank and combined methods approximate attention matrices at equal budget, against
+    /// oracles.
     Approx(Approx),
     /// Apply one mechanism to the tensors of a safetensors file.
     #[command(after_help = TENSORS)]
     Attend(Attend),
-    /// Parameters, operations and bytes of a model, before it is run.
+    /// Count parameters, operations and bytes of a model before it runs.
     Cost(Cost),
-    /// Print text from a language model, of a run or of a folder.
+    /// Generate text with a language model from a run or model folder.
     Generate(Generate),
-    /// How well a language model of a folder predicts texts.
+    /// Measure how well a language model from a model folder predicts texts.
     Perplexity(Perplexity),
-    /// Turn texts into vectors with an encoder of a folder.
+    /// Embed texts with an encoder from a model folder.
     Embed(Embed),
-    /// Score an encoder of a folder: similarity of sentences, retrieval, hidden tokens.
+    /// Score an encoder from a model folder: sentence similarity, retrieval, masked tokens.
     Score(Score),
-    /// Print the most probable classes of texts or images with a classifier of a folder.
+    /// Classify texts or images with a classifier from a model folder.
     Predict(Predict),
-    /// Translate lines of standard input to standard output with a trained translator.
+    /// Translate standard input line by line with a trained translator.
     Translate(Translate),
     /// Look inside a trained model: entropy, rank, heads, experts.
     Inspect(Inspect),
-    /// Plan other attention for the heads of a trained model under a budget, and say what it costs.
+    /// Plan cheaper attention for the heads of a trained model under a budget, and measure the loss in quality.
     Swap(Swap),
-    /// How a decoder without positional embeddings finds positions: untrained decoders, or the decoder of a run.
+    /// Measure how a decoder without positional embeddings infers positions, untrained or from a run.
     Probe(Probe),
     /// Reproduce figures and tables of the papers by name.
     Reproduce(Reproduce),
     /// List mechanisms, tasks and presets.
     List {
-        /// What to list; everything by default.
+        /// What to list; default: everything.
         what: Option<Listed>,
     },
     /// Check this machine and this build.
@@ -166,14 +168,14 @@ pub enum Command {
         #[command(flatten)]
         source: Source,
     },
-    /// Print completions for a shell.
+    /// Print shell completions.
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
     },
 }
 
-/// A type of named values: the name of each, and what it is.
+/// Named values of a type: name, description and value of each.
 pub type Named<T, const N: usize> = [(&'static str, &'static str, T); N];
 
 /// Splits of the data.
@@ -190,7 +192,7 @@ pub const CHECKPOINTS: Named<Which, 2> = [
     ("last", "The newest", Which::Last),
 ];
 
-/// How numbers are kept while a model decodes.
+/// Storage formats of the key-value cache.
 pub const STORAGES: Named<Storage, 4> = [
     ("f32", "32 bits, exact", Storage::F32),
     ("bf16", "16 bits with the range of f32, 2^-8 of a number", Storage::Bf16),
@@ -198,6 +200,6 @@ pub const STORAGES: Named<Storage, 4> = [
     ("int8", "8 bits, 1/254 of the largest number of a token and head", Storage::Int8),
 ];
 
-/// Scales of what papers measure.
+/// Scales of the papers' experiments.
 pub const SCALES: Named<Scale, 2> =
     [("paper", "As in the paper", Scale::Paper), ("reduced", "For a first look", Scale::Reduced)];

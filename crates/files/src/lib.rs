@@ -1,7 +1,7 @@
-//! Whole files: replaced at once where that can be, written through where it cannot.
+//! Whole-file writes: atomic replacement where possible, in place elsewhere.
 //!
-//! [`write_whole`] is for paths that people name. [`write_synced`], [`replace`] and [`sync_directory`] are what it is made of,
-//! for those who lay out a directory of their own, as checkpoints do.
+//! [`write_whole`] is for user-supplied paths. [`write_synced`], [`replace`] and [`sync_directory`] are its building
+//! blocks, for code that manages its own directory, such as checkpoints.
 
 mod place;
 #[cfg(test)]
@@ -16,23 +16,23 @@ use std::{
 
 use place::Place;
 
-/// The example of the README is a test.
+/// The README example is a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Writes a whole file, and the folders above it where they are missing.
+/// Writes a whole file, creating missing parent folders.
 ///
-/// - A new file, or one with one name: a reader, or the next start after a crash, sees the old content or the new, never half
-///   of it. Mode and owner of an old file stay.
-/// - A link is followed, also one to a file that is yet to be made.
-/// - A file with several names, one whose owner could not be kept, and one in a folder that takes no other file are written in
-///   place.
+/// - A new file, or one with a single hard link: a reader, or the next start after a crash, sees the old content or the
+///   new, never half of it. Mode and owner of an existing file are kept.
+/// - A symbolic link is followed, even to a file that does not exist yet.
+/// - A file with several hard links, one whose owner could not be kept, and one in a folder that accepts no new files
+///   are written in place.
 /// - A pipe, a device and an open descriptor (`/dev/stdout`, `/dev/fd/3`) are written through.
 ///
 /// # Errors
-/// A directory, a file that is protected, and what else the system says, with the path in the message. A file that is replaced
-/// at once is as it was then, and nothing is left beside it.
+/// A directory, a write-protected file, and other system errors, with the path in the message. After an error, a file
+/// that would have been replaced atomically is unchanged, and no temporary file is left.
 pub fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
     write(path, content)
         .map_err(|error| io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display())))
@@ -44,15 +44,15 @@ fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     }
     match Place::of(path)? {
         Place::New(target) => {
-            // Only those of the path itself: a link into nowhere may point at a disk that is not there.
+            // Only for the path itself: a dangling link may point to a disk that is not mounted.
             if target == path {
                 fs::create_dir_all(folder(path))?;
             }
             put(&target, content, None)
         }
         Place::File(target, metadata) => {
-            // A rename would pass over the protection of the file. By the path as it was given, so that the system judges the
-            // links on the way.
+            // A rename would bypass the file's write protection. Opened by the given path, so that the system checks
+            // the links on the way.
             let mut file = OpenOptions::new().write(true).open(path)?;
             if place::names(&metadata) > 1 {
                 return in_place(&mut file, content);
@@ -70,19 +70,19 @@ fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Creates a file, or empties it, writes it and waits until the disk has it.
+/// Creates or truncates a file, writes it and syncs it to disk.
 ///
 /// # Errors
-/// What the system says.
+/// System errors.
 pub fn write_synced(path: &Path, content: &[u8]) -> io::Result<()> {
     fill(&mut File::create(path)?, content)
 }
 
-/// Puts a file in the place of whatever has that name, at once and on the disk: a link is replaced, not followed. Mode and owner
-/// of an old file stay where the system allows that.
+/// Atomically replaces whatever has that name, synced to disk: a link is replaced, not followed. Mode and owner of an
+/// existing file are kept where the system allows it.
 ///
 /// # Errors
-/// What the system says; the old file is as it was then, and nothing is left beside it.
+/// System errors; the old file is then unchanged, and no temporary file is left.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let old = fs::symlink_metadata(path).ok().filter(Metadata::is_file);
     match put(path, content, old.as_ref()) {
@@ -91,16 +91,16 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Waits until the disk has the names in a directory. Does nothing where a directory cannot be asked for that.
+/// Syncs the names in a directory to disk. Does nothing where directories cannot be synced.
 ///
 /// # Errors
-/// What the system says.
+/// System errors.
 pub fn sync_directory(path: &Path) -> io::Result<()> {
     if !cfg!(unix) {
         return Ok(());
     }
     match File::open(path) {
-        // A directory may be written that may not be read.
+        // A directory may be writable but not readable.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
         Err(error) => Err(error),
         Ok(directory) => unless_unsupported(directory.sync_all()),
@@ -116,7 +116,7 @@ fn ends_with_separator(path: &Path) -> bool {
     path.as_os_str().as_encoded_bytes().last().is_some_and(|byte| std::path::is_separator(char::from(*byte)))
 }
 
-/// The owner of a file that cannot be given to another one.
+/// Marks that the owner of a file could not be transferred.
 #[derive(Debug)]
 struct Owner;
 
@@ -132,8 +132,8 @@ fn is_owner(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<Owner>())
 }
 
-/// Whether a file can only be written where it lies: the owner is another one's, the folder takes no other file, or the file
-/// is a disk of its own, as containers have them.
+/// Whether a file can only be written in place: the owner cannot be kept, the folder accepts no new files, or the file
+/// is a mount point, as in containers.
 fn needs_place(error: &io::Error) -> bool {
     is_owner(error)
         || matches!(
@@ -145,12 +145,12 @@ fn needs_place(error: &io::Error) -> bool {
         )
 }
 
-/// Writes a temporary file beside the target, then gives it its name. It takes mode and owner of `old`.
+/// Writes a temporary file next to the target, then renames it. It gets the mode and owner of `old`.
 fn put(target: &Path, content: &[u8], old: Option<&Metadata>) -> io::Result<()> {
     let (mut file, temporary) = temporary(folder(target), old.is_some())?;
     let written = fill_as(&mut file, content, old).and_then(|()| fs::rename(&temporary, target));
     if let Err(error) = written {
-        // That error is the one worth telling.
+        // Only the first error is worth reporting.
         let _ = fs::remove_file(&temporary);
         return Err(error);
     }
@@ -164,7 +164,7 @@ fn fill_as(file: &mut File, content: &[u8], old: Option<&Metadata>) -> io::Resul
     fill(file, content)
 }
 
-/// A new file in a folder, of a name that nothing else has; for its owner alone if `hidden`.
+/// A new file in a folder, with a unique name; readable only by its owner if `hidden`.
 fn temporary(folder: &Path, hidden: bool) -> io::Result<(File, PathBuf)> {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let mut options = OpenOptions::new();
@@ -172,17 +172,17 @@ fn temporary(folder: &Path, hidden: bool) -> io::Result<(File, PathBuf)> {
     place::hide(&mut options, hidden);
     loop {
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
-        // Not made of the target's name, which may be as long as names can be.
+        // Not derived from the target's name, which may already have the maximum length.
         let path = folder.join(format!(".regard-{}-{number}.tmp", std::process::id()));
         match options.open(&path) {
-            // Of a process that was killed, or of one on another machine.
+            // Left by a killed process, or by one on another machine.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             opened => return Ok((opened?, path)),
         }
     }
 }
 
-/// Writes an empty file and waits until the disk has it.
+/// Writes an empty file and syncs it to disk.
 fn fill(file: &mut File, content: &[u8]) -> io::Result<()> {
     file.write_all(content)?;
     file.sync_all()
@@ -198,7 +198,7 @@ fn through(file: &mut File, content: &[u8]) -> io::Result<()> {
     unless_unsupported(file.sync_all())
 }
 
-/// What cannot be synced, such as a pipe, has nothing to wait for.
+/// Ignores the error of files that cannot be synced, such as pipes.
 fn unless_unsupported(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),

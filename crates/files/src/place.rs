@@ -1,4 +1,4 @@
-//! What a path leads to.
+//! Where a path leads.
 
 use std::{
     ffi::OsStr,
@@ -7,16 +7,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Links that are followed before they count as a loop, as in Linux.
+/// Maximum number of links to follow before assuming a loop, as in Linux.
 const LINKS: usize = 40;
 
-/// What a path leads to, links followed.
+/// Target of a path, with links followed.
 pub(crate) enum Place {
     /// Nothing yet.
     New(PathBuf),
-    /// A file with content of its own.
+    /// A regular file.
     File(PathBuf, Metadata),
-    /// A pipe, a device or a file that another process has open: opened, never replaced.
+    /// A pipe, a device or an open file of another process: opened, never replaced.
     Special,
     /// An open descriptor.
     Descriptor(File),
@@ -60,7 +60,7 @@ enum Descriptor {
 }
 
 impl Descriptor {
-    /// `/dev/stdout`, `/dev/stderr`, `/dev/fd/N`, and `N` in a `/proc/PID/fd`, however one comes there.
+    /// `/dev/stdout`, `/dev/stderr`, `/dev/fd/N`, and `N` in a `/proc/PID/fd`, however it is reached.
     fn named(path: &Path) -> Option<Self> {
         let place = fs::canonicalize(super::folder(path)).ok()?;
         let folder: Vec<&str> = place.iter().map(OsStr::to_str).collect::<Option<_>>()?;
@@ -69,7 +69,7 @@ impl Descriptor {
             (["/", "dev"], "stdout") => Some(Self::Own(1)),
             (["/", "dev"], "stderr") => Some(Self::Own(2)),
             (["/", "dev", "fd"], _) => name.parse().ok().map(Self::Own),
-            // Whose number the system knows better: in a container it may be another one than this process is told.
+            // Ask the system for the process number: in a container it may differ from the one this process sees.
             (["/", "proc", _, .., "fd"], _) => Some(match (fs::canonicalize("/proc/self"), name.parse()) {
                 (Ok(own), Ok(number)) if place.starts_with(&own) => Self::Own(number),
                 _ => Self::Other,
@@ -79,7 +79,7 @@ impl Descriptor {
     }
 }
 
-/// The descriptor under another number: its place in a file and its way of appending stay, and sockets can be written, too.
+/// A duplicate of the descriptor: it shares file position and append mode, and works for sockets too.
 #[cfg(unix)]
 fn duplicate(number: i32) -> io::Result<File> {
     use std::os::fd::{FromRawFd, OwnedFd};
@@ -98,7 +98,7 @@ fn duplicate(_: i32) -> io::Result<File> {
     Err(ErrorKind::Unsupported.into())
 }
 
-/// How many names a file has.
+/// Number of hard links of a file.
 #[cfg(unix)]
 pub(crate) fn names(metadata: &Metadata) -> u64 {
     std::os::unix::fs::MetadataExt::nlink(metadata)
@@ -109,7 +109,7 @@ pub(crate) fn names(_: &Metadata) -> u64 {
     1
 }
 
-/// Has a file that is yet to be made for its owner alone.
+/// Restricts a file to be created to its owner.
 #[cfg(unix)]
 pub(crate) fn hide(options: &mut OpenOptions, hidden: bool) {
     use std::os::unix::fs::OpenOptionsExt;
@@ -122,7 +122,7 @@ pub(crate) fn hide(options: &mut OpenOptions, hidden: bool) {
 #[cfg(not(unix))]
 pub(crate) fn hide(_: &mut OpenOptions, _: bool) {}
 
-/// Gives a file the owner and the mode of another one.
+/// Copies owner and mode from another file.
 #[cfg(unix)]
 pub(crate) fn take_after(file: &File, old: &Metadata) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
@@ -131,7 +131,7 @@ pub(crate) fn take_after(file: &File, old: &Metadata) -> io::Result<()> {
     if (own.uid(), own.gid()) != (old.uid(), old.gid()) {
         fchown(file, Some(old.uid()), Some(old.gid())).map_err(|_| io::Error::other(super::Owner))?;
     }
-    // After the owner, whose change takes bits away.
+    // After the owner, since changing it clears mode bits.
     if file.metadata()?.mode() == old.mode() {
         return Ok(());
     }

@@ -1,10 +1,10 @@
 //! Efficient attention kernels on plain slices: forward, backward, cost, and a float64 twin of each.
 //!
-//! Sizes and slices in, slices out: no framework, no input or output. Every mechanism is an [`Operator`]; each formula
-//! has a file of its own, and its float64 twin is under [`mod@reference`].
+//! Sizes and slices in, slices out: no framework, no I/O. Every mechanism is an [`Operator`]; each formula has its own
+//! file, and its float64 twin is under [`mod@reference`].
 //!
-//! The source has a folder for what a user chooses (`options`), what a call says (`call`), a formula each (`mechanisms`),
-//! parts of several of them (`shared`), and what knows nothing of attention (`tools`).
+//! The source has folders for user options (`options`), calls (`call`), formulas (`mechanisms`), code shared by several
+//! of them (`shared`), and code independent of attention (`tools`).
 
 mod call;
 pub mod elementwise;
@@ -25,13 +25,13 @@ pub use shared::{Dropout, stored};
 pub use stored::Storage;
 pub use tools::{memory, parallel, random, simd};
 
-// Parts within the crate go by their own names, wherever they stand.
+// Modules are known by their own names within the crate, wherever they are.
 use call::{operator, padding};
 use mechanisms::scatterbrain;
 use shared::{cache, deltas, tiled};
 use tools::gemm;
 
-/// The example of the README is a test.
+/// The README example is a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -15,7 +15,7 @@ pub mod run_report;
 pub mod swap;
 mod tensors;
 
-/// The example of the README is a test.
+/// The README example is a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! Data and runs, read with a look at the memory of the machine first, and with progress.
+//! Loading of data and runs, with a memory check first, and with progress.
 
 use std::path::Path;
 
@@ -10,15 +10,15 @@ use regard_tasks::{
 
 use crate::cost::check_inference;
 
-/// Observer of data that are generated or read.
+/// Observer of data generation and loading.
 pub trait Loading {
-    /// Parts of the data that are there, of how many.
+    /// Parts loaded, out of a total.
     fn part(&self, task: TaskName, done: u64, total: u64);
-    /// All are there, with these remarks.
+    /// Loading is done, with these remarks.
     fn done(&self, notes: &[String]);
 }
 
-/// The data of a configuration. Generated ones are kept in `cache`, where there is one.
+/// The data of a configuration. Generated data are kept in `cache`, if given.
 ///
 /// # Errors
 /// Invalid options; data that are missing or corrupt.
@@ -29,10 +29,10 @@ pub fn data(config: &RunConfig, cache: Option<&Path>, watch: &dyn Loading) -> Re
     Ok(data)
 }
 
-/// A run directory, its model known to fit into this machine.
+/// A run directory whose model is known to fit into memory.
 ///
 /// # Errors
-/// A directory without a run, more memory needed than there is.
+/// A directory without a run, not enough memory.
 pub fn stored(path: &Path) -> Result<Stored, Failure> {
     let stored = Stored::open(path)?;
     check_inference(&stored.config)?;

@@ -1,23 +1,23 @@
-//! Mean and variance of numbers, without cancellation.
+//! Numerically stable mean and variance.
 
 use regard_report::Cell;
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 
-/// Numbers summed one after the other before pairs of sums are added.
+/// Block size of pairwise summation.
 const RUN: usize = 32;
 
-/// Count, mean and sum of squared deviations of some numbers.
+/// Count, mean and sum of squared deviations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Moments {
-    /// How many.
+    /// Number of values.
     pub count: u64,
-    /// Their mean; 0 of none.
+    /// Mean; 0 if empty.
     pub mean: f64,
     /// Sum of squared deviations from the mean.
     pub squares: f64,
 }
 
-/// As `{"count", "mean", "deviation"}`, `null` what there is not.
+/// As `{"count", "mean", "deviation"}`, with `null` for undefined values.
 impl Serialize for Moments {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut fields = serializer.serialize_struct("Moments", 3)?;
@@ -29,7 +29,7 @@ impl Serialize for Moments {
 }
 
 impl Moments {
-    /// Of these numbers: sums in pairs, deviations in a second pass.
+    /// Moments of these numbers: pairwise sums, deviations in a second pass.
     pub fn of<T: Copy + Into<f64>>(values: &[T]) -> Self {
         if values.is_empty() {
             return Self::default();
@@ -38,19 +38,19 @@ impl Moments {
         Self { count: values.len() as u64, mean, squares: pairwise(values, &|x: T| (x.into() - mean).powi(2)) }
     }
 
-    /// Of the numbers among these that are finite, one after the other.
+    /// Moments of the finite numbers among these.
     pub fn of_finite(values: impl IntoIterator<Item = f64>) -> Self {
         let mut moments = Self::default();
         values.into_iter().for_each(|value| moments.add(value));
         moments
     }
 
-    /// Of `count` numbers with this mean and mean square.
+    /// Moments of `count` numbers with this mean and mean square.
     pub fn from_means(count: u64, mean: f64, mean_square: f64) -> Self {
         Self { count, mean, squares: (count as f64 * (mean_square - mean * mean)).max(0.0) }
     }
 
-    /// Adds a value (Welford 1962); one that is not finite is left out.
+    /// Adds a value (Welford 1962); non-finite values are skipped.
     pub fn add(&mut self, value: f64) {
         if !value.is_finite() {
             return;
@@ -61,7 +61,7 @@ impl Moments {
         self.squares += before * (value - self.mean);
     }
 
-    /// Of both sets together (Chan, Golub and LeVeque 1979).
+    /// Moments of both sets combined (Chan, Golub and LeVeque 1979).
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         if other.count == 0 {
@@ -76,7 +76,7 @@ impl Moments {
         }
     }
 
-    /// Of all values of these.
+    /// Moments of all of these combined.
     pub fn joined<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
         all.into_iter().copied().fold(Self::default(), Self::and)
     }
@@ -86,25 +86,25 @@ impl Moments {
         self.squares / self.count as f64
     }
 
-    /// The sample deviation (n - 1); none of fewer than two values.
+    /// The sample standard deviation (n - 1); none for fewer than two values.
     pub fn deviation(&self) -> Option<f64> {
         (self.count > 1).then(|| (self.squares / (self.count - 1) as f64).sqrt())
     }
 
-    /// The mean, where there are values.
+    /// The mean, if there are values.
     pub fn value(&self) -> Option<f64> {
         (self.count > 0).then_some(self.mean)
     }
 }
 
-/// Mean and deviation, nothing of no numbers.
+/// Mean and deviation; empty without values.
 impl From<&Moments> for Cell {
     fn from(moments: &Moments) -> Self {
         moments.value().map_or(Self::Empty, |mean| Self::Estimate { mean, deviation: moments.deviation() })
     }
 }
 
-/// Sum of `f` over the numbers, halves added to each other.
+/// Pairwise sum of `f` over the values.
 fn pairwise<T: Copy>(values: &[T], f: &impl Fn(T) -> f64) -> f64 {
     if values.len() <= RUN {
         return values.iter().map(|x| f(*x)).sum();

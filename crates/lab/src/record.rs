@@ -1,4 +1,4 @@
-//! Results in files: a page, a table in three formats, and what it takes to repeat them.
+//! Results in files: an HTML page, tables in three formats, and the facts needed to reproduce them.
 
 use std::{
     io,
@@ -14,21 +14,21 @@ use regard_report::{Report, Table, Written};
 /// The tables of a result, as JSON, CSV and Markdown.
 pub const RESULTS: [&str; 3] = ["results.json", "results.csv", "results.md"];
 
-/// Where results were written.
+/// The files that were written.
 #[derive(Clone, Debug)]
 pub struct Files {
-    /// The page and its pictures.
+    /// The page and its images.
     pub report: Written,
     /// [`RESULTS`].
     pub tables: [PathBuf; 3],
 }
 
-/// How results came to be.
+/// Provenance of results.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// The command that was typed.
+    /// The command line.
     pub command: &'a str,
-    /// Where and when it ran.
+    /// Machine, version and date.
     pub environment: &'a Environment,
 }
 
@@ -57,10 +57,10 @@ impl Record<'_> {
         )
     }
 
-    /// Writes the page with its pictures, and the tables (the first alone as CSV), into `folder`.
+    /// Writes the page with its images, and the tables (only the first as CSV), into `folder`.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// File system errors.
     pub fn write(&self, folder: &Path, report: &Report, json: &Value, tables: &[Table]) -> io::Result<Files> {
         let json = serde_json::to_string_pretty(json).map_err(io::Error::other)?;
         let markdown: Vec<String> = tables.iter().map(Table::to_markdown).collect();
@@ -74,29 +74,29 @@ impl Record<'_> {
     }
 }
 
-/// Results of a command, in every form in which they are shown.
+/// Results of a command, in every output form.
 pub trait Shown {
-    /// How they came to be.
+    /// Their provenance.
     fn record(&self) -> Record<'_>;
 
     /// The page.
     fn report(&self) -> Report;
 
-    /// The tables that a reader sees.
+    /// The tables to print.
     fn tables(&self) -> Vec<Table>;
 
-    /// All of it, for programs.
+    /// Everything, for programs.
     fn to_json(&self) -> Value;
 
-    /// The tables of files.
+    /// The tables to write to files.
     fn files(&self) -> Vec<Table> {
         self.tables()
     }
 
-    /// Writes the page with its pictures, and the tables in three formats, into `folder`.
+    /// Writes the page with its images, and the tables in three formats, into `folder`.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// File system errors.
     fn write(&self, folder: &Path) -> io::Result<Files> {
         self.record().write(folder, &self.report(), &self.to_json(), &self.files())
     }

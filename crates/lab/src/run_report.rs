@@ -1,4 +1,4 @@
-//! The page of one training run: its curves and what it came to.
+//! The report of one training run: curves and results.
 
 use std::{io, path::Path};
 
@@ -8,18 +8,18 @@ use regard_tasks::train::{Environment, Evaluation, Record, Split, StepReport};
 /// Points of a curve over updates.
 const POINTS: usize = 200;
 
-/// What the page tells.
+/// Content of the report.
 #[derive(Clone, Copy, Debug)]
 pub struct RunReport<'a> {
     /// Name of the model and task.
     pub title: &'a str,
-    /// The command that was typed.
+    /// The command line.
     pub command: &'a str,
     /// The configuration as TOML.
     pub config: &'a str,
-    /// Where and when it ran.
+    /// Machine, version and date.
     pub environment: &'a Environment,
-    /// Learned numbers of the model.
+    /// Number of parameters of the model.
     pub parameters: usize,
     /// The lines of `metrics.jsonl`.
     pub records: &'a [Record],
@@ -126,7 +126,7 @@ impl RunReport<'_> {
     /// Writes `report.html` and `plots/*.svg` into `folder`.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// File system errors.
     pub fn write(&self, folder: &Path) -> io::Result<Written> {
         self.report().write(folder)
     }

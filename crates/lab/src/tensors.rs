@@ -1,4 +1,4 @@
-//! Safetensors files of others.
+//! Reading of safetensors files.
 
 use std::{collections::HashSet, fmt};
 
@@ -11,7 +11,7 @@ use serde::{
 /// The tensors of a file.
 ///
 /// # Errors
-/// A file that is not whole, one that names a tensor twice.
+/// A truncated file, or one that names a tensor twice.
 pub(crate) fn tensors(file: &[u8]) -> Result<SafeTensors<'_>, String> {
     if let Some(name) = repeated(file) {
         return Err(format!("duplicate tensor name '{name}' in the header, expected each once; write the file again"));
@@ -20,7 +20,7 @@ pub(crate) fn tensors(file: &[u8]) -> Result<SafeTensors<'_>, String> {
         .map_err(|error| format!("not a whole safetensors file ({error}); write it again, or copy it whole"))
 }
 
-/// The first name that the header holds twice. `safetensors` keeps the last of them, and then misses the bytes of the first.
+/// The first duplicate name in the header. `safetensors` keeps the last one, and then misses the bytes of the first.
 fn repeated(file: &[u8]) -> Option<String> {
     let (length, rest) = file.split_first_chunk()?;
     let header = rest.get(..usize::try_from(u64::from_le_bytes(*length)).ok()?)?;

@@ -1,9 +1,9 @@
-//! From values to places on an axis, and where its ticks stand.
+//! From values to positions on an axis, and tick placement.
 
 use super::chart::{Axis, Scale};
 use super::number;
 
-/// Values beyond this are not drawn: differences of them must stay finite.
+/// Values beyond this are not drawn: their differences must stay finite.
 const LARGEST: f64 = 1e150;
 
 /// An axis fitted to its data.
@@ -12,18 +12,18 @@ pub(super) struct Ruler {
     low: f64,
     high: f64,
     scale: Scale,
-    /// Values and texts of the ticks.
+    /// Values and labels of the ticks.
     pub ticks: Vec<(f64, String)>,
 }
 
-/// Whether a value has a place on an axis of this scale.
+/// Whether a value can be drawn on an axis of this scale.
 pub(super) fn drawable(value: f64, scale: Scale) -> bool {
     value.is_finite() && value.abs() < LARGEST && (scale == Scale::Linear || value > 1.0 / LARGEST)
 }
 
 impl Ruler {
-    /// Fits an axis to values with at most `most` ticks. `zero` asks for zero to be on a linear axis; `padded` for room
-    /// beyond the values. `None` when no value has a place.
+    /// Fits an axis to values with at most `most` ticks. `zero` includes zero on a linear axis; `padded` adds room
+    /// beyond the values. `None` if no value can be drawn.
     pub fn fit(axis: &Axis, values: impl Iterator<Item = f64>, zero: bool, padded: bool, most: usize) -> Option<Self> {
         let scale = axis.scale;
         let mut ends: Option<(f64, f64)> = None;
@@ -32,14 +32,14 @@ impl Ruler {
         }
         let given = axis.range.filter(|(low, high)| drawable(*low, scale) && drawable(*high, scale) && low < high);
         let (mut low, mut high) = match (given, ends) {
-            // Without data a given range alone is no chart.
+            // A range without data is not a chart.
             (_, None) => return None,
             (Some(given), _) => given,
             (None, Some(ends)) => ends,
         };
         if given.is_none() {
             if scale == Scale::Linear {
-                // Ends far from each other show zero by themselves.
+                // Widely spread data include zero anyway.
                 if zero || (low > 0.0 && low < 0.3 * high && padded) {
                     (low, high) = (low.min(0.0), high.max(0.0));
                 }
@@ -48,7 +48,7 @@ impl Ruler {
                     (low, high) = (low - room, high + room);
                 }
                 if padded {
-                    // Up to the next tick, so that the data lie between two lines of the grid.
+                    // Up to the next tick, so that the data lie between two grid lines.
                     let step = linear_step(low, high, most.max(2), &axis.unit);
                     let outward = ((low / step + 1e-9).floor() * step, (high / step - 1e-9).ceil() * step);
                     (low, high) = (low.min(outward.0), high.max(outward.1));
@@ -74,7 +74,8 @@ impl Ruler {
         Some(Self { low, high, scale, ticks })
     }
 
-    /// Place of a value: 0 at the low end, 1 at the high end, beyond for values beyond. `None` for one without a place.
+    /// Position of a value: 0 at the low end, 1 at the high end, outside this range for values outside. `None` if it
+    /// cannot be drawn.
     pub fn place(&self, value: f64) -> Option<f64> {
         if !drawable(value, self.scale) {
             return None;
@@ -85,7 +86,7 @@ impl Ruler {
         })
     }
 
-    /// Where bars start: at zero, or at the low end of an axis that has none.
+    /// Where bars start: at zero, or at the low end of an axis without zero.
     pub fn base(&self) -> f64 {
         self.place(0.0).map_or(0.0, |place| place.clamp(0.0, 1.0))
     }
@@ -112,7 +113,7 @@ fn linear_ticks(low: f64, high: f64, most: usize, unit: &str) -> Vec<(f64, Strin
     values.iter().copied().zip(texts).collect()
 }
 
-/// A tick of a linear axis, with the decimals that its step needs.
+/// A tick label of a linear axis, with the decimals that its step needs.
 fn tick_text(value: f64, step: f64, unit: &str) -> String {
     if value == 0.0 {
         return "0".into();
@@ -133,7 +134,7 @@ fn tick_text(value: f64, step: f64, unit: &str) -> String {
     };
     let decimals = (-(step / size * (1.0 + 1e-9)).log10().floor()).clamp(0.0, 9.0) as usize;
     let text = number::fixed(scaled, decimals);
-    // A short step below a large value: 1.50 M beside 1.55 M, but 2 M alone.
+    // A small step at a large value: 1.50 M next to 1.55 M, but 2 M alone.
     let text = if prefix.is_empty() || !text.contains('.') { text } else { trimmed(&text) };
     format!("{text}{prefix}")
 }
@@ -142,7 +143,7 @@ fn trimmed(text: &str) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A tick of an axis of factors.
+/// A tick label of a logarithmic axis.
 fn factor_text(value: f64, unit: &str) -> String {
     match unit {
         "%" => trimmed_number(100.0 * value),
@@ -169,7 +170,7 @@ fn trimmed_number(value: f64) -> String {
     if digits.contains('.') { trimmed(digits) + power } else { text }
 }
 
-/// Powers of ten, between them 2 and 5 or 3 where there is room; equal steps where the ends are near.
+/// Powers of ten, with 2 and 5 or 3 in between where there is room; equal steps for a short range.
 fn decade_ticks(low: f64, high: f64, most: usize, unit: &str) -> Vec<(f64, String)> {
     let within = |value: &f64| (low * (1.0 - 1e-9)..=high * (1.0 + 1e-9)).contains(value);
     let powers = low.log10().floor() as i32..=high.log10().ceil() as i32;
@@ -189,7 +190,7 @@ fn decade_ticks(low: f64, high: f64, most: usize, unit: &str) -> Vec<(f64, Strin
     values.iter().map(|value| (*value, factor_text(*value, unit))).collect()
 }
 
-/// Powers of two, every second, third ... where there are many; equal steps where the ends are near.
+/// Powers of two, every second, third ... if there are many; equal steps for a short range.
 fn power_of_two_ticks(low: f64, high: f64, most: usize, unit: &str) -> Vec<(f64, String)> {
     let first = (low.log2() - 1e-9).ceil() as i32;
     let last = (high.log2() + 1e-9).floor() as i32;
@@ -199,7 +200,7 @@ fn power_of_two_ticks(low: f64, high: f64, most: usize, unit: &str) -> Vec<(f64,
     let stride = ((last - first) as usize / most + 1) as i32;
     let values = (first..=last).filter(|power| (power - first) % stride == 0).map(|power| 2f64.powi(power));
     let text = |value: f64| {
-        // Lengths and widths are read as they are written in configurations.
+        // Lengths and widths are shown as written in configurations.
         if unit != "B" && (1.0..1e6).contains(&value) { format!("{value}") } else { factor_text(value, unit) }
     };
     values.map(|value| (value, text(value))).collect()

@@ -1,28 +1,28 @@
-//! Charts as data: what is drawn, in which units, over how many runs. [`Chart::to_svg`] draws it.
+//! Charts as data: values, units, number of runs. [`Chart::to_svg`] draws them.
 
 use super::Sample;
 
-/// How values turn into distances.
+/// How values map to distances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Scale {
     /// Equal steps.
     #[default]
     Linear,
-    /// Equal factors, base 10; values that are not positive are left out.
+    /// Logarithmic, base 10; values that are not positive are left out.
     Log,
-    /// Equal factors with ticks at powers of two: sequence lengths, widths, heads.
+    /// Logarithmic with ticks at powers of two: sequence lengths, widths, heads.
     Log2,
 }
 
 /// One axis.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Axis {
-    /// What it measures.
+    /// The measured quantity.
     pub label: String,
     /// Unit, shown in parentheses; empty for none. `%` multiplies ticks by 100; `B` gives IEC prefixes.
     pub unit: String,
-    /// How values turn into distances.
+    /// How values map to distances.
     pub scale: Scale,
     /// Ends; taken from the data where `None`.
     pub range: Option<(f64, f64)>,
@@ -34,7 +34,7 @@ impl Axis {
         Self { label: label.into(), unit: unit.into(), ..Self::default() }
     }
 
-    /// On this scale.
+    /// With this scale.
     #[must_use]
     pub fn scale(mut self, scale: Scale) -> Self {
         self.scale = scale;
@@ -49,16 +49,16 @@ impl Axis {
     }
 }
 
-/// One value, with the ends of its band where there is one.
+/// One value, with its band if there is one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
     /// Across.
     pub x: f64,
     /// Up.
     pub y: f64,
-    /// How far the band goes down from the value; 0 for none.
+    /// How far the band extends below the value; 0 for none.
     pub below: f64,
-    /// How far it goes up.
+    /// How far it extends above.
     pub above: f64,
 }
 
@@ -68,7 +68,7 @@ impl Point {
         Self::deviating(x, y, 0.0)
     }
 
-    /// A value with its deviation.
+    /// A value with a symmetric deviation.
     pub fn deviating(x: f64, y: f64, deviation: f64) -> Self {
         Self { x, y, below: deviation, above: deviation }
     }
@@ -79,14 +79,14 @@ impl Point {
     }
 }
 
-/// One line: points in the order in which they are joined. A value that is not finite breaks the line.
+/// One line: points in the order in which they are joined. A non-finite value breaks the line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
     /// Name, written at the end of the line or in the legend.
     pub name: String,
     /// Its values.
     pub points: Vec<Point>,
-    /// Number of its colour, marker and dash; give one mechanism the same number in every chart.
+    /// Index of its colour, marker and dash; give one mechanism the same number in every chart.
     pub style: usize,
 }
 
@@ -115,7 +115,7 @@ impl Series {
 /// One named value: a bar, or a labelled point of a scatter chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mark {
-    /// Name, written beside it.
+    /// Name, written next to it.
     pub name: String,
     /// Across; not used by bars.
     pub x: f64,
@@ -123,7 +123,7 @@ pub struct Mark {
     pub y: f64,
     /// Half the length of the error bar; 0 for none.
     pub deviation: f64,
-    /// Number of its colour and marker.
+    /// Index of its colour and marker.
     pub style: usize,
 }
 
@@ -135,7 +135,7 @@ pub enum Data {
     Lines(Vec<Series>),
     /// Horizontal bars, one per name, with error bars; `y` is the axis of the values.
     Bars(Vec<Mark>),
-    /// Dots on one line per name, with error bars: for values whose zero means nothing.
+    /// Dots on one line per name, with error bars: for values where zero has no meaning.
     Dots(Vec<Mark>),
     /// Labelled points.
     Scatter(Vec<Mark>),
@@ -148,13 +148,13 @@ pub struct Chart {
     pub title: String,
     /// Second line: setting and number of runs ("mean of 3 seeds, band = deviation").
     pub subtitle: String,
-    /// Across; not drawn by bars and dots.
+    /// Horizontal axis; not drawn for bars and dots.
     pub x: Axis,
-    /// Up; across for bars and dots.
+    /// Vertical axis; horizontal for bars and dots.
     pub y: Axis,
     /// What is drawn.
     pub data: Data,
-    /// A dashed rule across at this value of `y`, with its name: chance level, the majority class, the baseline.
+    /// A dashed reference line at this value of `y`, with its name: chance level, the majority class, the baseline.
     pub rule: Option<(f64, String)>,
 }
 
@@ -173,19 +173,19 @@ impl Chart {
         self
     }
 
-    /// With a rule across.
+    /// With a reference line.
     #[must_use]
     pub fn rule(mut self, value: f64, name: impl Into<String>) -> Self {
         self.rule = Some((value, name.into()));
         self
     }
 
-    /// The chart as a file of its own, on white.
+    /// The chart as a standalone file, on white.
     pub fn to_svg(&self) -> String {
         super::draw::document(self)
     }
 
-    /// The chart for a page that brings the style sheet (see [`super::html`]): colours follow the page.
+    /// The chart for a page with the style sheet (see [`super::html`]): colours follow the page.
     pub fn to_inline_svg(&self) -> String {
         super::draw::inline(self)
     }

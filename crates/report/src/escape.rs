@@ -1,4 +1,4 @@
-//! Text that may hold anything, made safe for XML and HTML.
+//! Escaping of arbitrary text for XML and HTML.
 
 /// Escapes markup and quotes and drops the control characters that XML cannot hold.
 pub fn escape(text: &str) -> String {

@@ -1,46 +1,47 @@
-//! Matrices as coloured cells: what is drawn. [`HeatMap::to_svg`] draws all panels, [`Panel::to_png`] the cells of one.
+//! Matrices as coloured cells. [`HeatMap::to_svg`] draws all panels, [`Panel::to_png`] the cells of one.
 
 use super::{draw, png};
 
-/// How values turn into colours.
+/// How values map to colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Shade {
-    /// From 0, white, to the largest value, dark blue, by the square root: small weights show beside large ones.
+    /// From white at 0 to dark blue at the largest value, by the square root: small weights stay visible next to large
+    /// ones.
     Weights,
-    /// Around 0, white: orange below, blue above, to the largest magnitude.
+    /// White at 0, orange below, blue above, up to the largest magnitude.
     Signed,
 }
 
 /// One matrix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Panel {
-    /// What it is, above it.
+    /// Title above it.
     pub title: String,
-    /// Cells down.
+    /// Number of cell rows.
     pub rows: usize,
-    /// Cells across.
+    /// Number of cell columns.
     pub columns: usize,
-    /// Their values, row by row; one that is not finite is grey.
+    /// Cell values, row by row; non-finite ones are grey.
     pub values: Vec<f64>,
-    /// Rows and columns that the cells stand for, for the numbers along the edges.
+    /// Numbers of matrix rows and columns that the cells represent, for the labels along the edges.
     pub ends: [usize; 2],
 }
 
-/// Panels that share one scale of colours.
+/// Panels that share one colour scale.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeatMap {
     /// What it shows.
     pub title: String,
     /// Second line: the setting.
     pub subtitle: String,
-    /// What is counted across.
+    /// Name of the horizontal axis.
     pub x: String,
-    /// What is counted down.
+    /// Name of the vertical axis.
     pub y: String,
-    /// Colours.
+    /// Colour mapping.
     pub shade: Shade,
-    /// End of the scale; the largest magnitude where absent. What lies beyond has the colour of the end.
+    /// End of the scale; default: the largest magnitude. Values beyond have the colour of the end.
     pub end: Option<f64>,
     /// The matrices.
     pub panels: Vec<Panel>,
@@ -53,7 +54,7 @@ impl Shade {
     /// The colour at `share` of the scale: 0 to 1, signed -1 to 1.
     pub(super) fn colour(self, share: f64) -> Colour {
         const WHITE: Colour = [255, 255, 255];
-        // Blue and orange of the charts, and what lies beyond them.
+        // Blue and orange of the charts, and darker shades.
         const BLUE: [Colour; 4] = [WHITE, [146, 196, 229], [0, 114, 178], [0, 32, 72]];
         const ORANGE: [Colour; 4] = [WHITE, [246, 188, 140], [213, 94, 0], [94, 34, 0]];
         if !share.is_finite() {
@@ -71,7 +72,7 @@ impl Shade {
         [0, 1, 2].map(|c| mix(c).round() as u8)
     }
 
-    /// Ends of the scale for a largest magnitude.
+    /// Ends of the scale for a given largest magnitude.
     pub(super) fn ends(self, most: f64) -> [f64; 2] {
         match self {
             Self::Weights => [0.0, most],
@@ -81,8 +82,8 @@ impl Shade {
 }
 
 impl Panel {
-    /// The cells as a PNG with `most` at the end of the scale, each cell a square, so large that the picture has at least 256
-    /// pixels a side.
+    /// The cells as a PNG with `most` at the end of the scale, each cell a square, large enough that the image has at
+    /// least 256 pixels per side.
     ///
     /// # Panics
     /// Without cells, or if there are not `rows * columns` values.
@@ -91,7 +92,7 @@ impl Panel {
         self.pixels(shade, most, side)
     }
 
-    /// The cells as a PNG, a cell a square of `side` pixels.
+    /// The cells as a PNG, each a square of `side` pixels.
     pub(super) fn pixels(&self, shade: Shade, most: f64, side: usize) -> Vec<u8> {
         assert_eq!(self.values.len(), self.rows * self.columns, "values of a panel");
         let [width, height] = [self.columns * side, self.rows * side];
@@ -119,12 +120,12 @@ impl HeatMap {
         values.filter(|value| value.is_finite()).fold(0.0, |most: f64, value| most.max(value.abs()))
     }
 
-    /// The picture as a file of its own, on white.
+    /// The image as a standalone file, on white.
     pub fn to_svg(&self) -> String {
         draw::heat_document(self, true)
     }
 
-    /// The picture for a page that brings the style sheet (see [`super::html`]).
+    /// The image for a page with the style sheet (see [`super::html`]).
     pub fn to_inline_svg(&self) -> String {
         draw::heat_document(self, false)
     }

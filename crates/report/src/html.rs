@@ -1,4 +1,4 @@
-//! One page that holds everything: `report.html`, readable without network, without scripts, on paper.
+//! A self-contained page, `report.html`: readable offline, without scripts, and in print.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,9 +8,9 @@ use regard_files::write_whole;
 use super::escape::escape;
 use super::{Chart, HeatMap, Table, svg};
 
-/// The file of the page.
+/// File name of the page.
 pub const PAGE: &str = "report.html";
-/// The folder of its pictures.
+/// Folder of its images.
 pub const PLOTS: &str = "plots";
 
 /// One piece of a section.
@@ -23,7 +23,7 @@ pub enum Block {
     Code(String),
     /// A table.
     Table(Table),
-    /// A chart, also written as `plots/NAME.svg`. Names hold letters, digits, `-` and `_`; others turn into `-`.
+    /// A chart, also written as `plots/NAME.svg`. Names hold letters, digits, `-` and `_`; others become `-`.
     Chart {
         /// Name of the file, without extension.
         name: String,
@@ -48,12 +48,12 @@ pub struct Section {
     pub blocks: Vec<Block>,
 }
 
-/// What [`Report::write`] has written.
+/// The files written by [`Report::write`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// The page.
     pub page: PathBuf,
-    /// The pictures, in order of appearance.
+    /// The images, in order of appearance.
     pub plots: Vec<PathBuf>,
 }
 
@@ -79,7 +79,7 @@ pub struct Report {
     pub title: String,
     /// One paragraph under the title: the answer, before the evidence.
     pub summary: String,
-    /// What makes it repeatable, as name and value: command, commit, processor, date.
+    /// Facts for reproducibility, as name and value: command, commit, processor, date.
     pub facts: Vec<(String, String)>,
     /// Content.
     pub sections: Vec<Section>,
@@ -124,10 +124,11 @@ impl Report {
         page + "</main>\n</body>\n</html>\n"
     }
 
-    /// Writes `report.html`, `plots/NAME.svg` and, of heat maps, `plots/NAME-N.png` into `folder`, each file whole or not at all, the page last.
+    /// Writes `report.html`, `plots/NAME.svg` and, for heat maps, `plots/NAME-N.png` into `folder`, each file
+    /// atomically, the page last.
     ///
     /// # Errors
-    /// Those of the file system, with the path.
+    /// File system errors, with the path.
     pub fn write(&self, folder: &Path) -> io::Result<Written> {
         let blocks = self.sections.iter().flat_map(|section| &section.blocks);
         let mut plots: Vec<PathBuf> = Vec::new();
@@ -139,7 +140,7 @@ impl Report {
             };
             let numbered = |number: usize| if number == 1 { name.clone() } else { format!("{name}-{number}") };
             let path = |number| folder.join(PLOTS).join(numbered(number) + ".svg");
-            // Two charts of one name would overwrite each other.
+            // Two charts with one name would overwrite each other.
             let free = (1..=plots.len() + 1).map(path).find(|path| !plots.contains(path));
             let path = free.unwrap_or_else(|| path(plots.len() + 1));
             write_whole(&path, svg.as_bytes())?;
@@ -171,14 +172,14 @@ impl Block {
     }
 }
 
-/// A name that every file system takes.
+/// A name that is valid on every file system.
 fn file_name(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c.to_ascii_lowercase() } else { '-' };
     let name: String = name.chars().map(plain).take(80).collect();
     if name.is_empty() { "chart".into() } else { name }
 }
 
-/// Light page, and paper.
+/// Light theme, and print.
 const STYLE: &str = "\
 :root{--ink:#1f2328;--muted:#59636e;--line:#dde1e6;--ground:#fff;--raised:#f6f8fa;--link:#0969da;--best:#e6f4ea}
 *{box-sizing:border-box}
@@ -212,7 +213,7 @@ font:.85rem/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,'Liberation Mono',mon
 table{font-size:8.5pt}th,td{padding:.25rem .45rem}td strong{background:none;padding:0;margin:0}.scroll{overflow:visible}pre{white-space:pre-wrap}}
 ";
 
-/// Dark page: colours only.
+/// Dark theme: colours only.
 const DARK: &str = "\
 :root{--ink:#e6edf3;--muted:#9aa4af;--line:#30363d;--ground:#14181d;--raised:#1c2128;--link:#6cb6ff;--best:#1d3b2a}
 ";

@@ -1,6 +1,6 @@
-//! Labels that keep apart.
+//! Label placement without overlap.
 
-/// An upright rectangle.
+/// An axis-aligned rectangle.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Area {
     pub left: f64,
@@ -21,19 +21,20 @@ impl Area {
         (self.left..=self.right).contains(&x) && (self.top..=self.bottom).contains(&y)
     }
 
-    /// How much of it lies outside `frame`.
+    /// Its area outside `frame`.
     fn outside(&self, frame: &Self) -> f64 {
         let area = (self.right - self.left) * (self.bottom - self.top);
         area - self.overlap(frame)
     }
 }
 
-/// Moves heights apart to at least `gap`, within `top..=bottom` as far as they fit, each as near as its order allows.
-/// Returns new heights in the order given.
+/// Moves heights at least `gap` apart, within `top..=bottom` if they fit, as little as possible while keeping their
+/// order. Returns the new heights in the given order.
 pub(super) fn spread(heights: &[f64], gap: f64, top: f64, bottom: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..heights.len()).collect();
     order.sort_by(|a, b| heights[*a].total_cmp(&heights[*b]));
-    // Groups of touching labels, each around the mean of what its members wish for: (sum of wishes, members).
+    // Groups of touching labels, each around the mean of its members' desired positions: (sum of desired positions,
+    // members).
     let mut groups: Vec<(f64, usize)> = Vec::new();
     let centre = |group: &(f64, usize)| {
         let half = (group.1 - 1) as f64 * gap / 2.0;
@@ -63,7 +64,7 @@ pub(super) fn spread(heights: &[f64], gap: f64, top: f64, bottom: f64) -> Vec<f6
 }
 
 /// Finds a rectangle of each size near its point, away from all points, from `obstacles`, from each other and from the
-/// edges. The nearest free place wins; without a free one, the one that covers least.
+/// edges. Takes the nearest free place, or the one with the least overlap.
 pub(super) fn beside(points: &[(f64, f64)], sizes: &[(f64, f64)], obstacles: &[Area], frame: &Area) -> Vec<Area> {
     const RADIUS: f64 = 8.5;
     let around = |point: &(f64, f64)| Area {

@@ -1,7 +1,7 @@
-//! What a reader sees: tables, charts and one self-contained HTML page.
+//! Presentation of results: tables, charts and one self-contained HTML page.
 //!
-//! [`Table`] and [`Chart`] are plain data; each has a rendering for every place it is shown in. [`Report`] puts them
-//! between prose and writes `report.html` with `plots/*.svg` beside it. No scripts, no external references.
+//! [`Table`] and [`Chart`] are plain data; each has a rendering for every place it is shown in. [`Report`] combines
+//! them with prose and writes `report.html` with `plots/*.svg` next to it. No scripts, no external references.
 
 mod axis;
 pub mod chart;
@@ -23,7 +23,7 @@ pub use html::{Block, PAGE, PLOTS, Report, Section, Written};
 pub use sample::Sample;
 pub use table::{Align, Best, Cell, Column, Format, Table};
 
-/// The example of the README is a test.
+/// The README example is a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,8 +1,8 @@
-//! Numbers as people read them: a fixed count of significant digits, thin groups of three, prefixes.
+//! Human-readable numbers: a fixed number of significant digits, groups of three, prefixes.
 
 use super::table::{Cell, Format};
 
-/// Stands for a value that is not there or not finite.
+/// Shown for a missing or non-finite value.
 pub const DASH: &str = "–";
 
 /// With `digits` significant digits; very large and very small values in scientific notation.
@@ -14,7 +14,7 @@ pub fn significant(value: f64, digits: usize) -> String {
         return "0".into();
     }
     let digits = digits.clamp(1, 17);
-    // Through the exponent form, so that 9.9996 rounds up a decade like any printed number does.
+    // Through the exponent form, so that 9.9996 rounds up to the next decade.
     let scientific = format!("{value:.*e}", digits - 1);
     let exponent: i32 = scientific.rsplit_once('e').and_then(|(_, power)| power.parse().ok()).unwrap_or(0);
     if !(-4..9).contains(&exponent) {
@@ -31,7 +31,7 @@ pub fn fixed(value: f64, digits: usize) -> String {
     let text = format!("{value:.*}", digits.min(17));
     let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
     let (sign, whole) = if let Some(whole) = whole.strip_prefix('-') { ("-", whole) } else { ("", whole) };
-    // What rounds to zero has no sign.
+    // A value that rounds to zero has no sign.
     let sign = if text.bytes().any(|byte| byte.is_ascii_digit() && byte != b'0') { sign } else { "" };
     format!("{sign}{}{rest}", grouped(whole))
 }
@@ -90,7 +90,7 @@ pub fn bytes(value: f64) -> String {
 }
 
 impl Format {
-    /// The number alone, without the deviation.
+    /// The number without its deviation.
     fn number(self, value: f64) -> String {
         if !value.is_finite() {
             return DASH.into();

@@ -1,4 +1,4 @@
-//! Pixels as PNG (W3C recommendation, third edition), 8 bits of red, green and blue, without filters.
+//! PNG encoding (W3C recommendation, third edition), 8-bit RGB, without filters.
 //!
 //! Written here rather than by a crate: compression and checksum come from `flate2`, the rest is four chunks.
 
@@ -8,7 +8,7 @@ use flate2::{Compression, Crc, write::ZlibEncoder};
 
 const SIGNATURE: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
 
-/// A picture of 8-bit red, green and blue, row by row.
+/// Encodes an 8-bit RGB image, row by row.
 ///
 /// # Panics
 /// If there are not `3 * width * height` bytes, or none.
@@ -39,7 +39,7 @@ pub(super) fn encode(width: usize, height: usize, pixels: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A PNG as the address of an image that carries it (RFC 2397), in base64 (RFC 4648).
+/// A PNG as a data URL (RFC 2397), in base64 (RFC 4648).
 pub(super) fn data_address(png: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut address = String::from("data:image/png;base64,");

@@ -1,4 +1,4 @@
-//! A table in every form in which it is shown.
+//! Renderings of a table.
 
 use serde_json::{Map, Value, json};
 
@@ -6,11 +6,11 @@ use super::escape::escape;
 use super::number::DASH;
 use super::table::{Align, Cell, Column, Table};
 
-/// Set after the best value of a column where bold letters are not to be had.
+/// Marks the best value of a column where bold is not available.
 const STAR: &str = " *";
 
 impl Table {
-    /// Aligned plain text for a terminal; the best value of a column carries a star.
+    /// Aligned plain text for a terminal; the best value of a column gets a star.
     pub fn to_text(&self) -> String {
         let heading: Vec<String> = self.columns.iter().map(Column::heading).collect();
         let body: Vec<Vec<String>> = (0..self.rows.len()).map(|row| self.written_row(row)).collect();
@@ -39,7 +39,7 @@ impl Table {
         text += &line(widths.iter().map(|wide| "─".repeat(*wide)).collect());
         for (row, cells) in body.into_iter().enumerate() {
             let marked = cells.into_iter().enumerate().map(|(column, cell)| {
-                // Columns with a star keep its place in every row, so that digits stay below digits.
+                // Columns with a star reserve its place in every row, so that digits stay aligned.
                 let mark = if !starred[column] {
                     ""
                 } else if self.is_best(row, column) {
@@ -110,7 +110,7 @@ impl Table {
     }
 
     /// Title, columns, notes, and rows as objects by column title: numbers at full precision, estimates as
-    /// `{"mean", "deviation"}`, what is not there or not finite as `null`.
+    /// `{"mean", "deviation"}`, missing or non-finite values as `null`.
     pub fn to_json(&self) -> Value {
         let rows = (0..self.rows.len()).map(|row| {
             let cells = self.columns.iter().enumerate().map(|(column, named)| {
@@ -118,7 +118,7 @@ impl Table {
                     Cell::Empty => Value::Null,
                     Cell::Text(text) => json!(text),
                     Cell::Number(value) => json!(value),
-                    // JSON readers hold whole numbers of 64 bits at most.
+                    // JSON readers support integers of at most 64 bits.
                     Cell::Whole(value) => u64::try_from(*value).map_or_else(|_| json!(*value as f64), |v| json!(v)),
                     Cell::Estimate { mean, deviation } => json!({ "mean": mean, "deviation": deviation }),
                 };
@@ -134,7 +134,7 @@ impl Table {
         })
     }
 
-    /// An HTML table in a figure, best values set apart.
+    /// An HTML table in a figure, best values highlighted.
     pub fn to_html(&self) -> String {
         let side = |column: &Column| if column.align == Align::Right { " class=\"number\"" } else { "" };
         let mut text = String::from("<figure class=\"table\">\n");
@@ -202,7 +202,7 @@ fn exact(cell: &Cell) -> String {
     }
 }
 
-/// Characters across in a terminal. Names and numbers here are of scripts with one column per character.
+/// Width in terminal columns. Names and numbers here use scripts with one column per character.
 fn width(text: &str) -> usize {
     text.chars().count()
 }

@@ -1,34 +1,34 @@
-//! Mean and deviation of a few numbers.
+//! Mean and deviation of a sample.
 
-/// Numbers by their mean and how far they lie from it.
+/// A sample summarised by its mean and spread.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// Numbers.
+    /// Number of values.
     pub count: usize,
-    /// Their mean; not a number where there is none.
+    /// Mean; NaN for an empty sample.
     pub mean: f64,
     squares: f64,
 }
 
 impl Sample {
-    /// Of all of these.
+    /// Summary of these values.
     pub fn of(values: &[f64]) -> Self {
         let count = values.len();
         let mean = values.iter().sum::<f64>() / count as f64;
         Self { count, mean, squares: values.iter().map(|value| (value - mean).powi(2)).sum() }
     }
 
-    /// Sample variance (divisor `count - 1`); `None` of fewer than two.
+    /// Sample variance (divisor `count - 1`); `None` for fewer than two values.
     pub fn variance(self) -> Option<f64> {
         (self.count > 1).then(|| self.squares / (self.count - 1) as f64)
     }
 
-    /// Sample standard deviation; `None` of fewer than two.
+    /// Sample standard deviation; `None` for fewer than two values.
     pub fn deviation(self) -> Option<f64> {
         self.variance().map(f64::sqrt)
     }
 
-    /// Variance of the mean, were the numbers drawn independently; `None` of fewer than two.
+    /// Variance of the mean, assuming independent values; `None` for fewer than two.
     pub fn variance_of_mean(self) -> Option<f64> {
         Some(self.variance()? / self.count as f64)
     }

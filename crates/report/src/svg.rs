@@ -1,19 +1,19 @@
-//! Shapes as SVG text, and the visual language: colours, dashes, markers, letters.
+//! Shapes as SVG text, and the visual style: colours, dashes, markers, fonts.
 //!
-//! Written here rather than by a plotting crate: a report needs class names for dark pages, dashes and markers that go
-//! with colours, and labels that keep apart; all of that sits above what such a crate draws, and letters are left to
-//! the reader's fonts, so that none has to be found or linked.
+//! Written here rather than by a plotting crate: a report needs class names for dark pages, dashes and markers that
+//! match colours, and non-overlapping labels, none of which such a crate provides; and text uses the reader's fonts, so
+//! that none has to be found or linked.
 //!
 //! Every shape carries its light colour as an attribute, which any viewer reads, and a class, by which
 //! [`dark_style`] recolours the charts of a page.
 
 use super::escape::escape;
 
-/// Letters of every chart.
+/// Font of every chart.
 pub(super) const FONT: &str =
     "system-ui, -apple-system, 'Segoe UI', 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif";
 
-/// Left of everything.
+/// Left margin.
 pub(super) const MARGIN: f64 = 14.0;
 
 /// One way to draw a series.
@@ -40,8 +40,8 @@ const fn style(light: &'static str, dark: &'static str, dash: &'static str, mark
     Style { light, dark, dash, marker }
 }
 
-/// The colours of Okabe and Ito, which the colour-blind tell apart; yellow, too pale on white, is replaced by a brown.
-/// No two share a dash and a marker, so they differ in grey too.
+/// The colour-blind-safe palette of Okabe and Ito; yellow, too pale on white, is replaced by a brown. No two share both
+/// dash and marker, so they differ in greyscale too.
 const STYLES: [Style; 8] = [
     style("#0072b2", "#4ea8de", "", Marker::Circle),
     style("#d55e00", "#ff8a3d", "9 3", Marker::Square),
@@ -53,16 +53,16 @@ const STYLES: [Style; 8] = [
     style("#8c510a", "#cf9f63", "12 3 2 3 2 3", Marker::Hexagon),
 ];
 
-/// What a shape is painted with.
+/// Colour role of a shape.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Paint {
-    /// Letters and rules.
+    /// Main text and rules.
     Ink,
-    /// Letters that explain.
+    /// Secondary text.
     Muted,
-    /// Lines behind the data.
+    /// Grid lines.
     Grid,
-    /// The ground.
+    /// Background.
     Paper,
     /// A series.
     Series(usize),
@@ -108,7 +108,7 @@ impl Paint {
     }
 }
 
-/// Rules that recolour every chart for a dark page; for use inside a media query.
+/// CSS rules that recolour every chart for a dark page; for use inside a media query.
 pub(super) fn dark_style() -> String {
     let named = [Paint::Ink, Paint::Muted, Paint::Grid, Paint::Paper];
     let all = named.into_iter().chain((0..STYLES.len()).map(Paint::Series));
@@ -119,7 +119,7 @@ pub(super) fn dark_style() -> String {
     rules.collect::<String>() + &format!("svg .halo{{stroke:{}}}\n", Paint::Paper.dark())
 }
 
-/// Where a text is held.
+/// Text anchor.
 #[derive(Clone, Copy)]
 pub(super) enum Anchor {
     Start,
@@ -127,14 +127,14 @@ pub(super) enum Anchor {
     End,
 }
 
-/// How a text looks.
+/// Text style.
 #[derive(Clone, Copy)]
 pub(super) struct Letters {
     pub size: f64,
     pub bold: bool,
     pub paint: Paint,
     pub anchor: Anchor,
-    /// Whether the ground shows around the letters, for texts over lines.
+    /// Whether to draw a background halo, for text over lines.
     pub halo: bool,
 }
 
@@ -144,7 +144,8 @@ impl Letters {
     }
 }
 
-/// Width of a text in a sans-serif font, from the usual widths of Latin letters; somewhat too wide rather than too narrow.
+/// Estimated width of a text in a sans-serif font, from typical widths of Latin letters; rather too wide than too
+/// narrow.
 pub(super) fn text_width(text: &str, size: f64) -> f64 {
     let em = |letter: char| match letter {
         'i' | 'j' | 'l' | 'I' | '.' | ',' | ':' | ';' | '\'' | '|' | '!' => 0.28,
@@ -154,17 +155,17 @@ pub(super) fn text_width(text: &str, size: f64) -> f64 {
         letter if (letter as u32) > 0x2e80 => 1.0,
         _ => 0.57,
     };
-    // The widest of the usual fonts.
+    // Allows for the widest common font.
     1.1 * size * text.chars().map(em).sum::<f64>()
 }
 
-/// Shapes in the order in which they cover each other.
+/// Shapes in painting order.
 #[derive(Default)]
 pub(super) struct Canvas {
     body: String,
 }
 
-/// A length in a tenth of a pixel; what is not finite must not get here, and would be drawn at the corner.
+/// A length to a tenth of a pixel; non-finite values must not get here, and would be drawn at the corner.
 fn px(value: f64) -> String {
     let value = if value.is_finite() { value } else { 0.0 };
     let text = format!("{value:.1}");
@@ -184,7 +185,7 @@ impl Canvas {
         );
     }
 
-    /// A line of a series through these places, in its dash.
+    /// A line of a series through these points, with its dash.
     pub fn curve(&mut self, places: &[(f64, f64)], number: usize) {
         let Some(path) = path(places) else { return };
         let dash = STYLES[number % STYLES.len()].dash;
@@ -195,7 +196,7 @@ impl Canvas {
         );
     }
 
-    /// The area inside these places, thinly in the colour of a series.
+    /// The area inside these points, lightly in the colour of a series.
     pub fn band(&mut self, places: &[(f64, f64)], number: usize) {
         let Some(path) = path(places) else { return };
         self.body += &format!("<path d=\"{path}Z\" {} fill-opacity=\"0.16\"/>\n", Paint::Series(number).fill());
@@ -222,7 +223,7 @@ impl Canvas {
         let (x, y, size) = (px(at.0), px(at.1), px(letters.size));
         let text = escape(text);
         if letters.halo {
-            // Twice, since not every viewer can paint a stroke below its letters.
+            // Drawn twice, since not every viewer can paint a stroke below the text.
             let ground = Paint::Paper.light();
             self.body += &format!(
                 "<text class=\"f-paper halo\" x=\"{x}\" y=\"{y}\" font-size=\"{size}\"{anchor}{weight} fill=\"{ground}\" stroke=\"{ground}\" stroke-width=\"4\" stroke-linejoin=\"round\" aria-hidden=\"true\">{text}</text>\n"
@@ -232,7 +233,7 @@ impl Canvas {
         self.body += &format!("<text x=\"{x}\" y=\"{y}\" font-size=\"{size}\"{anchor}{weight} {fill}>{text}</text>\n");
     }
 
-    /// The marker of a series, with a text that shows when pointed at.
+    /// The marker of a series, with a tooltip.
     pub fn marker(&mut self, at: (f64, f64), number: usize, radius: f64, hint: &str) {
         let (x, y) = at;
         let polygon = |corners: &[(f64, f64)]| {
@@ -279,13 +280,13 @@ impl Canvas {
         let hint = if hint.is_empty() { String::new() } else { format!("<title>{}</title>", escape(hint)) };
         let fill = Paint::Series(number).fill();
         let ground = Paint::Paper.light();
-        // The ring keeps overlapping markers apart; its class wins over nothing, so dark pages recolour it by `halo`.
+        // The ring separates overlapping markers; no other class applies to it, so dark pages recolour it by `halo`.
         let (class, fill) = fill.split_once("\" ").unwrap_or((&fill, ""));
         self.body +=
             &format!("<path d=\"{path}\" {class} halo\" {fill} stroke=\"{ground}\" stroke-width=\"1\">{hint}</path>\n");
     }
 
-    /// A picture of pixels that carries its data, stretched to this size.
+    /// An embedded raster image, stretched to this size.
     pub fn image(&mut self, corner: (f64, f64), size: (f64, f64), address: &str) {
         self.body += &format!(
             "<image x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" preserveAspectRatio=\"none\" \
@@ -297,10 +298,10 @@ impl Canvas {
         );
     }
 
-    /// Everything that `draw` draws, cut off at the edges of this rectangle.
+    /// Everything that `draw` draws, clipped to this rectangle.
     pub fn clipped(&mut self, corner: (f64, f64), size: (f64, f64), draw: impl FnOnce(&mut Self)) {
         let (x, y, wide, high) = (px(corner.0), px(corner.1), px(size.0), px(size.1));
-        // A nested viewport cuts without an identifier, which charts on one page would share.
+        // A nested viewport clips without an identifier, which charts on one page would share.
         self.body += &format!(
             "<svg x=\"{x}\" y=\"{y}\" width=\"{wide}\" height=\"{high}\" viewBox=\"{x} {y} {wide} {high}\" overflow=\"hidden\">\n"
         );
@@ -308,9 +309,9 @@ impl Canvas {
         self.body += "</svg>\n";
     }
 
-    /// The picture of this size. `file`: a document of its own on white, else an element of a page.
+    /// The image with this size. `file`: a standalone document on white, else an element of a page.
     pub fn finish(self, size: (f64, f64), title: &str, description: &str, file: bool) -> String {
-        // A page has a margin of its own.
+        // A page has its own margin.
         let left = if file { 0.0 } else { MARGIN };
         let (left, wide, high) = (px(left), px(size.0 - left), px(size.1));
         let mut ground = Self::default();

@@ -1,10 +1,10 @@
-//! Tables as data: columns know their unit, format and which value is best; rows are cells.
+//! Tables as data: columns have a unit, a format and a rule for the best value; rows are cells.
 
 use serde::Serialize;
 
 use super::Sample;
 
-/// Where the text of a column stands.
+/// Alignment of a column.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Align {
@@ -15,12 +15,12 @@ pub enum Align {
     Right,
 }
 
-/// How the numbers of a column are written.
+/// Number format of a column.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Format {
-    /// As they are: whole numbers in groups of three, others with four significant digits.
+    /// Plain: integers in groups of three, others with four significant digits.
     #[default]
     Plain,
     /// This many digits after the point.
@@ -37,7 +37,7 @@ pub enum Format {
     Ratio,
 }
 
-/// Which value of a column is the best one, to be set apart.
+/// Which value of a column is best and highlighted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Best {
@@ -55,13 +55,13 @@ pub enum Best {
 pub struct Column {
     /// Heading.
     pub title: String,
-    /// Unit, shown beside the heading; empty for none.
+    /// Unit, shown next to the heading; empty for none.
     pub unit: String,
-    /// Where the text stands.
+    /// Alignment.
     pub align: Align,
-    /// How numbers are written.
+    /// Number format.
     pub format: Format,
-    /// Which value is set apart.
+    /// Which value is highlighted.
     pub best: Best,
 }
 
@@ -84,7 +84,7 @@ impl Column {
         self
     }
 
-    /// With the best value set apart.
+    /// With the best value highlighted.
     #[must_use]
     pub fn best(mut self, best: Best) -> Self {
         self.best = best;
@@ -96,14 +96,14 @@ impl Column {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Cell {
-    /// Nothing to say: shown as a dash.
+    /// Empty: shown as a dash.
     #[default]
     Empty,
     /// Text.
     Text(String),
-    /// A number; one that is not finite is shown as a dash.
+    /// A number; non-finite ones are shown as a dash.
     Number(f64),
-    /// A whole number, kept exact.
+    /// An exact integer.
     Whole(u128),
     /// A mean over runs with its deviation. A deviation of `None` (one run) shows the mean alone.
     Estimate {
@@ -115,7 +115,7 @@ pub enum Cell {
 }
 
 impl Cell {
-    /// The number in it, where there is a finite one.
+    /// Its value, if finite.
     pub fn value(&self) -> Option<f64> {
         let value = match self {
             Self::Empty | Self::Text(_) => return None,
@@ -126,7 +126,7 @@ impl Cell {
         value.is_finite().then_some(value)
     }
 
-    /// Mean and sample deviation (n - 1) of the finite values; empty when there is none.
+    /// Mean and sample deviation (n - 1) of the finite values; empty if there are none.
     pub fn estimate(values: &[f64]) -> Self {
         let finite: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
         let sample = Sample::of(&finite);
@@ -190,7 +190,7 @@ pub struct Table {
     pub title: String,
     /// Columns, left to right.
     pub columns: Vec<Column>,
-    /// Rows, each as long as `columns` (missing cells read as empty, further ones are not shown).
+    /// Rows, each as long as `columns` (missing cells read as empty, extra ones are not shown).
     pub rows: Vec<Vec<Cell>>,
     /// Remarks under it: number of runs, units, what is not counted.
     pub notes: Vec<String>,
@@ -214,14 +214,14 @@ impl Table {
         self
     }
 
-    /// The cell there, empty where the row is short.
+    /// The cell at this position, empty if the row is short.
     pub(super) fn cell(&self, row: usize, column: usize) -> &Cell {
         static EMPTY: Cell = Cell::Empty;
         self.rows.get(row).and_then(|cells| cells.get(column)).unwrap_or(&EMPTY)
     }
 
-    /// Whether this cell holds the best value of its column as it is written (equal texts share the honour). A column
-    /// in which all values are written alike has no best one.
+    /// Whether this cell holds the best value of its column as formatted (ties share it). A column whose values all
+    /// look the same has no best one.
     pub(super) fn is_best(&self, row: usize, column: usize) -> bool {
         let wanted = &self.columns[column];
         let sign = match wanted.best {

@@ -1,4 +1,4 @@
-//! Blocks mapped from the system, by classes of size, and those that wait for their next owner.
+//! Blocks mapped from the system, by size class, and the lists of free ones.
 
 use std::{
     alloc::Layout,
@@ -9,22 +9,22 @@ use std::{
     },
 };
 
-/// Bytes from which a block is large.
+/// Minimum size of a large block in bytes.
 const LARGE: usize = 1 << 20;
 
 /// Bytes of a huge page, on processors that have them.
 const HUGE: usize = 2 << 20;
 
-/// Bytes that no page is longer than, and that every size of a block is a multiple of.
+/// Upper bound on the page size; every block size is a multiple of it.
 const PAGE: usize = 64 << 10;
 
-/// Classes from one power of two to the next: a block is at most an eighth longer than what was asked for.
+/// Classes per power of two: a block is at most an eighth larger than requested.
 const STEPS: usize = 8;
 
-/// Classes up to 2^48 bytes, which is all that processors address.
+/// Classes up to 2^48 bytes, the address space of processors.
 const CLASSES: usize = (48 - LARGE.ilog2() as usize) * STEPS;
 
-/// A size of blocks.
+/// A size class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Class {
     bytes: usize,
@@ -32,7 +32,7 @@ pub(super) struct Class {
 }
 
 impl Class {
-    /// The class of a layout; `None` for one that is the system allocator's.
+    /// The class of a layout; `None` for one that the system allocator serves.
     pub fn of(layout: Layout) -> Option<Self> {
         if layout.size() < LARGE || layout.align() > 4096 {
             return None;
@@ -44,35 +44,35 @@ impl Class {
     }
 }
 
-/// What a freed block holds: the one freed before it.
+/// Content of a freed block: a link to the one freed before it.
 struct Freed {
     next: *mut Freed,
 }
 
 /// Freed blocks.
 struct Kept {
-    /// The last one freed of each class.
+    /// The most recently freed block of each class.
     last: [*mut Freed; CLASSES],
-    /// When each class was last asked for.
+    /// When each class was last requested.
     asked: [u64; CLASSES],
     now: u64,
     bytes: usize,
     most: usize,
 }
 
-// SAFETY: the pointers are to memory that belongs to whoever holds the lock.
+// SAFETY: the pointers refer to memory owned by the holder of the lock.
 unsafe impl Send for Kept {}
 
-/// Only ever tried: whoever finds it locked does without. So it can be used in a forked child, in which the thread that held
-/// it may not live on.
+/// Only ever locked with `try_lock`: if it is taken, the caller goes without. So it is safe in a forked child, where
+/// the thread that held it may no longer exist.
 static KEPT: Mutex<Kept> =
     Mutex::new(Kept { last: [ptr::null_mut(); CLASSES], asked: [0; CLASSES], now: 0, bytes: 0, most: 1 << 30 });
 
-/// Bytes in blocks that have an owner, and the most at once.
+/// Bytes in blocks that have an owner, and their peak.
 static OWNED: AtomicUsize = AtomicUsize::new(0);
 static MOST_OWNED: AtomicUsize = AtomicUsize::new(0);
 
-/// A block of a class, and whether it has been used before; if not, it holds zeros. Null if there is no memory.
+/// A block of a class, and whether it has been used before; if not, it holds zeros. Null if out of memory.
 pub(super) fn take(class: Class) -> (*mut u8, bool) {
     let owned = OWNED.fetch_add(class.bytes, Relaxed) + class.bytes;
     let most = MOST_OWNED.fetch_max(owned, Relaxed).max(owned);
@@ -82,7 +82,7 @@ pub(super) fn take(class: Class) -> (*mut u8, bool) {
         if let Some(block) = kept.pop(class) {
             return (block, true);
         }
-        // Never more than was once in use: sizes that are no longer asked for make room.
+        // Never keep more than was once in use: sizes no longer requested make room.
         kept.shrink(most - owned);
     }
     let block = map(class.bytes);
@@ -95,7 +95,7 @@ pub(super) fn take(class: Class) -> (*mut u8, bool) {
 /// Takes a block back.
 ///
 /// # Safety
-/// It came from [`take`] with this class, and nobody uses it any more.
+/// It came from [`take`] with this class and is no longer used.
 pub(super) unsafe fn give(class: Class, block: *mut u8) {
     OWNED.fetch_sub(class.bytes, Relaxed);
     match KEPT.try_lock() {
@@ -105,7 +105,7 @@ pub(super) unsafe fn give(class: Class, block: *mut u8) {
             // SAFETY: the block is ours, longer than this and aligned to a page.
             unsafe { kept.push(class, block) };
         }
-        // SAFETY: a mapping of this length that nobody uses.
+        // SAFETY: an unused mapping of this length.
         _ => unsafe { unmap(block, class.bytes) },
     }
 }
@@ -130,23 +130,23 @@ impl Kept {
         if block.is_null() {
             return None;
         }
-        // SAFETY: written by `push`, and nobody else's since.
+        // SAFETY: written by `push` and not handed out since.
         self.last[class.index] = unsafe { (*block).next };
         self.bytes -= class.bytes;
         Some(block.cast())
     }
 
     /// # Safety
-    /// The block must be of this class and nobody else's.
+    /// The block must be of this class and have no other owner.
     unsafe fn push(&mut self, class: Class, block: *mut u8) {
         let block = block.cast::<Freed>();
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { block.write(Freed { next: self.last[class.index] }) };
         self.last[class.index] = block;
         self.bytes += class.bytes;
     }
 
-    /// Unmaps blocks until at most `bytes` are left, first those of the class that was asked for longest ago.
+    /// Unmaps blocks until at most `bytes` are left, first those of the least recently requested class.
     fn shrink(&mut self, bytes: usize) {
         while self.bytes > bytes {
             let full = (0..CLASSES).filter(|n| !self.last[*n].is_null());
@@ -161,12 +161,12 @@ impl Kept {
     }
 }
 
-/// `bytes` bytes of zeros, from the border of a huge page on if they fill one; null if there are none.
+/// `bytes` bytes of zeros, aligned to a huge page if they fill one; null if out of memory.
 fn map(bytes: usize) -> *mut u8 {
     debug_assert!(bytes.is_multiple_of(PAGE));
     let spare = if bytes >= HUGE { HUGE } else { 0 };
     let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping, of which only what is handed out stays; the parts given back are whole pages of it.
+    // SAFETY: a new mapping, of which only the returned part stays mapped; the unmapped parts are whole pages of it.
     unsafe {
         let start = libc::mmap(ptr::null_mut(), bytes + spare, access, kind, -1, 0);
         if start == libc::MAP_FAILED {
@@ -184,16 +184,16 @@ fn map(bytes: usize) -> *mut u8 {
         if before < spare {
             libc::munmap(block.add(bytes).cast(), spare - before);
         }
-        // A refusal changes nothing.
+        // Failure is harmless.
         libc::madvise(block.cast(), bytes, libc::MADV_HUGEPAGE);
         block
     }
 }
 
 /// # Safety
-/// A mapping of this length that nobody uses.
+/// Must be an unused mapping of this length.
 unsafe fn unmap(block: *mut u8, bytes: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { libc::munmap(block.cast(), bytes) };
 }
 

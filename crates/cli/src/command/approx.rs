@@ -32,16 +32,16 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub struct Approx {
-    /// Matrices of the clustered process of the Scatterbrain paper; the default.
+    /// Use matrices from the clustered generative process of the Scatterbrain paper; the default.
     #[arg(long, conflicts_with_all = ["input", "run", "folder"])]
     pub process: bool,
-    /// Matrices of a safetensors file: q (B, H, N, D), k (B, Hk, S, D), v (B, Hk, S, Dv), F32 or F64.
+    /// Use matrices from a safetensors file: q (B, H, N, D), k (B, Hk, S, D), v (B, Hk, S, Dv), F32 or F64.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["run", "folder"])]
     pub input: Option<PathBuf>,
-    /// Matrices of a softmax model on its test data: the directory of its run.
+    /// Use matrices of a softmax model on its test data: its run directory.
     #[arg(long, value_name = "DIR", conflicts_with = "folder")]
     pub run: Option<PathBuf>,
-    /// Matrices of the model of a folder, as Hugging Face keeps it, on --text or --pixels.
+    /// Use matrices of the model in a Hugging Face folder, on --text or --pixels.
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,
     /// Folder: text to read, plain or as gzip; may be repeated.
@@ -57,20 +57,21 @@ pub struct Approx {
     /// repeated.
     #[arg(long, value_name = "NAME", requires = "folder")]
     pub allow: Vec<String>,
-    /// Share of the N x S entries that a method may use, as 0.125 or 1/8.
+    /// Fraction of the N x S entries that a method may use, as 0.125 or 1/8.
     #[arg(long, allow_hyphen_values = true, value_name = "SHARE", default_value = "1/4")]
     pub budget: String,
-    /// How Scatterbrain splits it: scatterbrain.sparse_share (3:1 by default), or the row entropy of each matrix.
+    /// How Scatterbrain splits the budget: by scatterbrain.sparse_share (default 3:1), or by the row entropy of each
+    /// matrix.
     #[arg(long, value_enum, default_value_t = BudgetSplit::Share)]
     pub split: BudgetSplit,
     /// Methods: softmax, top-k, svd, robust-pca, local, smyrf, lsh, performer, scatterbrain-local, scatterbrain-smyrf,
-    /// naive-smyrf. All that the matrices allow by default.
+    /// naive-smyrf. Default: all that the matrices allow.
     #[arg(long, value_name = "NAME,NAME,...", value_delimiter = ',')]
     pub methods: Vec<String>,
-    /// Draws: of methods on each matrix, or of the process with a draw of methods each.
+    /// Random draws: of the methods on each matrix, or of the process, with one draw of the methods each.
     #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 5)]
     pub draws: usize,
-    /// One option of the methods, as in support.rounds=1; may be repeated.
+    /// Set one option of the methods, as in support.rounds=1; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Seed for all random draws.
@@ -86,25 +87,25 @@ pub struct Approx {
         conflicts_with_all = ["input", "run", "folder"]
     )]
     pub inverse_temperatures: Vec<f64>,
-    /// Process: tokens.
+    /// Process: number of tokens.
     #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 256, conflicts_with_all = ["input", "run", "folder"])]
     pub tokens: usize,
-    /// Process: channels of a token.
+    /// Process: channels per token.
     #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 64, conflicts_with_all = ["input", "run", "folder"])]
     pub width: usize,
-    /// Process: clusters.
+    /// Process: number of clusters.
     #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 8, conflicts_with_all = ["input", "run", "folder"])]
     pub clusters: usize,
-    /// Process: distance of a token to the centre of its cluster; centres have norm 1.
+    /// Process: distance of a token from its cluster centre; centres have norm 1.
     #[arg(long, value_parser = Real, value_name = "NUMBER", default_value_t = 0.02, conflicts_with_all = ["input", "run", "folder"])]
     pub spread: f64,
-    /// Input: score scale in place of 1/sqrt(D).
+    /// Input: score scale instead of 1/sqrt(D).
     #[arg(long, value_parser = Real, value_name = "NUMBER", requires = "input")]
     pub scale: Option<f64>,
     /// Input: each query sees only keys up to its own position.
     #[arg(long, requires = "input")]
     pub causal: bool,
-    /// Run, folder: layers, from 1; all by default.
+    /// Run, folder: layers, numbered from 1; default: all.
     #[arg(
         long,
         value_parser = size(0),
@@ -113,16 +114,16 @@ pub struct Approx {
         conflicts_with_all = ["input", "process"]
     )]
     pub layers: Vec<usize>,
-    /// Run, folder: sequences; each has one matrix per head.
+    /// Run, folder: number of sequences; each gives one matrix per head.
     #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 4, conflicts_with_all = ["input", "process"])]
     pub sequences: usize,
-    /// Run: checkpoint to read.
+    /// Run: checkpoint to load.
     #[arg(long, value_parser = choice(&CHECKPOINTS), default_value = "best")]
     pub checkpoint: Which,
-    /// Run: directory for generated data, or 'none' to generate it each time.
+    /// Run: cache directory for generated data, or 'none' to generate it each time.
     #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
     pub cache: Option<PathBuf>,
-    /// Directory for the tables, the charts as SVG and a report.
+    /// Output directory for tables, SVG charts and a report.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 }
@@ -131,19 +132,19 @@ pub struct Approx {
 pub enum BudgetSplit {
     /// scatterbrain.sparse_share.
     Share,
-    /// High entropy gives more to the low-rank part.
+    /// Higher entropy gives more to the low-rank part.
     Entropy,
 }
 
 /// Measures how well methods approximate attention matrices.
 ///
 /// # Errors
-/// Invalid options, files or runs that cannot be read, a budget too small, more memory than there is.
+/// Invalid options, files or runs that cannot be read, a budget too small, not enough memory.
 pub fn run(args: &Approx, common: &Common) -> Outcome {
     let options = options(args)?;
     let (heads, source) = heads(args, common)?;
     let methods = methods(args, &heads)?;
-    // Every draw of the process is a matrix of its own.
+    // Every draw of the process is a separate matrix.
     let draws = if from_process(args) { 1 } else { args.draws };
     let bar = console::bar(heads.len() as u64, common.quiet);
     bar.set_prefix("approx");
@@ -170,7 +171,7 @@ fn from_process(args: &Approx) -> bool {
     args.input.is_none() && args.run.is_none() && args.folder.is_none()
 }
 
-/// What methods take from options, with the budget.
+/// The options for the methods, with the budget.
 fn options(args: &Approx) -> Outcome<AttentionOptions> {
     let mut layers = Layers::new();
     for assignment in &args.set {
@@ -257,9 +258,9 @@ fn process(args: &Approx) -> Outcome<(Vec<Head>, String)> {
     Ok((heads.collect(), source))
 }
 
-/// Checks that the tokens of all matrices and a few matrices at work fit into memory.
+/// Checks that the tokens of all matrices and the working matrices fit into memory.
 fn check_memory(tokens: usize, width: usize, matrices: usize) -> Outcome {
-    // float64 matrices that one method has at once, at least: logits, weights, support, estimate, difference.
+    // Minimum number of float64 matrices that one method holds at once: logits, weights, support, estimate, difference.
     const AT_WORK: u128 = 6;
     let (tokens, width, matrices) = (tokens as u128, width as u128, matrices as u128);
     let held = tokens.saturating_mul(width).saturating_mul(3).saturating_mul(matrices);
@@ -267,7 +268,7 @@ fn check_memory(tokens: usize, width: usize, matrices: usize) -> Outcome {
     fits(&format!("{matrices} matrices of {tokens} x {tokens} need at least"), bytes, "lower --tokens or --draws")
 }
 
-/// The methods asked for, or all that the matrices allow.
+/// The requested methods, or all that the matrices allow.
 fn methods(args: &Approx, heads: &[Head]) -> Outcome<Vec<Method>> {
     let shared = heads.iter().all(|head| head.shares_keys());
     if args.methods.is_empty() {

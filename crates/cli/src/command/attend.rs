@@ -14,7 +14,7 @@ use crate::{
     values::{Real, seed},
 };
 
-/// Help on the tensors.
+/// Help text on the tensors.
 pub const TENSORS: &str = "Tensors of the input: q [B,H,N,D], k [B,Hk,S,D] (mixtures [B,Hk,M,S,D]), v [B,Hk,S,Dv], F32 or \
 F64; optional valid [B,S] and query_valid [B,N] (U8), bias [H,N,S] (softmax), log_prior [H,M] or [H,M,S], variance [M], \
 shift [Hk,M,D], prior [H,M,S] (soft-em), projection [R,D] (performer, scatterbrain), directions [rounds,D+2] (smyrf), \
@@ -30,7 +30,7 @@ pub struct Attend {
     /// Each query sees only keys up to its own position (bottom-right aligned).
     #[arg(long)]
     pub causal: bool,
-    /// One option of the mechanism, as in keys.design=shifted; may be repeated.
+    /// Set one option of the mechanism, as in keys.design=shifted; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Safetensors file to read.
@@ -39,13 +39,13 @@ pub struct Attend {
     /// Safetensors file to write.
     #[arg(long, value_name = "FILE")]
     pub output: PathBuf,
-    /// Score scale in place of 1/sqrt(D); softmax, performer, sparse and scatterbrain.
+    /// Score scale instead of 1/sqrt(D); softmax, performer, sparse and scatterbrain.
     #[arg(long, value_parser = Real, value_name = "NUMBER")]
     pub scale: Option<f64>,
     /// Run the float64 twin instead of the kernel.
     #[arg(long)]
     pub reference: bool,
-    /// Seed for what the file does not give: shifts, projections, directions and rotations.
+    /// Seed for shifts, projections, directions and rotations that are missing from the file.
     #[arg(long, value_parser = seed(), value_name = "N", default_value_t = 0)]
     pub seed: u64,
 }

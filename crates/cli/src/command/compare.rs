@@ -16,7 +16,7 @@ use crate::{
 /// Trains the same model with each mechanism and reports.
 ///
 /// # Errors
-/// Those of the configuration, the data and the runs.
+/// Errors of the configuration, the data and the runs.
 pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
     let config = resolve(source)?;
     let candidates = Candidate::all(&config)?;

@@ -10,7 +10,7 @@ use crate::{
 /// Prints the resolved configuration.
 ///
 /// # Errors
-/// Those of the configuration.
+/// Errors of the configuration.
 pub fn run(source: &Source, common: &Common) -> Outcome {
     let config = resolve(source)?;
     if common.json {

@@ -17,10 +17,10 @@ use crate::{
     output,
 };
 
-/// Most new tokens where neither the command nor the folder says it.
+/// Default maximum number of new tokens, if neither the command nor the folder gives one.
 const NEW_TOKENS: usize = 200;
 
-/// Prints a continuation bit by bit, or the answer to a message.
+/// Streams a continuation, or the answer to a message.
 ///
 /// # Errors
 /// A folder without a language model, a prompt that is empty or too long, options outside their range.
@@ -46,12 +46,12 @@ pub fn run(args: &Generate, common: &Common) -> Outcome {
     let new_tokens = args.tokens.or(usual.new_tokens).unwrap_or(NEW_TOKENS);
     let options = GenerateOptions { sampling, new_tokens, stop: args.stop.clone(), end, storage: args.kv_cache };
 
-    // Token by token the weights are what takes time.
+    // Token by token, reading the weights takes most of the time.
     let storage = opened.folder.storage();
     let Model::Language(model) = opened.pretrained.compact(storage)?.model else { unreachable!("it was one") };
     let watch = Watch::new("tokens", common);
     let mut written = Ok(());
-    // The prompt comes with the first bit: before, it may be refused.
+    // The prompt is printed with the first piece: before that, it may still be refused.
     let mut lead = args.prompt.as_deref().filter(|_| !args.chat).unwrap_or_default();
     let told = generate(&model, &tokenizer, &prompt, &options, |text| {
         if !common.json {

@@ -25,23 +25,23 @@ use crate::{
 pub struct Cost {
     #[command(flatten)]
     pub source: Source,
-    /// Tokens in a sequence; the task's longest by default.
+    /// Tokens per sequence; default: the task's maximum.
     #[arg(long, value_parser = size(1), value_name = "N")]
     pub length: Option<usize>,
-    /// Sequences in a training step; train.batch by default.
+    /// Sequences per training step; default: train.batch.
     #[arg(long, value_parser = size(1), value_name = "N")]
     pub batch: Option<usize>,
-    /// Tokens behind the decoder whose state is measured; the length by default.
+    /// Tokens decoded so far when the decode state is counted; default: the length.
     #[arg(long, value_parser = size(0), value_name = "N")]
     pub decoded: Option<usize>,
-    /// Tokens in the vocabulary; the task's by default.
+    /// Vocabulary size; default: the task's.
     #[arg(long, value_parser = size(1), value_name = "N")]
     pub vocabulary: Option<usize>,
-    /// Also the curves over length and width of every mechanism of compare.mechanisms, and those of the MGK paper
+    /// Also draw curves over length and width for every mechanism of compare.mechanisms, and those of the MGK paper
     /// (figures 3, 4 and 10).
     #[arg(long)]
     pub curves: bool,
-    /// Directory for the curves as SVG and a report.
+    /// Output directory for SVG curves and a report.
     #[arg(long, value_name = "DIR", requires = "curves")]
     pub out: Option<PathBuf>,
 }
@@ -50,7 +50,7 @@ pub struct Cost {
 const LENGTHS: [usize; 8] = [256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768];
 const WIDTHS: [usize; 6] = [64, 128, 256, 512, 1024, 2048];
 
-/// Prints what a model costs.
+/// Prints the cost of a model.
 ///
 /// # Errors
 /// Invalid sizes.
@@ -86,7 +86,7 @@ pub fn run(args: &Cost, common: &Common) -> Outcome {
     }
 }
 
-/// The page of the curves.
+/// The report with the curves.
 fn report(table: Table, curves: Vec<Curve>) -> Report {
     let blocks = curves
         .into_iter()
@@ -110,7 +110,7 @@ fn report(table: Table, curves: Vec<Curve>) -> Report {
     }
 }
 
-/// The attention in words, with the sizes that a budget sets for it.
+/// A description of the attention, with the sizes set by a budget.
 fn described(sizes: &ModelSizes) -> Outcome<String> {
     let AttentionSizes { options, head_width, .. } = &sizes.attention;
     let sized = options.within_budget(sizes.context, sizes.context, *head_width)?;
@@ -125,7 +125,7 @@ fn all_curves(config: &RunConfig, args: &Cost, run: Run) -> Outcome<Vec<Curve>> 
     for entry in &config.compare.mechanisms {
         let (label, mut own) = config.candidate(entry)?;
         own.check_model()?;
-        // A table of positions would grow along the axis; the curves are about attention.
+        // A position table would grow along the axis; the curves are about attention.
         for options in [&mut own.attention, &mut own.decoder, &mut own.cross] {
             options.position = Position::None;
         }

@@ -18,14 +18,14 @@ use crate::{
     output,
 };
 
-/// One thing that was looked at.
+/// One check and its result.
 struct Check {
     name: String,
     passed: bool,
     detail: String,
 }
 
-/// Looks at the machine and runs every kernel against its float64 twin.
+/// Inspects the machine and checks every kernel against its float64 twin.
 ///
 /// # Errors
 /// A check that failed.
@@ -58,7 +58,7 @@ pub fn run(common: &Common) -> Outcome {
     }
 }
 
-/// Every mechanism, Scatterbrain with every support that has a kernel of its own, by name.
+/// Every mechanism, and Scatterbrain with every support that has a separate kernel, by name.
 fn variants() -> Vec<(String, AttentionOptions)> {
     let plain = |mechanism| AttentionOptions { mechanism, causal: true, ..AttentionOptions::default() };
     let mut all: Vec<_> =
@@ -84,7 +84,7 @@ fn variants() -> Vec<(String, AttentionOptions)> {
 
 /// Forward and backward of a mechanism at small sizes against its twin.
 fn kernel(name: String, options: AttentionOptions) -> Check {
-    /// An odd number of tokens, so that no tile is whole.
+    /// An odd number of tokens, so that no tile is full.
     const TOKENS: usize = 37;
     const WIDTH: usize = 16;
     let name = format!("kernel {name}");

@@ -25,34 +25,34 @@ pub const POOLINGS: Named<Pooling, 3> = [
 
 #[derive(Debug, Args)]
 pub struct Embed {
-    /// Folder of an encoder, as Hugging Face keeps them.
+    /// Hugging Face model folder of an encoder.
     pub folder: PathBuf,
-    /// Texts, one a line, plain or as gzip; standard input by default.
+    /// Texts, one per line, plain or gzip; default: standard input.
     #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
-    /// Write a safetensors file with embeddings (texts, width) instead of one list a line.
+    /// Write a safetensors file with embeddings (texts, width) instead of one list per line.
     #[arg(long, value_name = "FILE", conflicts_with = "pairs")]
     pub output: Option<PathBuf>,
-    /// Print the cosine of the two texts of each line, which a tab separates.
+    /// Print the cosine similarity of the two tab-separated texts of each line.
     #[arg(long)]
     pub pairs: bool,
-    /// What of a text's states is its vector.
+    /// How the hidden states of a text are pooled.
     #[arg(long, value_parser = choice(&POOLINGS), default_value = "mean")]
     pub pooling: Pooling,
-    /// Leave vectors as long as they are.
+    /// Do not normalise the vectors.
     #[arg(long)]
     pub raw: bool,
-    /// Most texts that go through the model at once.
+    /// Maximum number of texts per batch.
     #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 64)]
     pub batch: usize,
     #[command(flatten)]
     pub loading: Loading,
 }
 
-/// Turns texts into vectors.
+/// Embeds texts.
 ///
 /// # Errors
-/// A folder without an encoder, no text, lines that are no pairs.
+/// A folder without an encoder, no text, lines that are not pairs.
 pub fn run(args: &Embed, common: &Common) -> Outcome {
     let opened = Opened::new(&args.folder, &args.loading)?;
     if matches!(opened.pretrained.model, Model::Language(_) | Model::Image(_)) {
@@ -102,7 +102,7 @@ fn summary(vectors: &Embeddings, texts: usize, result: &serde_json::Value) -> se
     all
 }
 
-/// The texts of lines of two, one after the other.
+/// The texts of two-column lines, one after the other.
 fn pairs(text: &str) -> Outcome<Vec<&str>> {
     let mut texts = Vec::new();
     for (number, line) in (1..).zip(lines(text)?) {

@@ -20,7 +20,7 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub struct Eval {
-    /// Directory of a run.
+    /// Run directory.
     pub run: PathBuf,
     /// Split of the data.
     #[arg(long, value_parser = choice(&SPLITS), default_value = "test")]
@@ -28,15 +28,15 @@ pub struct Eval {
     /// Checkpoint of the run.
     #[arg(long, value_parser = choice(&CHECKPOINTS), default_value = "best")]
     pub checkpoint: Which,
-    /// Sequences per batch; as in training by default.
+    /// Sequences per batch; default: as in training.
     #[arg(long, value_parser = size(1), value_name = "N")]
     pub batch: Option<usize>,
-    /// Directory for generated data, or 'none' to generate it each time.
+    /// Cache directory for generated data, or 'none' to generate it each time.
     #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
     pub cache: Option<PathBuf>,
 }
 
-/// Measures a trained model.
+/// Evaluates a trained model.
 ///
 /// # Errors
 /// A directory without a run, data that are missing.
@@ -71,12 +71,12 @@ pub fn run(args: &Eval, common: &Common) -> Outcome {
     output::line(lines.into_iter().flatten().collect::<Vec<_>>().join("\n"))
 }
 
-/// What the perplexity of a language model was taken over: it means nothing without.
+/// How the perplexity of a language model was computed; it is meaningless without this.
 #[derive(Clone, Copy)]
 struct Scored {
-    /// Tokens that a window predicts, from nothing before it.
+    /// Tokens predicted per window, without context before the window.
     context: usize,
-    /// From the start of a window to that of the next.
+    /// Distance between the starts of neighbouring windows.
     stride: usize,
     /// Predicted tokens.
     tokens: usize,

@@ -1,4 +1,4 @@
-//! What commands on a model folder share.
+//! Shared code of the commands on a model folder.
 
 use std::{
     io::{IsTerminal, Read, stdin},
@@ -27,21 +27,21 @@ use crate::{
 /// How the model of a folder is loaded.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Loading {
-    /// Other attention in some of the heads: a plan of 'regard swap' (TOML).
+    /// Plan of 'regard swap' (TOML) that replaces attention in some of the heads.
     #[arg(long, value_name = "FILE")]
     pub plan: Option<PathBuf>,
-    /// Tokens that the model takes; as many as it was made for by default.
+    /// Context length in tokens; default: the model's own.
     #[arg(long, value_parser = size(1), value_name = "N")]
     pub context: Option<usize>,
-    /// Stretch a table of positions to a longer context.
+    /// Interpolate a position table to a longer context.
     #[arg(long, requires = "context")]
     pub stretch: bool,
-    /// Leave out tensors that the model has no place for, by name, or by its beginning before a final '*'; may be repeated.
+    /// Ignore tensors that the model does not use, by name or by prefix with a final '*'; may be repeated.
     #[arg(long, value_name = "NAME")]
     pub allow: Vec<String>,
 }
 
-/// The failure that an error of a folder is.
+/// Converts an error of a folder to a failure.
 pub fn told(error: PretrainedError) -> Failure {
     let class = match &error {
         PretrainedError::Model(error) => error.class(),
@@ -67,7 +67,7 @@ impl Opened {
     /// Reads a folder.
     ///
     /// # Errors
-    /// A folder that is none, a plan or a context that does not fit its model.
+    /// A path that is not a model folder, a plan or a context that does not fit its model.
     pub fn new(path: &Path, loading: &Loading) -> Outcome<Self> {
         if path.join("config.toml").is_file() && !path.join("config.json").is_file() {
             let path = path.display();
@@ -75,7 +75,7 @@ impl Opened {
                 "{path} is the directory of a run, expected a model folder with config.json"
             )));
         }
-        // A plan that is none is told before a large model is read.
+        // Reject an invalid plan before a large model is read.
         let plan = loading.plan.as_ref().map(|file| read_plan(file)).transpose()?;
         let allowed: Vec<&str> = loading.allow.iter().map(String::as_str).collect();
         let folder = Folder::open_allowing(path, &allowed).map_err(told)?;
@@ -94,7 +94,7 @@ impl Opened {
         self.folder.tokenizer().map_err(told)
     }
 
-    /// The failure of a command for another kind of model.
+    /// The failure for a command that needs another kind of model.
     pub fn another(&self, expected: &str) -> Failure {
         let (path, kind) = (self.folder.path().display(), self.pretrained.model.kind());
         Failure::usage(format!("the model of {path} is {kind}, expected {expected}"))
@@ -123,10 +123,10 @@ pub fn input(file: Option<&Path>) -> Outcome<String> {
     Ok(text)
 }
 
-/// The texts of such a file, one a line.
+/// The texts of such a file, one per line.
 ///
 /// # Errors
-/// No line at all.
+/// No lines.
 pub fn lines(text: &str) -> Outcome<Vec<&str>> {
     let lines: Vec<&str> = text.lines().collect();
     if lines.iter().all(|line| line.trim().is_empty()) {
@@ -135,7 +135,7 @@ pub fn lines(text: &str) -> Outcome<Vec<&str>> {
     Ok(lines)
 }
 
-/// A bar that also hears the request to end.
+/// A progress bar that also checks for an interrupt.
 pub struct Watch {
     bar: ProgressBar,
     prefix: &'static str,
@@ -150,11 +150,11 @@ impl Watch {
         Self { bar, prefix, quiet: common.quiet, stop: signal::stop_flag() }
     }
 
-    /// Shows how far something is; whether to go on.
+    /// Shows progress; returns whether to continue.
     pub fn on(&self, progress: Progress) -> ControlFlow<()> {
         self.bar.set_length(progress.total as u64);
         self.bar.set_position(progress.done as u64);
-        // Where there is no bar, a line every tenth of the way.
+        // Without a bar, print a line every tenth of the way.
         let tenth = |done: usize| 10 * done / progress.total.max(1);
         let line = self.bar.is_hidden() && progress.total > 20 && tenth(progress.done) > tenth(progress.done - 1);
         if line && !self.quiet {
@@ -166,20 +166,20 @@ impl Watch {
         self.go_on()
     }
 
-    /// Whether to go on.
+    /// Whether to continue.
     pub fn go_on(&self) -> ControlFlow<()> {
         if self.stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// An interrupt, where the work is not complete.
+    /// Fails with an interrupt if the work is not complete.
     ///
     /// # Errors
-    /// Then.
+    /// The work is not complete.
     pub fn complete(&self, complete: bool) -> Outcome {
         if complete { Ok(()) } else { Err(Failure::interrupted("stopped")) }
     }
 
-    /// Says that texts were cut.
+    /// Reports that texts were truncated.
     pub fn cut(&self, truncated: usize, dropped: usize) {
         if truncated > 0 {
             console::line(format_args!(

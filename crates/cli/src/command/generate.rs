@@ -25,53 +25,53 @@ use crate::{
     values::{Real, choice, seed, size},
 };
 
-/// Sampling temperature where nothing says it.
+/// Default sampling temperature.
 pub const TEMPERATURE: f64 = 0.8;
 
-/// Characters of a run's model where nothing says it.
+/// Default number of characters for a run's model.
 const CHARACTERS: usize = 500;
 
 #[derive(Debug, Args)]
 pub struct Generate {
-    /// Directory of a run of a language model, or folder of one as Hugging Face keeps them.
+    /// Run directory or Hugging Face model folder of a language model.
     pub run: PathBuf,
-    /// Text to continue; a line end by default, of a folder the token that begins texts.
+    /// Text to continue; default: a newline for a run, the beginning-of-text token for a folder.
     #[arg(long, allow_hyphen_values = true, value_name = "TEXT")]
     pub prompt: Option<String>,
-    /// Characters to print, of a folder tokens; 500 by default, of a folder 200 or what it says.
+    /// Characters (for a folder, tokens) to generate; default: 500, for a folder its own setting or 200.
     #[arg(long, value_parser = size(0), value_name = "N")]
     pub tokens: Option<usize>,
-    /// Sampling temperature, 0 for the most probable character or token; 0.8 by default, or what a folder says.
+    /// Sampling temperature, 0 for the most probable character or token; default: the folder's setting, or 0.8.
     #[arg(long, value_parser = Real, value_name = "NUMBER")]
     pub temperature: Option<f64>,
     /// Seed for all random draws.
     #[arg(long, value_parser = seed(), default_value_t = 0, value_name = "N")]
     pub seed: u64,
-    /// How keys and values are stored.
+    /// Storage format of keys and values.
     #[arg(long, value_parser = choice(&STORAGES), default_value = "f32")]
     pub kv_cache: Storage,
-    /// Checkpoint of the run; the best by default.
+    /// Checkpoint of the run; default: the best.
     #[arg(long, value_parser = choice(&CHECKPOINTS))]
     pub checkpoint: Option<Which>,
-    /// Of a folder: draw from so many of the most probable tokens.
+    /// Folder: sample from this many of the most probable tokens.
     #[arg(long, value_parser = size(1), value_name = "N")]
     pub top_k: Option<usize>,
-    /// Of a folder: draw from the fewest tokens that reach this probability together.
+    /// Folder: sample from the smallest set of tokens with at least this total probability.
     #[arg(long, value_parser = Real, value_name = "SHARE")]
     pub top_p: Option<f64>,
-    /// Of a folder: draw from tokens with at least this share of the most probable one's probability.
+    /// Folder: sample from tokens with at least this fraction of the highest probability.
     #[arg(long, value_parser = Real, value_name = "SHARE")]
     pub min_p: Option<f64>,
-    /// Of a folder: divide the scores of earlier tokens by this number, multiply those below 0.
+    /// Folder: divide positive logits of earlier tokens by this number, multiply negative ones.
     #[arg(long, value_parser = Real, value_name = "NUMBER")]
     pub repetition_penalty: Option<f64>,
-    /// Of a folder: end before this text; may be repeated.
+    /// Folder: stop before this text; may be repeated.
     #[arg(long, allow_hyphen_values = true, value_name = "TEXT")]
     pub stop: Vec<String>,
-    /// Of a folder: the prompt is what a user says; the model answers.
+    /// Folder: treat the prompt as a user message and answer it.
     #[arg(long, requires = "prompt")]
     pub chat: bool,
-    /// Of a folder: what a conversation begins with.
+    /// Folder: system message of the conversation.
     #[arg(long, allow_hyphen_values = true, value_name = "TEXT", requires = "chat")]
     pub system: Option<String>,
     #[command(flatten)]
@@ -79,7 +79,7 @@ pub struct Generate {
 }
 
 impl Generate {
-    /// The first option given that only a folder has.
+    /// The first given option that only applies to a folder.
     fn of_folder(&self) -> Option<&'static str> {
         let Loading { plan, context, stretch, allow } = &self.loading;
         let given = [
@@ -98,10 +98,11 @@ impl Generate {
     }
 }
 
-/// Prints text from a language model with its decode state: one character at a time, or what a folder's model writes.
+/// Generates text with a language model and its decode state: one character at a time, or a folder model's
+/// continuation.
 ///
 /// # Errors
-/// A run of another task, a character that the model does not know.
+/// A run of another task, a character outside the vocabulary.
 pub fn run(args: &Generate, common: &Common) -> Outcome {
     let temperature = args.temperature.unwrap_or(TEMPERATURE);
     if !(temperature >= 0.0 && temperature.is_finite()) {
@@ -165,7 +166,7 @@ pub fn run(args: &Generate, common: &Common) -> Outcome {
     }
 }
 
-/// A model in the middle of a text.
+/// A model during generation.
 struct Writer<'a> {
     model: &'a LanguageModel,
     context: usize,
@@ -175,13 +176,13 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Logits of what follows `token`.
+    /// Logits for the token after `token`.
     fn take(&mut self, token: u16) -> Outcome<Vec<f32>> {
         self.text.push(token);
         if self.state.position() < self.context {
             return self.step(token);
         }
-        // The context is full: start over on the second half of what it held.
+        // The context is full: restart on its second half.
         self.state = self.model.decoder(1, self.storage)?;
         let kept = self.text[self.text.len() - (self.context / 2).max(1)..].to_vec();
         let mut logits = Vec::new();

@@ -21,25 +21,25 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub struct Inspect {
-    /// Directory of a run.
+    /// Run directory.
     pub run: PathBuf,
-    /// What to look at: all, or some of entropy, rank, redundancy, likelihood, learned, maps, keys; entropy, redundancy,
-    /// likelihood and learned by default.
+    /// What to show: all, or some of entropy, rank, redundancy, likelihood, learned, maps, keys; default: entropy,
+    /// redundancy, likelihood and learned.
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     pub what: Vec<String>,
-    /// Layers, from 1; all by default.
+    /// Layers, numbered from 1; default: all.
     #[arg(long, value_parser = size(1), value_name = "N", value_delimiter = ',')]
     pub layers: Vec<usize>,
-    /// Heads, from 1; all by default.
+    /// Heads, numbered from 1; default: all.
     #[arg(long, value_parser = size(1), value_name = "N", value_delimiter = ',')]
     pub heads: Vec<usize>,
-    /// Sequences, spread over the split.
+    /// Number of sequences, spread over the split.
     #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 16)]
     pub sequences: usize,
-    /// Most matrices whose rank is computed, one per layer, head and sequence.
+    /// Maximum number of matrices whose rank is computed, one per layer, head and sequence.
     #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 1000)]
     pub matrices: usize,
-    /// What the experts of a mixture of heads do instead: their load, and the tokens that each prefers.
+    /// Show the experts of a mixture of attention heads instead: their load, and the tokens that each prefers.
     #[arg(long, conflicts_with_all = ["what", "layers", "heads", "sequences", "matrices"])]
     pub experts: bool,
     /// Split of the data.
@@ -48,7 +48,7 @@ pub struct Inspect {
     /// With --experts: batches of 32 sequences, spread over the split; 0 for all of it.
     #[arg(long, value_parser = size(0), value_name = "N", default_value_t = 0)]
     pub batches: usize,
-    /// With --experts: preferred tokens of each expert.
+    /// With --experts: number of preferred tokens per expert.
     #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 8)]
     pub tokens: usize,
     /// With --experts: list only tokens that occur at least this often.
@@ -57,18 +57,18 @@ pub struct Inspect {
     /// Checkpoint of the run.
     #[arg(long, value_parser = choice(&CHECKPOINTS), default_value = "best")]
     pub checkpoint: Which,
-    /// Directory for generated data, or 'none' to generate it each time.
+    /// Cache directory for generated data, or 'none' to generate it each time.
     #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
     pub cache: Option<PathBuf>,
-    /// Directory for the tables, the charts as SVG and a report.
+    /// Output directory for tables, SVG charts and a report.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 }
 
-/// Shows what goes on inside a trained model.
+/// Shows what the attention of a trained model does.
 ///
 /// # Errors
-/// A directory without a run, a model without what was asked for, data that are missing.
+/// A directory without a run, a model without the requested parts, missing data.
 pub fn run(args: &Inspect, common: &Common) -> Outcome {
     if args.experts { experts(args, common) } else { attention(args, common) }
 }
@@ -101,7 +101,7 @@ fn attention(args: &Inspect, common: &Common) -> Outcome {
     show(common, args.out.as_deref(), &inspection)
 }
 
-/// The parts that these names mean, in the order of reports.
+/// The parts with these names, in report order.
 fn parts(names: &[String]) -> Outcome<Vec<Part>> {
     if names.is_empty() {
         return Ok(Part::CHEAP.to_vec());

@@ -1,4 +1,4 @@
-//! One file per command, and what several of them share.
+//! One file per command, and code that several of them share.
 
 pub mod approx;
 pub mod attend;
@@ -40,10 +40,10 @@ use crate::{
     output,
 };
 
-/// The preset of a command that is given neither preset nor file.
+/// The preset if neither preset nor file is given.
 const DEFAULT_PRESET: &str = "quick";
 
-/// The layers that these options name.
+/// The configuration layers given by these options.
 fn layers(source: &Source) -> Outcome<Layers> {
     let mut layers = Layers::new();
     match (&source.preset, &source.config) {
@@ -69,7 +69,7 @@ fn layers(source: &Source) -> Outcome<Layers> {
     Ok(layers)
 }
 
-/// The configuration that these options name.
+/// The configuration given by these options.
 fn resolve(source: &Source) -> Outcome<RunConfig> {
     layers(source)?.resolve()
 }
@@ -84,7 +84,7 @@ impl Directory {
     }
 }
 
-/// The directory for generated data: as given, else the user's cache directory; `None` for `none`.
+/// The cache directory for generated data: as given, else the user's cache directory; `None` for `none`.
 fn cache_directory(given: Option<&Path>) -> Option<PathBuf> {
     match given {
         Some(path) if path == Path::new("none") => None,
@@ -97,7 +97,7 @@ fn cache_directory(given: Option<&Path>) -> Option<PathBuf> {
     }
 }
 
-/// Where and when, for run directories and reports.
+/// Machine, version and date, for run directories and reports.
 fn environment() -> Environment {
     Environment::capture(option_env!("REGARD_COMMIT"))
 }
@@ -112,12 +112,12 @@ fn command_line() -> String {
     ["regard".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// Reads a run directory back, and its data.
+/// Loads a run directory and its data.
 fn trained(run: &Path, which: Which, cache: Option<&Path>, common: &Common) -> Outcome<Run> {
     load::run(run, which, cache_directory(cache).as_deref(), &Console::new(common))
 }
 
-/// Writes what was measured where asked for, prints it as tables or JSON, and says where the report is.
+/// Writes results if requested, prints them as tables or JSON, and says where the report is.
 fn show(common: &Common, out: Option<&Path>, results: &dyn Shown) -> Outcome {
     let files = out.map(|out| results.write(out)).transpose().map_err(|error| Failure::written(&error))?;
     if common.json {

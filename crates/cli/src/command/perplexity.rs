@@ -25,21 +25,21 @@ const BEGINNINGS: Named<Beginning, 3> = [
 
 #[derive(Debug, Args)]
 pub struct Perplexity {
-    /// Folder of a language model, as Hugging Face keeps them.
+    /// Hugging Face model folder of a language model.
     pub folder: PathBuf,
-    /// Texts, plain or as gzip, each a document.
+    /// Text files, plain or gzip, each a document.
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
     pub text: Vec<PathBuf>,
-    /// What stands between the documents of a file; blanks around them are left out then.
+    /// Separator between the documents of a file; whitespace around documents is then trimmed.
     #[arg(long, value_name = "TEXT")]
     pub separator: Option<String>,
-    /// Tokens of each document from its beginning; all by default.
+    /// Use only the first N tokens of each document; default: all.
     #[arg(long, value_parser = size(1), value_name = "N")]
     pub tokens: Option<usize>,
-    /// From the start of one window of the context to that of the next; the context by default.
+    /// Distance between the starts of neighbouring windows; default: the context length.
     #[arg(long, value_parser = size(1), value_name = "N")]
     pub stride: Option<usize>,
-    /// Where the token stands that begins texts; as the tokenizer has it by default, before documents or nowhere.
+    /// Where to put the beginning-of-text token; default: as the tokenizer does, before documents or nowhere.
     #[arg(long, value_parser = choice(&BEGINNINGS))]
     pub bos: Option<Beginning>,
     #[command(flatten)]
@@ -49,7 +49,7 @@ pub struct Perplexity {
 /// Measures how well a language model predicts texts.
 ///
 /// # Errors
-/// A folder without a language model, texts that cannot be read or have no token to score.
+/// A folder without a language model, texts that cannot be read or have no tokens to score.
 pub fn run(args: &Perplexity, common: &Common) -> Outcome {
     let texts = args.text.iter().map(|file| read_text(file).map_err(told)).collect::<Outcome<Vec<_>>>()?;
     let opened = Opened::new(&args.folder, &args.loading)?;
@@ -92,7 +92,7 @@ pub fn run(args: &Perplexity, common: &Common) -> Outcome {
     output::line(table(&measured))
 }
 
-/// Where the token that begins texts stands by the tokenizer itself.
+/// Where the tokenizer itself puts the beginning-of-text token.
 fn usual(tokenizer: &Tokenizer, bos: Option<u32>) -> Outcome<Beginning> {
     let around = tokenizer.encode("", true, None).map_err(told)?.ids;
     Ok(if bos.is_some() && around.first().copied() == bos { Beginning::Document } else { Beginning::Never })

@@ -19,16 +19,16 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub struct Predict {
-    /// Folder of a classifier of texts or images, as Hugging Face keeps them.
+    /// Hugging Face model folder of a text or image classifier.
     pub folder: PathBuf,
-    /// Texts, one a line, plain or as gzip; standard input by default. For images a safetensors file with pixel_values
-    /// (images, channels, height, width), scaled as in training.
+    /// Texts, one per line, plain or gzip; default: standard input. For images a safetensors file with pixel_values
+    /// (images, channels, height, width), preprocessed as in training.
     #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
-    /// Most probable classes to print.
+    /// Number of most probable classes to print.
     #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 5)]
     pub top: usize,
-    /// Most texts that go through the model at once.
+    /// Maximum number of texts per batch.
     #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 64)]
     pub batch: usize,
     #[command(flatten)]
@@ -38,7 +38,7 @@ pub struct Predict {
 /// Prints the most probable classes of texts or images.
 ///
 /// # Errors
-/// A folder without a classifier, an input that is missing or of another format.
+/// A folder without a classifier, an input that is missing or has another format.
 pub fn run(args: &Predict, common: &Common) -> Outcome {
     let opened = Opened::new(&args.folder, &args.loading)?;
     let watch = Watch::new("inputs", common);

@@ -25,15 +25,15 @@ use crate::{
     values::{Real, choice, seed, within},
 };
 
-/// Largest size and count of a decoder: far more than any machine has memory for.
+/// Largest size or count of a decoder: far beyond the memory of any machine.
 const MOST: u64 = 1 << 30;
 
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Directory of a run of a decoder; without it, decoders that were never trained.
+    /// Run directory of a decoder; without it, untrained decoders.
     pub run: Option<PathBuf>,
-    /// Default sizes: those of the paper (width 768, 12 heads, 512 positions, 12 layers, 5,000 updates) or
-    /// smaller ones (256, 4, 256, 6; 1,000).
+    /// Default sizes: the paper's (width 768, 12 heads, 512 positions, 12 layers, 5,000 updates) or smaller ones (256,
+    /// 4, 256, 6; 1,000).
     #[arg(long, value_parser = choice(&SCALES), default_value = "paper", conflicts_with = "run")]
     pub scale: Scale,
     /// Channels.
@@ -48,10 +48,10 @@ pub struct Arguments {
     /// Layers.
     #[arg(long, value_parser = within(1, MOST), value_name = "N", conflicts_with = "run")]
     pub layers: Option<usize>,
-    /// Hidden channels of the feed-forward part, 0 for none; four times the width by default.
+    /// Hidden channels of the feed-forward layer, 0 for none; default: four times the width.
     #[arg(long, value_parser = within(0, MOST), value_name = "N", conflicts_with = "run")]
     pub feed_forward: Option<usize>,
-    /// Standard deviations of inputs and weights; the classifier reads decoders of the first.
+    /// Standard deviations of inputs and weights; the classifier uses decoders with the first.
     #[arg(
         long,
         value_parser = Real,
@@ -61,55 +61,56 @@ pub struct Arguments {
         conflicts_with = "run"
     )]
     pub deviation: Vec<f64>,
-    /// Distributions of weights: normal, uniform, sign, laplace.
+    /// Weight distributions: normal, uniform, sign, laplace.
     #[arg(long, value_name = "NAME,NAME,...", value_delimiter = ',', default_value = "normal", conflicts_with = "run")]
     pub weights: Vec<String>,
-    /// Mechanism, with options after a colon where wanted, as in sparse:support.radius=16; may be repeated. Softmax by default.
+    /// Mechanism, optionally with options after a colon, as in sparse:support.radius=16; may be repeated. Default:
+    /// softmax.
     #[arg(long, value_name = "ENTRY", conflicts_with = "run")]
     pub mechanism: Vec<String>,
-    /// One option of all mechanisms; may be repeated.
+    /// Set one option of all mechanisms; may be repeated.
     #[arg(long, value_name = "KEY=VALUE", conflicts_with = "run")]
     pub set: Vec<String>,
-    /// Also bidirectional attention.
+    /// Also measure bidirectional attention.
     #[arg(long, conflicts_with = "run")]
     pub bidirectional: bool,
-    /// Also a decoder whose queries are 0, so that attention is exactly uniform.
+    /// Also measure a decoder whose queries are 0, so that attention is exactly uniform.
     #[arg(long, conflicts_with = "run")]
     pub uniform: bool,
-    /// Decoders of each kind, over which intervals are taken; 8 by default.
+    /// Decoders of each kind, over which intervals are taken; default: 8.
     #[arg(long, value_parser = within(1, MOST), value_name = "N", conflicts_with = "run")]
     pub decoders: Option<usize>,
-    /// Sequences through each decoder, 4 by default; of a run, test sequences, 64 by default.
+    /// Sequences per decoder, default 4; for a run, test sequences, default 64.
     #[arg(long, value_parser = within(1, MOST), value_name = "N")]
     pub sequences: Option<usize>,
-    /// Sequences through each decoder for lemma 4, 0 to leave it out; 64 by default.
+    /// Sequences per decoder for lemma 4, 0 to leave it out; default: 64.
     #[arg(long, value_parser = within(0, MOST), value_name = "N", conflicts_with = "run")]
     pub channel_sequences: Option<usize>,
-    /// In double precision, softmax only, without classifier and lemma 4: slow, for small sizes.
+    /// Use double precision, softmax only, without classifier and lemma 4: slow, for small sizes.
     #[arg(long, conflicts_with = "run")]
     pub reference: bool,
-    /// Updates of the classifier that reads positions, 0 for none.
+    /// Training updates of the position classifier, 0 for none.
     #[arg(long, value_parser = within(0, MOST), value_name = "N")]
     pub updates: Option<usize>,
-    /// After how many layers it reads, 0 for the inputs; powers of two and all layers by default.
+    /// Layers after which it reads, 0 for the inputs; default: powers of two and all layers.
     #[arg(long, value_parser = within(0, MOST), value_name = "N,N,...", value_delimiter = ',', conflicts_with = "run")]
     pub classified_layers: Vec<usize>,
-    /// Sequences of one update.
+    /// Sequences per update.
     #[arg(long, value_parser = within(1, MOST), value_name = "N", default_value_t = 32)]
     pub batch: usize,
-    /// Positions drawn from each of them; 0 for all.
+    /// Positions sampled from each sequence; 0 for all.
     #[arg(long, value_parser = within(0, MOST), value_name = "N", default_value_t = 16)]
     pub positions: usize,
     /// Learning rate of Adam.
     #[arg(long, value_parser = Real, value_name = "NUMBER", default_value_t = 1e-3)]
     pub rate: f64,
-    /// Hidden channels of the classifier; 0 for as many as the decoder has.
+    /// Hidden channels of the classifier; 0 for the decoder's width.
     #[arg(long, value_parser = within(0, MOST), value_name = "N", default_value_t = 0)]
     pub hidden: usize,
-    /// Sequences that it learns on; 256 by default.
+    /// Training sequences of the classifier; default: 256.
     #[arg(long, value_parser = within(1, MOST), value_name = "N")]
     pub train_sequences: Option<usize>,
-    /// Sequences that it is measured on.
+    /// Held-out sequences of the classifier.
     #[arg(long, value_parser = within(1, MOST), value_name = "N", default_value_t = 32)]
     pub held_sequences: usize,
     /// Seed for all random draws.
@@ -118,18 +119,18 @@ pub struct Arguments {
     /// Checkpoint of the run.
     #[arg(long, value_parser = choice(&CHECKPOINTS), default_value = "best", requires = "run")]
     pub checkpoint: Which,
-    /// Directory for generated data, or 'none' to generate it each time.
+    /// Cache directory for generated data, or 'none' to generate it each time.
     #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
     pub cache: Option<PathBuf>,
-    /// Directory for the tables, the charts as SVG and a report.
+    /// Output directory for tables, SVG charts and a report.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 }
 
-/// Groups of a trained model's sequences.
+/// Groups of sequences for a trained model.
 const GROUPS: usize = 8;
 
-/// Sizes that `--scale` gives to what was not given itself.
+/// Default sizes from `--scale`.
 struct Sizes {
     width: usize,
     heads: usize,
@@ -143,10 +144,10 @@ struct Sizes {
     classified: Vec<usize>,
 }
 
-/// Measures where a decoder without positional embeddings gets positions from.
+/// Measures how a decoder without positional embeddings infers positions.
 ///
 /// # Errors
-/// Invalid options, a directory without a run of a decoder, more memory than there is, an interrupt.
+/// Invalid options, a directory without a run of a decoder, not enough memory, an interrupt.
 pub fn run(args: &Arguments, common: &Common) -> Outcome {
     match &args.run {
         Some(path) => probe_model(path, args, common),
@@ -277,8 +278,8 @@ fn check(args: &Arguments, sizes: &Sizes) -> Outcome {
     Ok(())
 }
 
-/// All kinds of decoders that the options name: every mechanism with every deviation and distribution, the first distribution
-/// both ways where asked for, and the first of all with queries of 0.
+/// All kinds of decoders given by the options: every mechanism with every deviation and distribution, the first
+/// distribution also bidirectional if requested, and the first of all with queries of 0.
 fn settings(args: &Arguments, sizes: &Sizes, classifier: &Classifier) -> Outcome<Vec<Setting>> {
     let mechanisms = mechanisms(args, sizes.heads)?;
     let model = ModelConfig { width: sizes.width, layers: sizes.layers, ..ModelConfig::default() };
@@ -312,7 +313,7 @@ fn settings(args: &Arguments, sizes: &Sizes, classifier: &Classifier) -> Outcome
         let classified = match (deviation == first_deviation && weights == first_weights, classifier.updates) {
             (false, _) | (_, 0) => Vec::new(),
             _ if args.reference || uniform => Vec::new(),
-            // A contrast: where there is no signal, depth adds none.
+            // For contrast: where there is no signal, depth adds none.
             _ if !attention.causal => sizes.classified.iter().copied().max().into_iter().collect(),
             _ => sizes.classified.clone(),
         };
@@ -349,7 +350,7 @@ fn settings(args: &Arguments, sizes: &Sizes, classifier: &Classifier) -> Outcome
     Ok(settings)
 }
 
-/// The mechanisms with their options, causal and without positions, each with a name of its own.
+/// The mechanisms with their options, causal and without positions, each with a unique name.
 fn mechanisms(args: &Arguments, heads: usize) -> Outcome<Vec<(String, AttentionConfig)>> {
     let mut layers = Layers::new();
     for assignment in &args.set {
@@ -385,7 +386,7 @@ fn mechanisms(args: &Arguments, heads: usize) -> Outcome<Vec<(String, AttentionC
 
 /// Checks that the states that the classifier reads fit into memory.
 fn check_memory(sizes: &Sizes, classifier: &Classifier, classified: bool) -> Outcome {
-    // States, what the classifier sees of them, and one layer's weights.
+    // Hidden states, the classifier's copy of them, and one layer's weights.
     let factors = |factors: &[usize]| factors.iter().fold(1u128, |all, factor| all.saturating_mul(*factor as u128));
     let sequences = if classified { classifier.sequences.saturating_add(classifier.held) } else { 4 };
     let states = factors(&[2, sequences, sizes.length, sizes.width]);

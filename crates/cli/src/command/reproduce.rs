@@ -23,25 +23,25 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub struct Reproduce {
-    /// Entries to run, or 'all'; what is recorded is not run again.
+    /// Entries to run, or 'all'; recorded entries are not run again.
     #[arg(value_name = "NAME", required_unless_present_any = ["list", "page"])]
     pub names: Vec<String>,
-    /// Show all entries with the data that they need, and time and verdict of the last recorded run.
+    /// List all entries with the data that they need, and time and verdict of the last recorded run.
     #[arg(long, conflicts_with = "names")]
     pub list: bool,
-    /// Reduced for two cores, or as in the paper.
+    /// Scale: reduced for two cores, or as in the paper.
     #[arg(long, value_parser = choice(&SCALES), default_value = "reduced")]
     pub scale: Scale,
     /// Directory of all outcomes, one directory per entry below it.
     #[arg(long, value_name = "DIR", default_value = "runs/reproduce")]
     pub out: PathBuf,
-    /// Write the page of all recorded outcomes, as Markdown.
+    /// Write all recorded outcomes to one Markdown page.
     #[arg(long, value_name = "FILE")]
     pub page: Option<PathBuf>,
     /// Run recorded entries again, training included.
     #[arg(long)]
     pub overwrite: bool,
-    /// Directory for generated data, or 'none' to generate it each time.
+    /// Cache directory for generated data, or 'none' to generate it each time.
     #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
     pub cache: Option<PathBuf>,
     /// Folder of the folders of trained models that some entries read.
@@ -101,14 +101,14 @@ fn list(args: &Reproduce, common: &Common) -> Outcome {
     if common.json { output::json(&table.to_json()) } else { output::text(table.to_text()) }
 }
 
-/// Writes the page; its pictures are those of the recorded outcomes, named as seen from the page.
+/// Writes the page; its images are those of the recorded outcomes, with paths relative to the page.
 fn write_page(path: &Path, all: &Path) -> Outcome {
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let text = reproduce::page(all, &relative(folder, all)).map_err(Failure::data)?;
     write_whole(path, text.as_bytes()).map_err(|error| Failure::written(&error))
 }
 
-/// `to` as seen from `from`: up as often as `from` is deep, where both are relative; `to` itself otherwise.
+/// The path `to` relative to `from` if both are relative; `to` itself otherwise.
 fn relative(from: &Path, to: &Path) -> String {
     let from: Vec<_> = from.components().filter(|part| part.as_os_str() != ".").collect();
     let to_parts: Vec<_> = to.components().filter(|part| part.as_os_str() != ".").collect();
@@ -121,7 +121,7 @@ fn relative(from: &Path, to: &Path) -> String {
     up.chain(down).collect::<Vec<_>>().join("/")
 }
 
-/// The entries of these names, in the order of the list where all are meant.
+/// The entries with these names; all of them, in list order, for 'all'.
 fn chosen(names: &[String]) -> Outcome<Vec<&'static Entry>> {
     if names.iter().any(|name| name == "all") {
         return Ok(ENTRIES.iter().collect());
@@ -137,7 +137,7 @@ fn chosen(names: &[String]) -> Outcome<Vec<&'static Entry>> {
     names.iter().map(find).collect()
 }
 
-/// The recorded outcome of an entry, or that of a run now.
+/// The recorded outcome of an entry, or the outcome of running it now.
 fn outcome(bench: &Workbench, entry: &'static Entry) -> Outcome<Recorded> {
     let Workbench { out, scale, .. } = *bench;
     if bench.overwrite {

@@ -20,7 +20,7 @@ use crate::{
     values::{choice, size},
 };
 
-/// What a model is scored on.
+/// A scoring task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
     Sts,
@@ -36,31 +36,31 @@ const TASKS: Named<Task, 3> = [
 
 #[derive(Debug, Args)]
 pub struct Score {
-    /// Folder of an encoder, as Hugging Face keeps them.
+    /// Hugging Face model folder of an encoder.
     pub folder: PathBuf,
-    /// Task sts: lines of the STS benchmark. Task masked: texts, one a line, of which tokens are hidden, or a safetensors file
-    /// with input_ids, labels (-100 where no token is hidden) and attention_mask.
+    /// Task sts: lines of the STS benchmark. Task masked: texts, one per line, to mask tokens in, or a safetensors file
+    /// with input_ids, labels (-100 where no token is masked) and attention_mask.
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// What is scored.
+    /// The scoring task.
     #[arg(long, value_parser = choice(&TASKS))]
     pub task: Task,
-    /// Task retrieval: documents in the SMART format, as Cranfield's.
+    /// Task retrieval: documents in the SMART format, like Cranfield.
     #[arg(long, value_name = "FILE")]
     pub corpus: Option<PathBuf>,
     /// Task retrieval: queries in the same format.
     #[arg(long, value_name = "FILE")]
     pub queries: Option<PathBuf>,
-    /// Task retrieval: lines of the place of a query, the number of a document and a grade from 1, the best, to 4.
+    /// Task retrieval: lines of query position, document number and a grade from 1 (best) to 4.
     #[arg(long, value_name = "FILE")]
     pub relevance: Option<PathBuf>,
-    /// Task masked: hide one of so many tokens of each text.
+    /// Task masked: mask one of every N tokens of each text.
     #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 7)]
     pub every: usize,
-    /// What of a text's states is its vector.
+    /// How the hidden states of a text are pooled.
     #[arg(long, value_parser = choice(&POOLINGS), default_value = "mean")]
     pub pooling: Pooling,
-    /// Most texts that go through the model at once.
+    /// Maximum number of texts per batch.
     #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 64)]
     pub batch: usize,
     #[command(flatten)]
@@ -70,7 +70,7 @@ pub struct Score {
 /// Scores an encoder.
 ///
 /// # Errors
-/// A folder without one, files that are missing or of another format.
+/// A folder without an encoder, files that are missing or have another format.
 pub fn run(args: &Score, common: &Common) -> Outcome {
     match args.task {
         Task::Sts => sts(args, common),
@@ -89,7 +89,7 @@ impl Score {
     }
 }
 
-/// The content of a file, by one of its readers.
+/// The parsed content of a file.
 fn read<T>(file: &Path, parse: impl FnOnce(&str) -> Result<Vec<T>, String>) -> Outcome<Vec<T>> {
     let read = parse(&read_text(file).map_err(told)?);
     let all = read.map_err(|problem| Failure::data(format!("{}: {problem}", file.display())))?;

@@ -21,7 +21,7 @@ use crate::{
 /// Trains one model.
 ///
 /// # Errors
-/// Those of the configuration, the data and the run.
+/// Errors of the configuration, the data and the run.
 pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
     let config = resolve(source)?;
     config.check()?;
@@ -93,11 +93,11 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
     }
 }
 
-/// Refuses to go on with a run as another one, before anything of it is written over.
+/// Refuses to resume a run with another configuration, before anything is overwritten.
 fn check_resumed(out: &Path, config: &RunConfig) -> Outcome {
     let path = out.join(CONFIG);
     if !path.is_file() {
-        // Opening the directory will tell what is missing.
+        // Opening the directory will report what is missing.
         return Ok(());
     }
     match config.other_run(&RunConfig::read(&path)?) {

@@ -26,15 +26,15 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub struct Translate {
-    /// Directory of a translation run.
+    /// Run directory of a translation model.
     pub run: PathBuf,
-    /// Hypotheses that the search keeps, 1 for the most probable token each time; train.beam by default.
+    /// Beam size, 1 for greedy decoding; default: train.beam.
     #[arg(long, value_parser = size(1), value_name = "N")]
     pub beam: Option<usize>,
-    /// Exponent of the length penalty; train.length_penalty by default.
+    /// Exponent of the length penalty; default: train.length_penalty.
     #[arg(long, value_parser = Real, value_name = "NUMBER")]
     pub length_penalty: Option<f64>,
-    /// Lines per batch; 64 by default, 1 on a terminal.
+    /// Lines per batch; default: 64, 1 on a terminal.
     #[arg(long, value_parser = size(1), value_name = "N")]
     pub batch: Option<usize>,
     /// Checkpoint of the run.
@@ -42,7 +42,7 @@ pub struct Translate {
     pub checkpoint: Which,
 }
 
-/// Translates the lines of standard input, one per line, with the model and the vocabulary of a run; its data are not read.
+/// Translates standard input line by line with the model and vocabulary of a run; its data are not read.
 ///
 /// # Errors
 /// A run of another task, a line that is not text.
@@ -71,7 +71,7 @@ pub fn run(args: &Translate, common: &Common) -> Outcome {
         longest,
     };
     options.check()?;
-    // Somebody who types waits for each line.
+    // A user at a terminal waits for each line.
     let rows = args.batch.unwrap_or(if stdin().is_terminal() { 1 } else { 64 });
     let stop = signal::stop_flag();
     let mut lines = TextLines::new(stdin().lock(), "standard input");

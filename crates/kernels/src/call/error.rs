@@ -9,12 +9,12 @@ pub enum Error {
     Shape {
         /// Name of the tensor.
         tensor: String,
-        /// Its shape.
+        /// The shape seen.
         seen: Vec<usize>,
-        /// What it should be.
+        /// What was expected.
         expected: String,
     },
-    /// A tensor that the mechanism needs is not there.
+    /// A tensor that the mechanism needs is missing.
     #[error("tensor '{tensor}' is missing: {why}")]
     Missing {
         /// Name of the tensor.
@@ -22,22 +22,22 @@ pub enum Error {
         /// What needs it.
         why: String,
     },
-    /// An option has a value that makes no sense here.
+    /// An option has an invalid value.
     #[error("{option} is {seen}, expected {expected}")]
     Option {
         /// Name of the option.
         option: String,
         /// Its value.
         seen: String,
-        /// What it should be.
+        /// What was expected.
         expected: String,
     },
-    /// A budget that is too small for the smallest sizes.
+    /// A budget too small for the smallest sizes.
     #[error("budget is {seen}, expected {expected}")]
     Budget {
         /// The budget.
         seen: String,
-        /// What would do, and why.
+        /// The minimum, and why.
         expected: String,
     },
 }

@@ -1,4 +1,4 @@
-//! The one typed mask: key padding, causality and a window, in any combination.
+//! The attention mask: key padding, causality and a window, in any combination.
 
 use std::{ops::Range, sync::Arc};
 
@@ -13,7 +13,7 @@ pub struct Padding {
 }
 
 impl Padding {
-    /// `real` is `[batch, length]` row by row; any non-zero byte is a real token.
+    /// `real` is `[batch, length]` row by row; any nonzero byte is a real token.
     ///
     /// # Errors
     /// A length other than `batch * length`.
@@ -41,7 +41,7 @@ impl Padding {
         self.batch
     }
 
-    /// Tokens in a row, real or not.
+    /// Tokens per row, padding included.
     pub fn length(&self) -> usize {
         self.length
     }
@@ -57,20 +57,20 @@ impl Padding {
     }
 }
 
-/// Which keys a query may look at.
+/// Attention mask: the keys that each query may attend to.
 ///
-/// Causal is aligned bottom-right: query `i` sees key `j` iff `j <= i + S - N`. A window of `w` keeps the keys with
-/// `|j - (i + S - N)| <= w`. A masked key enters no numerator and no denominator; a query without a visible key
-/// outputs 0 and contributes gradient 0.
+/// Causality is bottom-right aligned: query `i` sees key `j` iff `j <= i + S - N`. A window of `w` keeps the keys with
+/// `|j - (i + S - N)| <= w`. A masked key enters no numerator and no denominator; a query without a visible key outputs
+/// 0 and contributes gradient 0.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mask {
-    /// No key after the query's own position.
+    /// Hides keys after the query's own position.
     pub causal: bool,
-    /// Largest distance between a query's position and a key it sees.
+    /// Largest distance between a query's position and a visible key.
     pub window: Option<usize>,
     /// Real keys, `[B, S]`.
     pub valid: Option<Arc<Padding>>,
-    /// Real queries, `[B, N]`, where a mechanism asks and they are not the keys.
+    /// Real queries, `[B, N]`, where they matter and differ from the keys.
     pub query_valid: Option<Arc<Padding>>,
 }
 
@@ -95,7 +95,7 @@ impl Mask {
     /// Checks the padding against the sizes of a call.
     ///
     /// # Errors
-    /// Padding of another batch or length.
+    /// Padding with another batch size or length.
     pub fn check(&self, shape: &AttentionShape) -> Result<(), Error> {
         let fits = |name, padding: &Option<Arc<Padding>>, length| match padding {
             Some(p) => Error::check_shape(name, &[p.batch, p.length], &[shape.batch, length]),
@@ -105,10 +105,10 @@ impl Mask {
         fits("query_valid", &self.query_valid, shape.queries)
     }
 
-    /// Keys that query `i` of `n` sees among `s`, padding aside.
+    /// Keys visible to query `i` of `n` among `s`, ignoring padding.
     #[inline(always)]
     pub fn visible(&self, i: usize, n: usize, s: usize) -> Range<usize> {
-        // Position of the query among the keys, kept in signed numbers: N > S puts the first queries before key 0.
+        // Position of the query among the keys, as a signed integer: N > S puts the first queries before key 0.
         let position = i as isize + s as isize - n as isize;
         let clamp = |x: isize| x.clamp(0, s as isize) as usize;
         let reach = self.window.map(|w| w.min(isize::MAX as usize / 4) as isize);
@@ -121,7 +121,7 @@ impl Mask {
         start..end.max(start)
     }
 
-    /// Keys that any query of `rows` sees among `s`, padding aside: the hull of [`Mask::visible`] over the rows.
+    /// Keys visible to any query of `rows` among `s`, ignoring padding: the hull of [`Mask::visible`] over the rows.
     pub fn visible_to(&self, rows: Range<usize>, n: usize, s: usize) -> Range<usize> {
         if rows.is_empty() {
             return 0..0;

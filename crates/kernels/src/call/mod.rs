@@ -1,4 +1,4 @@
-//! What a call of an operator says: sizes, masks, inputs, outputs, errors.
+//! A call of an operator: sizes, masks, inputs, outputs, errors.
 
 mod error;
 mod mask;

@@ -1,7 +1,7 @@
-//! One interface over every mechanism: named tensors in, one output and gradients out.
+//! A common interface to every mechanism: named tensors in, one output and gradients out.
 //!
-//! The bridge to a framework, the command line's `attend`, the conformance suite and the golden tests speak to
-//! mechanisms through [`Operator`] alone, so none of them knows how many there are.
+//! The bridge to a framework, the command line's `attend`, the conformance suite and the golden tests access mechanisms
+//! only through [`Operator`], so none of them depends on which mechanisms exist.
 
 use std::{borrow::Cow, fmt::Debug, ops::Index};
 
@@ -10,7 +10,7 @@ use crate::{AttentionOptions, Call, Error, Storage, Weights};
 /// A tensor as a contiguous slice and its shape.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a, T> {
-    /// Elements in row-major order.
+    /// Elements, row-major.
     pub data: &'a [T],
     /// Sizes of the axes.
     pub shape: &'a [usize],
@@ -18,14 +18,14 @@ pub struct View<'a, T> {
 
 impl<'a, T> View<'a, T> {
     /// # Panics
-    /// If the data is not as long as the shape says.
+    /// If the length of the data does not match the shape.
     pub fn new(data: &'a [T], shape: &'a [usize]) -> Self {
         assert_eq!(data.len(), shape.iter().product::<usize>(), "data and shape {shape:?} disagree");
         Self { data, shape }
     }
 }
 
-/// What a forward pass leaves for the backward pass besides its output: buffers in an order that only the operator knows.
+/// What a forward pass saves for the backward pass besides its output: buffers in an operator-specific order.
 #[derive(Clone, Debug, Default)]
 pub struct Saved {
     pub(crate) buffers: Vec<Vec<f32>>,
@@ -38,7 +38,7 @@ impl Saved {
         Self::default()
     }
 
-    /// The log of the softmax denominator, `[B,H,N]`, as buffer 0, and others behind it.
+    /// The log of the softmax denominator, `[B,H,N]`, as buffer 0, followed by other buffers.
     pub(crate) fn with_lse(lse: Vec<f32>, others: impl IntoIterator<Item = Vec<f32>>) -> Self {
         Self { buffers: [lse].into_iter().chain(others).collect(), has_lse: true }
     }
@@ -53,7 +53,7 @@ impl Saved {
         &self.buffers
     }
 
-    /// Numbers in all buffers.
+    /// Number of floats in all buffers.
     pub fn floats(&self) -> usize {
         self.buffers.iter().map(Vec::len).sum()
     }
@@ -76,19 +76,19 @@ impl Index<usize> for Saved {
 /// Result of a float64 twin.
 #[derive(Clone, Debug, Default)]
 pub struct Reference {
-    /// The output, of [`Operator::out_shape`].
+    /// The output, of shape [`Operator::out_shape`].
     pub out: Vec<f64>,
     /// Log of the softmax denominator `[B,H,N]`, where the mechanism has one.
     pub lse: Option<Vec<f64>>,
-    /// One gradient per input, in the order of [`Operator::inputs`], without elements for a constant; empty without an output
-    /// gradient.
+    /// One gradient per input, in the order of [`Operator::inputs`], with no elements for a constant; empty without an
+    /// output gradient.
     pub grads: Vec<Vec<f64>>,
 }
 
-/// A differentiable mechanism with its options and mask filled in.
+/// A differentiable mechanism with its options and mask.
 ///
-/// [`AttentionOptions::operator`](crate::AttentionOptions::operator) makes that of any mechanism; each also has a type of its own,
-/// such as [`Softmax`](crate::Softmax).
+/// [`AttentionOptions::operator`](crate::AttentionOptions::operator) builds it for any mechanism; each mechanism also
+/// has its own type, such as [`Softmax`](crate::Softmax).
 ///
 /// ```
 /// use regard_kernels::{AttentionOptions, Call, Mask, View};
@@ -117,10 +117,10 @@ pub struct Reference {
 /// # Ok::<(), regard_kernels::Error>(())
 /// ```
 pub trait Operator: Debug + Send + Sync {
-    /// Names of the inputs, in the order in which every other method takes them.
+    /// Names of the inputs, in the order used by every other method.
     fn inputs(&self) -> Vec<&'static str>;
 
-    /// Names that [`Operator::inputs`] may hold whose tensors are drawn, not learned: they have no gradient.
+    /// Inputs that are random rather than learned, and so have no gradient.
     fn constants(&self) -> &'static [&'static str] {
         &[]
     }
@@ -131,10 +131,10 @@ pub trait Operator: Debug + Send + Sync {
     /// Shapes or options that do not fit together.
     fn out_shape(&self, shapes: &[&[usize]]) -> Result<Vec<usize>, Error>;
 
-    /// Fills `out`, every element of it. Inputs have passed [`Operator::out_shape`].
+    /// Fills every element of `out`. Inputs have passed [`Operator::out_shape`].
     fn forward(&self, inputs: &[View<f32>], out: &mut [f32]) -> Saved;
 
-    /// Gradients of `sum(out * grad_out)`, one per input: `None` for constants and where it is not `wanted`.
+    /// Gradients of `sum(out * grad_out)`, one per input: `None` for constants and unless `wanted`.
     fn backward(
         &self,
         inputs: &[View<f32>],
@@ -144,32 +144,32 @@ pub trait Operator: Debug + Send + Sync {
         wanted: &[bool],
     ) -> Vec<Option<Vec<f32>>>;
 
-    /// The float64 twin: the same formula, written to be read.
+    /// The float64 twin: the same formula, written for readability.
     fn reference(&self, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference;
 
-    /// The weights by which query head `head` of batch row `batch` averages tokens, from the float64 twin, row by row on demand;
+    /// The attention weights of query head `head` of batch row `batch`, from the float64 twin, row by row on demand;
     /// none for operators that are not attention.
     ///
-    /// Mechanisms that average values give one matrix with `out_i = sum_j W_ij v_j`; a mixture of heads gives that of slot
-    /// `head`, Fastformer those of its two averages.
+    /// Mechanisms that average values give one matrix with `out_i = sum_j W_ij v_j`; a mixture of attention heads gives
+    /// that of slot `head`, Fastformer those of its two averages.
     fn weights<'a>(&'a self, _inputs: &[View<'a, f64>], _batch: usize, _head: usize) -> Vec<Weights<'a>> {
         Vec::new()
     }
 
-    /// The inputs as every pass reads them: padded tokens are zeros where one of them holds a number that is not finite, or not
-    /// below 2^40 in size.
+    /// The inputs as every pass reads them: padded tokens are replaced by zeros if any of them holds an element that is
+    /// not finite, or not below 2^40 in magnitude.
     fn silenced<'a>(&self, inputs: &[View<'a, f64>]) -> Vec<Cow<'a, [f64]>> {
         inputs.iter().map(|input| Cow::Borrowed(input.data)).collect()
     }
 
-    /// The options and the call that made this operator, for a backend with an implementation of its own; none for operators
-    /// that were made otherwise.
+    /// The options and the call that this operator was built from, for a backend with its own implementation; none for
+    /// operators built otherwise.
     fn attention(&self) -> Option<(&AttentionOptions, &Call)> {
         None
     }
 
-    /// A fresh state for decoding token by token, where the mechanism has one under these options. A cache of keys and values
-    /// keeps them as `storage` says; a state that is a sum, or a window of few keys, is f32 regardless.
+    /// A fresh state for decoding token by token, if the mechanism has one with these options. A key-value cache uses
+    /// the `storage` format; a state that is a sum, or a small window of keys, is always f32.
     fn decoder(&self, _storage: Storage) -> Option<Box<dyn Decode>> {
         None
     }
@@ -190,30 +190,31 @@ pub trait Operator: Debug + Send + Sync {
 /// assert!(decoder.bytes() > 0);
 /// ```
 pub trait Decode: Debug + Send {
-    /// Takes the next token of every batch row. `inputs` are those of the operator with `N = S = 1`, its parameters
-    /// (priors, variances, score vectors) whole; fills `out` with the row that the whole causal form would give there.
+    /// Takes the next token of every batch row. `inputs` are those of the operator with `N = S = 1`, with its full
+    /// parameters (priors, variances, score vectors); fills `out` with the row that the full causal form would give
+    /// there.
     fn step(&mut self, inputs: &[View<f32>], out: &mut [f32]);
 
-    /// Takes the next token as [`Decode::step`] does, where its output is not needed: for all but the last token of a prompt.
-    /// What `out` holds afterwards is unspecified.
+    /// Like [`Decode::step`] if the output is not needed, as for all but the last token of a prompt. The content of
+    /// `out` afterwards is unspecified.
     fn absorb(&mut self, inputs: &[View<f32>], out: &mut [f32]) {
         self.step(inputs, out);
     }
 
-    /// Batch row `i` goes on from where row `rows[i]` is: rows may trade places, repeat or be left out, as the hypotheses
-    /// of a beam search do. Before the first token all rows are alike and nothing happens.
+    /// Batch row `i` continues from the state of row `rows[i]`: rows may be permuted, repeated or dropped, as in a beam
+    /// search. Before the first token this does nothing.
     ///
     /// # Panics
     /// If a row does not exist.
     fn reorder(&mut self, rows: &[usize]);
 
-    /// Bytes that the state holds now.
+    /// Current size of the state in bytes.
     fn bytes(&self) -> usize;
 }
 
-/// `items`, a whole number of `batch` rows, becomes those rows in the order of `rows`; see [`Decode::reorder`].
+/// Rearranges `items`, which holds `batch` rows of equal length, into the order of `rows`; see [`Decode::reorder`].
 ///
-/// Each row is moved at its last use: hypotheses that go on without a sibling cost no copy of what they hold.
+/// Each row is moved at its last use: hypotheses that continue without a sibling are not copied.
 pub(crate) fn reorder_rows<T: Clone + Default>(items: &mut Vec<T>, batch: usize, rows: &[usize]) {
     if items.is_empty() || rows.iter().copied().eq(0..batch) {
         return;

@@ -1,32 +1,32 @@
-//! What padding holds never matters.
+//! The contents of padding never matter.
 //!
-//! Masks select: no kernel adds a masked score up or multiplies a masked weight, so padding of ordinary numbers leaves no
-//! trace. But a product of 0 and infinity is NaN, and a sum over many rows at once cannot leave one out. Padded tokens that
-//! hold infinities, NaN, or numbers whose products overflow therefore read as zeros: their rows are looked through before
-//! each pass, and only a tensor that holds such a number is copied.
+//! Masks select: no kernel accumulates a masked score or multiplies a masked weight, so ordinary values in padding
+//! leave no trace. But 0 times infinity is NaN, and a sum over many rows at once cannot skip one. Padded tokens that
+//! hold infinities, NaN, or values whose products overflow therefore read as zeros: their rows are scanned before each
+//! pass, and only a tensor that holds such a value is copied.
 
 use std::{borrow::Cow, ops::Range};
 
 use crate::{Layout, Mask, View, parallel, simd};
 
-/// From this size on, squares summed over a head and products with them come near the end of the range of f32: 2^40.
+/// From this magnitude on, squares summed over a head and products with them approach the f32 overflow threshold: 2^40.
 const WILD: f32 = (1u64 << 40) as f32;
 
-/// Numbers that one thread looks through in some ten microseconds.
+/// Elements that one thread scans in some ten microseconds.
 const SMALL: usize = 1 << 17;
-/// Numbers of a piece of padding, about, and tasks that share the pieces.
+/// Approximate number of elements per piece of padding, the unit of work for tasks.
 const LONG: usize = 1 << 14;
 const TASKS: usize = 64;
 
-/// Numbers that padding may hold.
+/// Element types of tensors.
 pub(crate) trait Number: Copy + Default + Send + Sync {
-    /// Whether all are finite and below 2^40 in size.
+    /// Whether all are finite and below 2^40 in magnitude.
     fn tame(numbers: &[Self]) -> bool;
 }
 
 impl Number for f32 {
     fn tame(numbers: &[Self]) -> bool {
-        // Without their sign, the bits of numbers are in the order of their sizes, and above them those of infinity and NaN.
+        // Without the sign, the bits of floats are ordered by magnitude, with infinity and NaN at the top.
         let size = |x: &f32| x.to_bits() & !(1 << 31);
         let (blocks, rest) = numbers.as_chunks::<{ 4 * simd::LANES }>();
         let largest = simd::vectorize(
@@ -56,8 +56,8 @@ impl Number for f64 {
 pub(crate) struct Inputs<'a, T: Clone>(Vec<(Cow<'a, [T]>, &'a [usize])>);
 
 impl<'a, T: Number> Inputs<'a, T> {
-    /// The tensors `inputs` of these `names`, of which `q` and `x` hold one row per query, `k`, `v` and `x_kv` one per key, and the
-    /// others no tokens. Where there is no other tensor of keys or of values, queries are these too.
+    /// The tensors `inputs` of these `names`, of which `q` and `x` hold one row per query, `k`, `v` and `x_kv` one per
+    /// key, and the others no tokens. If there is no separate tensor of keys or values, the queries serve as these too.
     pub fn new(names: &[&str], layout: Layout, mask: &Mask, inputs: &[View<'a, T>]) -> Self {
         let masked = mask.valid.is_some() || mask.query_valid.is_some();
         let own = names.contains(&"x_kv") || ["k", "v"].iter().all(|name| names.contains(name));
@@ -81,7 +81,7 @@ impl<'a, T: Number> Inputs<'a, T> {
         Self(names.iter().zip(inputs).map(read).collect())
     }
 
-    /// The numbers of the tensors, in the order of the call.
+    /// The elements of the tensors, in the order of the call.
     pub fn into_data(self) -> Vec<Cow<'a, [T]>> {
         self.0.into_iter().map(|(data, _)| data).collect()
     }
@@ -92,7 +92,7 @@ impl<'a, T: Number> Inputs<'a, T> {
     }
 }
 
-/// The tensor with zeros in the tokens that `padded` names, where any of them is not tame.
+/// The tensor with zeros in its `padded` tokens, if any of them is not tame.
 fn silenced<'a, 'm, T: Number, P: Fn(usize) -> bool + 'm>(
     name: &str,
     layout: Layout,
@@ -101,7 +101,7 @@ fn silenced<'a, 'm, T: Number, P: Fn(usize) -> bool + 'm>(
 ) -> Cow<'a, [T]> {
     let pieces = Tokens::of(name, layout, input.shape).pieces(padded);
     let wild = |pieces: &[Range<usize>]| pieces.iter().any(|piece| !T::tame(&input.data[piece.clone()]));
-    // Waking threads costs more than a look at few numbers.
+    // Waking threads costs more than scanning a few elements.
     let found = match pieces.iter().map(|piece| piece.len()).sum::<usize>() {
         0..SMALL => wild(&pieces),
         _ => {
@@ -117,7 +117,7 @@ fn silenced<'a, 'm, T: Number, P: Fn(usize) -> bool + 'm>(
     Cow::Owned(data)
 }
 
-/// Where the tokens of a tensor lie: `[batch, outer, count, width]` in memory.
+/// Memory layout of the tokens of a tensor: `[batch, outer, count, width]`.
 struct Tokens {
     batch: usize,
     outer: usize,
@@ -140,7 +140,7 @@ impl Tokens {
         }
     }
 
-    /// Where the numbers of padded tokens lie, those side by side in one piece, but none long.
+    /// Index ranges of padded tokens, with adjacent ones merged into pieces of bounded length.
     fn pieces<P: Fn(usize) -> bool>(&self, padded: impl Fn(usize, usize) -> P) -> Vec<Range<usize>> {
         let most = (LONG / self.width).max(1);
         let mut pieces = Vec::new();

@@ -1,4 +1,4 @@
-//! Sizes of one attention call and where each head's rows lie in its buffers.
+//! Sizes of one attention call and the location of each head's rows in its buffers.
 
 use crate::Error;
 
@@ -9,7 +9,7 @@ pub enum Layout {
     #[default]
     HeadFirst,
     /// `q [B,N,H,D]`, `k [B,S,Hk,D]` (mixtures `[B,S,M,Hk,D]`), `v [B,S,Hk,Dv]`, `out [B,N,H,Dv]`: what a projection of
-    /// the tokens yields, so that no layer ever transposes.
+    /// the tokens yields, so that no layer transposes.
     TokenFirst,
 }
 
@@ -30,13 +30,13 @@ pub struct AttentionShape {
     pub head_width: usize,
     /// Head width `Dv` of values.
     pub value_width: usize,
-    /// Keys per position `M` held in the key buffer; 1 where keys are not a mixture or are shifted copies of one.
+    /// Keys per position `M` in the key buffer; 1 if keys are not a mixture or are shifted copies of one.
     pub components: usize,
     /// Axis order of all buffers.
     pub layout: Layout,
 }
 
-/// The rows of one head: element `(i, c)` lies at `offset + i * stride + c`.
+/// The rows of one head: element `(i, c)` is at `offset + i * stride + c`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rows {
     /// Index of the first element.
@@ -45,7 +45,7 @@ pub struct Rows {
     pub stride: usize,
     /// Number of rows.
     pub count: usize,
-    /// Elements in a row.
+    /// Elements per row.
     pub width: usize,
 }
 
@@ -63,7 +63,7 @@ impl Rows {
         &data[start..start + self.width]
     }
 
-    /// Row `i` of `data`, to write.
+    /// Row `i` of `data`, mutable.
     #[inline(always)]
     pub fn row_mut<'a, T>(&self, data: &'a mut [T], i: usize) -> &'a mut [T] {
         let start = self.start(i);
@@ -79,7 +79,7 @@ impl Rows {
 }
 
 impl AttentionShape {
-    /// Reads the sizes off the tensors' shapes. `mixture` says whether `k` carries an axis of components.
+    /// Infers the sizes from the tensors' shapes. `mixture` says whether `k` has an axis of components.
     ///
     /// # Errors
     /// Ranks other than 4 (5 for the keys of a mixture), sizes that disagree, `H` not a multiple of `Hk`, or a size 0.
@@ -131,7 +131,7 @@ impl AttentionShape {
         self.order(self.heads, self.queries, self.head_width)
     }
 
-    /// Shape of `k`; with the axis of components where `mixture`.
+    /// Shape of `k`; with the axis of components if `mixture`.
     pub fn key_shape(&self, mixture: bool) -> Vec<usize> {
         let Self { batch, key_heads, keys, head_width, components, .. } = *self;
         match (self.layout, mixture) {

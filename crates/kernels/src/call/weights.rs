@@ -1,4 +1,4 @@
-//! Rows of the matrices by which mechanisms average tokens, whether or not a kernel ever forms them.
+//! Rows of the attention matrices of mechanisms, whether or not a kernel ever forms them.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub enum Averaged {
     Keys,
 }
 
-/// One matrix of weights `[N,S]` of one head, from its float64 twin, computed row by row: only what every row needs is
+/// The weight matrix `[N,S]` of one head, from its float64 twin, computed row by row: only data shared by all rows is
 /// kept.
 ///
 /// A row sums to 1, or is 0 where the query sees no key. Dropout is left out.

@@ -3,7 +3,7 @@
 use super::{Curve, add, curve::with_curve, for_blocks, row_width, rows_per_block, sum_of_rows};
 use crate::{Error, Operator, Reference, Saved, View, memory::arbitrary, simd::vectorize};
 
-/// `out = f(x + bias)`. Inputs `x [.., width]` and, where [`Activation::bias`] says so, `bias [width]`.
+/// `out = f(x + bias)`. Inputs `x [.., width]` and, with [`Activation::bias`], `bias [width]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Activation {
     /// `f`.
@@ -83,7 +83,7 @@ fn apply(x: &[f32], bias: Option<&[f32]>, out: &mut [f32], curve: impl Fn(f32) -
     });
 }
 
-/// Gradients of `x` and of `bias`. Each block sums its rows of the latter; the sums of the blocks are added in order.
+/// Gradients of `x` and of `bias`. The latter is summed per block; the block sums are added in order.
 fn pull_back(
     x: &[f32],
     bias: Option<&[f32]>,

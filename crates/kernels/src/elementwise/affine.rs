@@ -9,21 +9,21 @@ use crate::{
     simd::vectorize,
 };
 
-/// `out = x weight + bias`. Inputs `x [.., from]`, `weight [from, to]` and, where [`Affine::bias`] says so, `bias [to]`.
+/// `out = x weight + bias`. Inputs `x [.., from]`, `weight [from, to]` and, with [`Affine::bias`], `bias [to]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Affine {
     /// Whether there is a bias.
     pub bias: bool,
 }
 
-/// Rows of a result that one task computes. Every task packs the other matrix anew, which costs some 4 / rows of its time.
+/// Result rows per task. Every task packs the other matrix again, which costs about 4 / rows of its time.
 const ROWS: usize = 256;
 
-/// Columns of a task where there are too few rows for several, as when a model decodes token by token.
+/// Columns per task where there are too few rows for several tasks, as in decoding.
 const COLUMNS: usize = 256;
 
-/// Rows and columns of the weight's gradient that one task computes, each a sum over all rows of `x`: smaller tiles only
-/// for weights that would make too few tasks.
+/// Rows and columns of the weight gradient per task, each element a sum over all rows of `x`: smaller tiles only for
+/// weights that would give too few tasks.
 fn weight_tile(from: usize, to: usize) -> (usize, usize) {
     if from * to < 4 * 256 * 256 { (128, 128) } else { (256, 256) }
 }
@@ -68,7 +68,8 @@ impl Operator for Affine {
         let grad_out = Matrix::rows(grad_out, to);
         let x_grad = || {
             let mut grad = arbitrary(rows * from);
-            // Packing columns is slow, and every task packs the weight anew: transposed once where there are many.
+            // Packing columns is slow, and every task packs the weight again: transpose it once if there are many
+            // tasks.
             let turned = if rows > 2 * ROWS { transpose(weight.data, to) } else { Vec::new() };
             let weight = if turned.is_empty() { weight.transposed() } else { Matrix::rows(&turned, from) };
             multiply((rows, from, to), tile(rows, from), grad_out, weight, None, &mut grad);
@@ -126,7 +127,7 @@ fn sizes<T>(inputs: &[View<T>]) -> Sizes {
     Sizes { rows: inputs[0].shape.iter().rev().skip(1).product(), from, to }
 }
 
-/// `out = a b + bias` with `a [m,k]`, `b [k,n]`, one task per tile of `out`; every task sums over the whole of `k`.
+/// `out = a b + bias` with `a [m,k]`, `b [k,n]`, one task per tile of `out`; every task sums over all of `k`.
 fn multiply(
     (m, n, k): (usize, usize, usize),
     (tall, wide): (usize, usize),
@@ -153,27 +154,27 @@ fn multiply(
             // SAFETY: blocks of rows do not overlap.
             return fill(unsafe { out.range(top * n, height * n) });
         }
-        // Rows of tiles alternate in `out`, which no slice of it can say.
+        // Rows of different tiles interleave in `out`, so no slice covers a tile.
         with_scratch(height * width, |tile| {
             fill(tile);
             for (row, tile) in tile.chunks_exact(width).enumerate() {
-                // SAFETY: tiles do not overlap, and each task takes rows of its own only, one at a time.
+                // SAFETY: tiles do not overlap, and each task takes only its own rows, one at a time.
                 unsafe { out.range((top + row) * n + left, width) }.copy_from_slice(tile);
             }
         });
     });
 }
 
-/// Tile of a product with `rows` rows of `width`: whole rows, into their place, where that makes several tasks.
+/// Tile of a product with `rows` rows of `width`: full rows, written in place, if that gives several tasks.
 fn tile(rows: usize, width: usize) -> (usize, usize) {
     (ROWS, if rows > ROWS { width.max(1) } else { COLUMNS })
 }
 
-/// A matrix of rows of `width` with rows and columns exchanged.
+/// The transpose of a matrix with rows of `width`.
 fn transpose(matrix: &[f32], width: usize) -> Vec<f32> {
     let height = matrix.len() / width.max(1);
     let mut turned = arbitrary(matrix.len());
-    // Rows of the result that one task writes together: one cache line of each row of the matrix.
+    // Result rows that one task writes together: one cache line of each matrix row.
     const LINE: usize = 16;
     for_blocks(width.div_ceil(LINE), [(&mut turned, LINE * height)], |block, [turned]| {
         let left = block * LINE;
@@ -195,7 +196,7 @@ fn add_bias(rows: &mut [f32], bias: &[f32]) {
     );
 }
 
-/// Sums of the columns of a matrix of rows of `width`: each block of rows on its own, then the blocks in order.
+/// Column sums of a matrix with rows of `width`: first per block of rows, then over the blocks in order.
 fn sum_of_columns(rows: &[f32], width: usize) -> Vec<f32> {
     let block = rows_per_block(width) * width;
     let count = rows.len().div_ceil(block.max(1));

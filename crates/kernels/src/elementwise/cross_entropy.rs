@@ -1,4 +1,4 @@
-//! Cross-entropy of logits with class numbers, without a matrix of probabilities.
+//! Cross-entropy of logits with class indices, without a matrix of probabilities.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use crate::{
     simd::{exp, max, sum_pairs, vectorize},
 };
 
-/// Target of a row that does not count.
+/// Target of an ignored row.
 pub const IGNORE: i32 = -1;
 
 /// Mean over the counted rows of `log sum_c e^{z_c} - (1 - smoothing) z_target - smoothing / classes sum_c z_c`.
 ///
-/// Label smoothing as in Szegedy et al. 2016: a share of the target's weight is spread evenly over all classes. Input
-/// `logits [rows, classes]`, output `[1]`: 0 where no row counts. Saves the log of the denominator of each row.
+/// Label smoothing as in Szegedy et al. 2016: a share of the target's weight is spread uniformly over all classes.
+/// Input `logits [rows, classes]`, output `[1]`: 0 if no row counts. Saves the log denominator of each row.
 #[derive(Clone, Debug)]
 pub struct CrossEntropy {
     targets: Arc<[i32]>,
@@ -28,7 +28,7 @@ impl CrossEntropy {
         Self { targets, smoothing }
     }
 
-    /// Rows that count.
+    /// Number of rows that count.
     fn counted(&self) -> usize {
         self.targets.iter().filter(|&&target| target != IGNORE).count()
     }
@@ -73,7 +73,7 @@ impl Operator for CrossEntropy {
                         *lse = top + sum_pairs(z, z, |z, _| exp(z - top)).ln();
                         if self.targets[row] != IGNORE {
                             *loss = *lse - (1.0 - self.smoothing) * z[self.targets[row] as usize];
-                            // Not for a smoothing of 0: a logit of minus infinity is a class ruled out.
+                            // Skipped without smoothing: a logit of minus infinity rules a class out.
                             if spread > 0.0 {
                                 *loss -= spread * sum_pairs(z, z, |z, _| z);
                             }

@@ -1,13 +1,13 @@
-//! The non-linear functions that activations and gates apply, and their slopes.
+//! The non-linear functions of activations and gates, and their derivatives.
 
-/// A function of one number.
+/// A scalar function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Curve {
     /// `x Phi(x)`, exact (Hendrycks and Gimpel 2016).
     Gelu,
     /// `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`, the approximation of the same paper.
     GeluTanh,
-    /// `max(x, 0)`, with slope 0 at 0.
+    /// `max(x, 0)`, with derivative 0 at 0.
     Relu,
     /// `x / (1 + e^-x)` (Elfwing, Uchibe and Doya 2018), also called swish.
     Silu,
@@ -15,8 +15,8 @@ pub enum Curve {
     Tanh,
 }
 
-/// Evaluates an expression with the value and the slope of a curve in scope as two functions on `f32`. It is compiled anew
-/// for each curve, so that its loops become vector code.
+/// Evaluates an expression with the value and the derivative of a curve in scope as two functions on `f32`. It is
+/// compiled separately for each curve, so that its loops vectorise.
 macro_rules! with_curve {
     ($curve:expr, |$value:pat_param, $slope:pat_param| $body:expr) => {{
         use $crate::{elementwise::Curve, simd};
@@ -39,7 +39,7 @@ impl Curve {
     /// All variants.
     pub const ALL: &[Self] = &[Self::Gelu, Self::GeluTanh, Self::Relu, Self::Silu, Self::Tanh];
 
-    /// The function itself, of the twins.
+    /// The function, for the twins.
     pub(super) fn value(self, x: f64) -> f64 {
         match self {
             Self::Gelu => x * normal_cdf(x),

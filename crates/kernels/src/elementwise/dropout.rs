@@ -1,27 +1,27 @@
-//! Dropout (Srivastava et al. 2014), scaled in training so that evaluation needs nothing.
+//! Dropout (Srivastava et al. 2014), scaled in training so that evaluation is the identity.
 
 use super::{BLOCK, for_blocks};
 use crate::{Error, Operator, Reference, Saved, View, memory::arbitrary, random, simd::vectorize};
 
-/// `out = x / (1 - rate)` where an element stays and 0 where it is dropped. Input `x` of any shape.
+/// `out = x / (1 - rate)` where an element is kept and 0 where it is dropped. Input `x` of any shape.
 ///
-/// The choice is a function of `key` and the element's place alone, so that the backward pass draws it again and nothing
-/// is saved.
+/// The choice is a function of `key` and the element's index alone, so that the backward pass regenerates it and
+/// nothing is saved.
 #[derive(Clone, Copy, Debug)]
 pub struct Dropout {
     /// Probability that an element becomes 0, in `[0, 1)`.
     pub rate: f32,
-    /// Key of the draw.
+    /// Random key.
     pub key: u64,
 }
 
 impl Dropout {
-    /// Whether the element at `place` of the flattened tensor stays.
+    /// Whether the element at index `place` of the flattened tensor is kept.
     pub fn keeps(&self, place: usize) -> bool {
         random::keep(self.key_at(place), place as u32, random::threshold(self.rate))
     }
 
-    /// Places that agree in their high 32 bits share a key; below 2^32 it is the key itself.
+    /// Indices with equal high 32 bits share a key; below 2^32 it is the key itself.
     fn key_at(&self, place: usize) -> u64 {
         match place as u64 >> 32 {
             0 => self.key,

@@ -1,4 +1,4 @@
-//! Rows of a table by number.
+//! Table lookup by index.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// `ids [batch, tokens]`, row after row.
+    /// `ids [batch, tokens]`, row-major.
     pub fn new(ids: Arc<[i32]>, batch: usize, tokens: usize) -> Self {
         Self { ids, batch, tokens }
     }
 
-    /// Places in the batch grouped by id, in order within each, and where the group of each id starts.
+    /// Positions in the batch grouped by id, in order within each group, and the start of each group.
     fn places_by_id(&self, vocabulary: usize) -> (Vec<u32>, Vec<usize>) {
         let mut starts = vec![0; vocabulary + 1];
         self.ids.iter().for_each(|&id| starts[id as usize + 1] += 1);
@@ -82,7 +82,7 @@ impl Operator for Embedding {
         let &[vocabulary, width] = inputs[0].shape else { unreachable!("a matrix") };
         let (places, starts) = self.places_by_id(vocabulary);
         let mut grad = vec![0.0; vocabulary * width];
-        // Few ids a task: in text, a few of them take most places.
+        // Few ids per task: in text, a few ids occupy most positions.
         const IDS: usize = 16;
         for_blocks(vocabulary.div_ceil(IDS), [(&mut grad, IDS * width)], |block, [grad]| {
             vectorize(

@@ -67,7 +67,7 @@ fn apply(gate: &[f32], up: &[f32], out: &mut [f32], value: impl Fn(f32) -> f32 +
     });
 }
 
-/// Both gradients in one pass: value and slope share their exponential.
+/// Both gradients in one pass: value and derivative share their exponential.
 fn pull_back(
     gate: &[f32],
     up: &[f32],

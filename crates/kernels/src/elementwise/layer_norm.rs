@@ -9,7 +9,7 @@ use crate::{
 
 /// `out = (x - mean) / sqrt(variance + epsilon) * weight + bias` over rows, with the biased variance.
 ///
-/// Inputs `x [.., width]`, `weight [width]`, `bias [width]`. Saves mean and reciprocal deviation of each row.
+/// Inputs `x [.., width]`, `weight [width]`, `bias [width]`. Saves mean and reciprocal standard deviation of each row.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerNorm {
     /// Added to the variance, so that constant rows never divide by zero.
@@ -40,7 +40,7 @@ impl Operator for LayerNorm {
             vectorize(
                 #[inline(always)]
                 move || {
-                    // Lengths that the loops below can rely on without checking.
+                    // Fixes the lengths, so that the loops below need no bounds checks.
                     let (weight, bias) = (&weight[..width], &bias[..width]);
                     for (row, (x, out)) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)).enumerate() {
                         let (mean, scale) = moments(x, self.epsilon);
@@ -88,7 +88,7 @@ impl Operator for LayerNorm {
                             bias_sums[j] += grad[j];
                             x_grad[j] = grad[j] * weight[j];
                         }
-                        // Moving x along the row or away from its mean changes nothing: those two parts go.
+                        // The output is invariant to shifting and scaling x: project out those two components.
                         let along = sum_pairs(x_grad, x_grad, |grad, _| grad) / width as f32;
                         let away = sum_pairs(x_grad, x, |grad, x| grad * ((x - mean) * scale)) / width as f32;
                         for j in 0..width {
@@ -130,7 +130,7 @@ impl Operator for LayerNorm {
     }
 }
 
-/// Mean and reciprocal deviation of a row, in two passes: one would cancel where the mean is large.
+/// Mean and reciprocal standard deviation of a row, in two passes: a single pass would cancel for a large mean.
 #[inline(always)]
 fn moments(x: &[f32], epsilon: f32) -> (f32, f32) {
     let mean = sum_pairs(x, x, |x, _| x) / x.len() as f32;

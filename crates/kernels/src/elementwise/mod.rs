@@ -1,7 +1,7 @@
-//! Operators on rows and single elements: what a transformer does between its attention layers and matrix products.
+//! Row-wise and element-wise operators: what a transformer does between its attention layers and matrix products.
 //!
-//! One pass over memory each, in vectors, parallel over blocks of fixed size. Their float64 twins stand beside them.
-//! None of them reads its output in the backward pass.
+//! One pass over memory each, vectorised, parallel over blocks of fixed size, each with its float64 twin. None of them
+//! reads its output in the backward pass.
 
 mod activation;
 mod affine;
@@ -34,16 +34,16 @@ use crate::{
     simd::vectorize,
 };
 
-/// Elements in a block: 64 KiB, so that a block's input and output stay in the L2 cache together, and enough
-/// work (some microseconds) to pay for handing it to a thread.
+/// Elements per block: 64 KiB, so that a block's input and output fit in the L2 cache together, and enough work (a few
+/// microseconds) to amortise handing it to a thread.
 const BLOCK: usize = 1 << 14;
 
-/// Whole rows in a block.
+/// Full rows per block.
 fn rows_per_block(width: usize) -> usize {
     (BLOCK / width.max(1)).max(1)
 }
 
-/// Cuts each buffer into blocks of its size and hands the blocks of one index to one task.
+/// Cuts each buffer into blocks of its size; the blocks with the same index form a task.
 fn for_blocks<const K: usize>(
     count: usize,
     buffers: [(&mut [f32], usize); K],
@@ -56,14 +56,14 @@ fn for_blocks<const K: usize>(
     for_each(count, |block| {
         let parts = buffers.each_ref().map(|(len, size, data)| {
             let start = (block * size).min(*len);
-            // SAFETY: blocks of one buffer do not overlap, and each task takes those of its own index only.
+            // SAFETY: blocks of one buffer do not overlap, and each task takes only those of its own index.
             unsafe { data.range(start, (*size).min(len - start)) }
         });
         task(block, parts);
     });
 }
 
-/// Sums of the columns of `rows` of `width`, in order of the rows.
+/// Column sums of `rows` of `width`, in row order.
 fn sum_of_rows(rows: &[f32], width: usize) -> Vec<f32> {
     let mut sum = vec![0.0; width];
     vectorize(
@@ -79,7 +79,7 @@ fn add(y: &mut [f32], x: &[f32]) {
     y.iter_mut().zip(x).for_each(|(y, &x)| *y += x);
 }
 
-/// Size of the last axis, on which an operator over rows works.
+/// Size of the last axis, on which a row-wise operator works.
 fn row_width(tensor: &str, shape: &[usize]) -> Result<usize, Error> {
     shape.last().copied().ok_or_else(|| Error::shape(tensor, shape, "at least 1 axis"))
 }

@@ -1,4 +1,4 @@
-//! Normalisation by the root of the mean square (Zhang and Sennrich 2019).
+//! Root-mean-square normalisation (Zhang and Sennrich 2019).
 
 use super::{for_blocks, row_width, rows_per_block, sum_of_rows};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
 
 /// `out = x / sqrt(mean(x^2) + epsilon) * weight` over rows.
 ///
-/// Inputs `x [.., width]`, `weight [width]`. Saves the factor of each row.
+/// Inputs `x [.., width]`, `weight [width]`. Saves the scale factor of each row.
 #[derive(Clone, Copy, Debug)]
 pub struct RmsNorm {
     /// Added to the mean square, so that rows of zeros never divide by zero.
@@ -38,7 +38,7 @@ impl Operator for RmsNorm {
             vectorize(
                 #[inline(always)]
                 move || {
-                    // A length that the loops below can rely on without checking.
+                    // Fixes the length, so that the loops below need no bounds checks.
                     let weight = &weight[..width];
                     let rows = x.chunks_exact(width).zip(out.chunks_exact_mut(width));
                     for ((x, out), scale) in rows.zip(scales) {
@@ -83,7 +83,7 @@ impl Operator for RmsNorm {
                             sums[j] += grad[j] * (x[j] * scale);
                             x_grad[j] = grad[j] * weight[j];
                         }
-                        // Making the row longer changes nothing: that part goes.
+                        // The output is invariant to the norm of the row: project out that component.
                         let away = sum_pairs(x_grad, x, |grad, x| grad * (x * scale)) / width as f32;
                         for j in 0..width {
                             x_grad[j] = scale * (x_grad[j] - x[j] * scale * away);

@@ -9,8 +9,8 @@ use crate::{
     simd::{LANES, vectorize},
 };
 
-/// Rotates the first `2 * pairs` of `D` channels of every row of token `n` by the angles of position `n`: channel `c` with
-/// channel `c + pairs`, the order of channels of GPT-NeoX. The others stay.
+/// Rotates the first `2 * pairs` of `D` channels of every row of token `n` by the angles of position `n`: channel `c`
+/// with channel `c + pairs`, the channel order of GPT-NeoX. The others are unchanged.
 ///
 /// Input `x [B,N,..,D]`, token first. The tables are constants: they have no gradient.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ impl Rotate {
         Self { cosine, sine, pairs, from }
     }
 
-    /// Pairs of channels that are rotated.
+    /// Number of rotated channel pairs.
     pub fn pairs(&self) -> usize {
         self.pairs
     }
@@ -40,7 +40,7 @@ impl Rotate {
         [&self.cosine, &self.sine].map(|table| &table[self.from * self.pairs..][..tokens * self.pairs])
     }
 
-    /// Rotates forth, or back, which is what gradients take.
+    /// Rotates forward, or backward for gradients.
     fn turn(&self, x: View<f32>, back: bool, out: &mut [f32]) {
         let &[_, tokens, .., width] = x.shape else { unreachable!("a row for every token") };
         let token = x.shape[2..].iter().product::<usize>();
@@ -70,7 +70,7 @@ impl Rotate {
 }
 
 /// `first = f(x_1 cosine, x_2 sine)` and `second = g(x_2 cosine, x_1 sine)`, every product rounded, in whole vectors
-/// however few the pairs.
+/// even for few pairs.
 #[inline(always)]
 fn turn_row(
     x: &[f32],

@@ -1,4 +1,4 @@
-//! Softmax of cosines: attention to directions, with a learned temperature per head.
+//! Cosine attention: softmax of cosine similarities, with a learned scale per head.
 
 use std::borrow::Cow;
 
@@ -10,16 +10,16 @@ use crate::{
     reference, simd,
 };
 
-/// Rows of a task.
+/// Rows per task.
 const ROWS: usize = 256;
 
-/// Rows shorter than this are divided by it instead of their length.
+/// Rows with a smaller norm are divided by this instead.
 pub(crate) const SHORTEST: f64 = 1e-12;
 
 /// `out = softmax_j(exp(log_scale_h) cos(q_i, k_j)) v`: inputs `q k v log_scale`, `log_scale [H]` (Henry et al. 2020, with one
 /// scale for all heads; Liu et al. 2022).
 ///
-/// Scores cannot outgrow the scale, whatever the size of queries and keys.
+/// Scores are bounded by the scale, whatever the norms of queries and keys.
 #[derive(Clone, Debug, Default)]
 pub struct Cosine {
     /// Axis order.
@@ -37,7 +37,7 @@ impl Cosine {
         Softmax { layout, mask, dropout, scale: Some(1.0), ..Softmax::default() }
     }
 
-    /// The head of row `row` of queries of this shape.
+    /// The head of row `row` in queries of this shape.
     pub(crate) fn head(&self, shape: &[usize], row: usize) -> usize {
         match self.layout {
             Layout::HeadFirst => row / shape[2] % shape[1],
@@ -49,7 +49,7 @@ impl Cosine {
         Inputs::new(&self.inputs(), self.layout, &self.mask, inputs)
     }
 
-    /// Directions of queries, times the scales of their heads, and of keys.
+    /// Normalised queries, times the scales of their heads, and normalised keys.
     fn directions(&self, inputs: &[View<f32>]) -> [Vec<f32>; 2] {
         let (q, k, log_scale) = (inputs[0], inputs[1], inputs[3].data);
         let scale = |row: usize| log_scale[self.head(q.shape, row)].exp();
@@ -90,7 +90,7 @@ impl Operator for Cosine {
         let directed = [View::new(&q, x_q.shape), View::new(&k, x_k.shape), inputs[2]];
         let asked = [wanted[0] || wanted[3], wanted[1], wanted[2]];
         let mut grads = self.softmax().backward(&directed, out, saved, grad_out, &asked);
-        // A query is its scale times a direction, so that the slope of log_scale is the product of both.
+        // The operand is scale times direction, so the gradient of log_scale is its product with its own gradient.
         let of_scale = wanted[3].then(|| {
             let mut sums = vec![0.0f64; log_scale.len()];
             let rows = products(&q, grads[0].as_ref().expect("asked for"), x_q.shape[3]);
@@ -126,7 +126,7 @@ impl Operator for Cosine {
     }
 }
 
-/// Softmax attention that decodes the directions of what comes in.
+/// Decodes with softmax attention on normalised inputs.
 #[derive(Debug)]
 struct Directed {
     operator: Cosine,
@@ -153,7 +153,7 @@ impl Decode for Directed {
     }
 }
 
-/// The length of a row; its square may be out of the range of f32.
+/// The norm of a row; its square may overflow or underflow f32.
 #[inline(always)]
 fn length(row: &[f32]) -> f64 {
     product(row, row).sqrt().max(SHORTEST)
@@ -173,7 +173,7 @@ fn product(a: &[f32], b: &[f32]) -> f64 {
     sums.iter().sum::<f64>() + rest
 }
 
-/// The rows of `x`, each over its length and times the scale of its number.
+/// The rows of `x`, each normalised and multiplied by the scale for its index.
 fn directions(x: &View<f32>, scale: impl Fn(usize) -> f32 + Sync) -> Vec<f32> {
     let width = x.shape[x.shape.len() - 1];
     let mut out = arbitrary(x.data.len());
@@ -185,21 +185,21 @@ fn directions(x: &View<f32>, scale: impl Fn(usize) -> f32 + Sync) -> Vec<f32> {
     out
 }
 
-/// Gradients of [`directions`] to those of the rows: what points along a row does not turn it.
+/// Converts gradients of [`directions`] to those of the rows: the component along a row is projected out.
 fn project(x: &View<f32>, grad: &mut [f32], scale: impl Fn(usize) -> f32 + Sync) {
     let width = x.shape[x.shape.len() - 1];
     each_row(grad, width, |row, grad| {
         let x = &x.data[row * width..][..width];
         let length = length(x);
         let factor = f64::from(scale(row)) / length;
-        // Below the shortest length the divisor is constant.
+        // Below the minimum norm the divisor is constant.
         let along = if length > SHORTEST { product(x, grad) / length / length } else { 0.0 };
         let projected = |grad: f32, x: f32| factor * (f64::from(grad) - along * f64::from(x));
         grad.iter_mut().zip(x).for_each(|(grad, x)| *grad = projected(*grad, *x) as f32);
     });
 }
 
-/// Inner products of rows.
+/// Row-wise dot products.
 fn products(a: &[f32], b: &[f32], width: usize) -> Vec<f64> {
     let rows = |task: usize| {
         let (first, last) = (task * ROWS * width, ((task + 1) * ROWS * width).min(a.len()));
@@ -212,7 +212,7 @@ fn products(a: &[f32], b: &[f32], width: usize) -> Vec<f64> {
     parallel::map(a.len().div_ceil(ROWS * width), rows).concat()
 }
 
-/// Calls `change` with the number of each row and the row.
+/// Calls `change` with each row and its index.
 fn each_row(rows: &mut [f32], width: usize, change: impl Fn(usize, &mut [f32]) + Sync) {
     for_each_part(rows, ROWS * width, |part, rows| {
         simd::vectorize(

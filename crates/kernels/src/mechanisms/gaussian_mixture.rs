@@ -21,9 +21,9 @@ pub struct GaussianMixture {
     pub layout: Layout,
     /// Attention mask.
     pub mask: Mask,
-    /// The nearest component only, without a prior.
+    /// Use only the nearest component, without a prior.
     pub hard: bool,
-    /// Distance, or product with the same gain (`q.k / s_r`).
+    /// Distance, or dot product with the same scale (`q.k / s_r`).
     pub score: Score,
     /// Keys are `k + shift_r`.
     pub shifted: bool,
@@ -63,10 +63,10 @@ impl GaussianMixture {
         Inputs::new(&self.inputs(), self.layout, &self.mask, inputs)
     }
 
-    /// The prior of soft expectation-maximisation after one step, `[H,M,S]`: the mean responsibility of each component
-    /// for each key over the visible pairs of real tokens of the whole batch (section 2.3 of the paper).
+    /// The prior of soft-EM after one step, `[H,M,S]`: the mean responsibility of each component for each key over the
+    /// visible pairs of real tokens of the whole batch (section 2.3 of the paper).
     ///
-    /// `inputs` are the operator's; the prior among them is `[H,M,S]` and stays at keys that no query sees.
+    /// `inputs` are the operator's; the prior among them is `[H,M,S]` and is unchanged at keys that no query sees.
     ///
     /// # Panics
     /// If the operator is `hard` or the prior is tied over positions.

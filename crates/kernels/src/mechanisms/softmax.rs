@@ -17,9 +17,9 @@ pub struct Softmax {
     pub layout: Layout,
     /// Attention mask.
     pub mask: Mask,
-    /// Score scale `tau` in place of `1/sqrt(D)`.
+    /// Score scale `tau` instead of `1/sqrt(D)`.
     pub scale: Option<f64>,
-    /// ALiBi (Press et al. 2022): `slopes[h] * |j - (i + S - N)|` is taken from each score.
+    /// ALiBi (Press et al. 2022): `slopes[h] * |j - (i + S - N)|` is subtracted from each score.
     pub slopes: Option<Arc<[f32]>>,
     /// Whether the inputs end with an additive bias.
     pub bias: bool,

@@ -1,4 +1,4 @@
-//! Sizes of support and features from a share of the `N x S` entries (`budget`).
+//! Sizes of support and features from a fraction of the `N x S` entries (`budget`).
 
 use crate::{
     AttentionOptions, Error, Mechanism,
@@ -7,20 +7,20 @@ use crate::{
 };
 
 impl AttentionOptions {
-    /// These options with the sizes that the budget allows for `queries x keys` entries, and no budget any more; the same
-    /// options where there is none, or the mechanism has nothing to size.
+    /// These options with the sizes that the budget allows for `queries x keys` entries, and without the budget;
+    /// unchanged if there is no budget, or nothing to size.
     ///
-    /// Of `f N S` entries the support gets the share `s`, all of them in sparse attention, none in Performer, and
-    /// `scatterbrain.sparse_share` in Scatterbrain (arXiv 2110.15343, section 5); the features get the rest, so that `m` of
-    /// them are `(1 - s) f S` numbers per row. With `e = s f S` entries of the support per row:
+    /// Of `f N S` entries the support gets the share `s`: all in sparse attention, none in Performer, and
+    /// `scatterbrain.sparse_share` in Scatterbrain (arXiv 2110.15343, section 5); the features get the rest,
+    /// `m = (1 - s) f S` per row. With `e = s f S` entries of the support per row:
     ///
     /// - `local`: `2 radius + 1 <= e`, causal `radius + 1 <= e`;
-    /// - `longformer`, `bigbird`: the same for what global tokens and drawn blocks leave;
+    /// - `longformer`, `bigbird`: the same, after subtracting global tokens and random blocks;
     /// - `smyrf`: `rounds * cluster <= e`; `lsh`: `rounds * 2 bucket <= e`;
     /// - hyperbolic features: `2 rows <= m`; plain ones: `rows <= m`.
     ///
     /// # Errors
-    /// A budget that is too small for the smallest sizes, and parts whose size no budget can set: `elu` features, supports
+    /// A budget too small for the smallest sizes, and parts whose size a budget cannot set: `elu` features, supports
     /// `block` and `full`.
     pub fn within_budget(&self, queries: usize, keys: usize, head_width: usize) -> Result<Self, Error> {
         let Some(budget) = self.budget else { return Ok(self.clone()) };
@@ -28,7 +28,7 @@ impl AttentionOptions {
         let share = match self.mechanism {
             Mechanism::Performer => 0.0,
             Mechanism::Sparse => 1.0,
-            // Without a support the features are all there is.
+            // Without a support there are only features.
             Mechanism::Scatterbrain if self.support.kind == SupportKind::Empty => 0.0,
             Mechanism::Scatterbrain => self.scatterbrain.sparse_share,
             _ => return Ok(options),
@@ -54,7 +54,7 @@ impl AttentionOptions {
         Ok(options)
     }
 
-    /// The sizes of support and features in words, as `radius 24, 16 rows`; nothing where the mechanism has none.
+    /// The sizes of support and features as text, as `radius 24, 16 rows`; empty if the mechanism has none.
     pub fn sizes(&self) -> String {
         let mut words = Vec::new();
         let support = &self.support;
@@ -84,19 +84,19 @@ impl AttentionOptions {
 /// Share of a budget for the support of a trained model whose attention rows have a mean entropy of `mean_row_entropy`
 /// nats over `keys` keys.
 ///
-/// `1 - H / ln S`, kept within `[0.1, 0.9]`: rows as flat as can be, of entropy `ln S`, are low-rank, rows that look at one
-/// key are sparse, and neither part is ever left out. The rule is ours: the paper (arXiv 2110.15343, section 5) says only
-/// that high entropy should give more to the low-rank part.
+/// `1 - H / ln S`, clamped to `[0.1, 0.9]`: uniform rows, of entropy `ln S`, are low-rank, rows that attend to one key
+/// are sparse, and neither part is ever dropped. The rule is ours: the paper (arXiv 2110.15343, section 5) only says
+/// that high entropy should shift budget to the low-rank part.
 pub fn sparse_share_for_entropy(mean_row_entropy: f64, keys: usize) -> f64 {
     let most = (keys.max(2) as f64).ln();
     let share = 1.0 - mean_row_entropy / most;
     if share.is_nan() { 0.5 } else { share.clamp(0.1, 0.9) }
 }
 
-/// Sizes `support` for what `part` has.
+/// Sizes `support` for the entries of `part`.
 fn size_support(support: &mut SupportOptions, part: Part, causal: bool, queries: usize) -> Result<(), Error> {
     let fixed = |seen: &str, expected: &str| Err(Error::option("budget", seen, expected));
-    // Keys of a row that are there whatever the radius: global tokens, what the rows of global tokens see, drawn blocks.
+    // Keys per row independent of the radius: global tokens, the rows of global tokens, random blocks.
     let (n, s) = (queries.max(1) as f64, part.keys as f64);
     let globals = support.globals.min(part.keys);
     let global_rows = globals.saturating_sub(part.keys.saturating_sub(queries)).min(queries) as f64;
@@ -122,7 +122,7 @@ fn size_support(support: &mut SupportOptions, part: Part, causal: bool, queries:
     Ok(())
 }
 
-/// What one part may use of a row.
+/// Entries per row available to one part.
 #[derive(Clone, Copy)]
 struct Part {
     name: &'static str,
@@ -133,9 +133,9 @@ struct Part {
 }
 
 impl Part {
-    /// The whole numbers in its entries, of which it needs `least`.
+    /// Its entries rounded down to an integer of at least `least`.
     fn whole(self, least: f64) -> Result<usize, Error> {
-        // A budget of 1/8 of 800 is 100, whatever rounding makes of it.
+        // A budget of 1/8 of 800 is 100, despite rounding errors.
         let whole = (self.entries * (1.0 + 1e-12)).floor();
         if whole >= least {
             return Ok(whole as usize);

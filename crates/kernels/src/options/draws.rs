@@ -1,15 +1,16 @@
-//! What mechanisms draw before they see a token: projections of features, directions and rotations of hashes, random
-//! blocks of a support.
+//! Random draws of mechanisms, independent of the tokens: feature projections, directions and rotations for hashing,
+//! random blocks of a support.
 //!
-//! Every number is a function of a key and its place ([`random`](crate::random)), so any draw can be made again at any time
-//! by any thread. Draws of different kinds under one key are unrelated, as are draws of one kind under different keys.
+//! Every number is a function of a key and its index ([`random`](crate::random)), so any draw can be repeated at any
+//! time by any thread. Draws of different kinds with one key are independent, as are draws of one kind with different
+//! keys.
 
 use crate::{
     features::{RowNorms, RowsDrawn},
     random::{bits, normal, substream},
 };
 
-/// Streams under one key, one for every kind of draw.
+/// Streams of one key, one for every kind of draw.
 #[derive(Clone, Copy)]
 enum Stream {
     Projection,
@@ -27,8 +28,8 @@ impl Stream {
 
 /// Projection `[rows, width]` of random features (Choromanski et al. 2021, section 3).
 ///
-/// Orthogonal rows come in blocks of `width`, the last cut off at `rows`: each block is a matrix of the Haar measure with
-/// its rows stretched to `norms`, and blocks are independent. Independent rows are Gaussian whatever `norms` says.
+/// Orthogonal rows come in blocks of `width`, the last truncated at `rows`: each block is a Haar-random matrix with its
+/// rows rescaled to `norms`, and blocks are independent. Independent rows are Gaussian whatever `norms` is.
 pub fn projection(rows: usize, width: usize, drawn: RowsDrawn, norms: RowNorms, key: u64) -> Vec<f32> {
     let gaussian = Stream::Projection.under(key);
     let mut projection = Vec::with_capacity(rows * width);
@@ -51,22 +52,23 @@ pub fn projection(rows: usize, width: usize, drawn: RowsDrawn, norms: RowNorms, 
     projection
 }
 
-/// Directions `[rounds, width + 2]` on which SMYRF sorts the lifted queries and keys of heads of `width`: standard normal.
+/// Directions `[rounds, width + 2]` along which SMYRF sorts the lifted queries and keys of heads of `width`: standard
+/// normal.
 pub fn directions(rounds: usize, width: usize, key: u64) -> Vec<f32> {
     normals(Stream::Directions.under(key), rounds * (width + 2)).map(|x| x as f32).collect()
 }
 
-/// Rotations `[rounds, width, hash_values / 2]` of the LSH of heads of `width`: standard normal.
+/// Rotations `[rounds, width, hash_values / 2]` of LSH for heads of `width`: standard normal.
 pub fn rotations(rounds: usize, width: usize, hash_values: usize, key: u64) -> Vec<f32> {
     normals(Stream::Rotations.under(key), rounds * width * (hash_values / 2)).map(|x| x as f32).collect()
 }
 
-/// The blocks of keys, of `key_blocks` in all, that BigBird draws for block `query_block` of queries: `count` different
-/// ones, or all where there are fewer, in ascending order. Every choice is equally likely.
+/// The random key blocks of BigBird for query block `query_block`: `count` distinct ones of `key_blocks`, or all if
+/// there are fewer, in ascending order. Every choice is equally likely.
 pub fn random_blocks(seed: u64, query_block: usize, key_blocks: usize, count: usize) -> Vec<usize> {
     let stream = substream(Stream::Blocks.under(seed), query_block as u64);
     let mut blocks = Vec::with_capacity(count.min(key_blocks));
-    // Floyd's algorithm (Bentley and Floyd 1987): a new end in place of a block that is there already.
+    // Floyd's algorithm (Bentley and Floyd 1987): the new end replaces a block that is already chosen.
     for end in key_blocks.saturating_sub(count)..key_blocks {
         let choice = (u64::from(bits(stream, end as u32)) * (end as u64 + 1)) >> 32;
         let choice = choice as usize;
@@ -83,16 +85,16 @@ fn normals(key: u64, count: usize) -> impl Iterator<Item = f64> {
     (0..count).map(move |n| normal(uniform(2 * n), uniform(2 * n + 1)))
 }
 
-/// An orthogonal matrix `[width, width]` of the Haar measure.
+/// A Haar-random orthogonal matrix `[width, width]`.
 ///
-/// Gram and Schmidt's method on the rows of a Gaussian matrix is its triangular decomposition with a positive diagonal,
-/// the only one whose orthogonal factor has that measure (Mezzadri 2007, section 4).
+/// Gram-Schmidt on the rows of a Gaussian matrix is its triangular decomposition with a positive diagonal, the only one
+/// whose orthogonal factor is Haar-distributed (Mezzadri 2007, section 4).
 fn haar(width: usize, key: u64) -> Vec<f64> {
     let mut matrix: Vec<f64> = normals(key, width * width).collect();
     for n in 0..width {
         let (done, rest) = matrix.split_at_mut(n * width);
         let row = &mut rest[..width];
-        // Once more for what rounding left of the rows before.
+        // Twice, to remove what rounding left of the previous rows.
         for _ in 0..2 {
             for unit in done.chunks_exact(width) {
                 let along: f64 = row.iter().zip(unit).map(|(x, u)| x * u).sum();

@@ -1,4 +1,4 @@
-//! `features.*`: the feature map whose products stand for `exp(tau q.k)` off the support.
+//! `features.*`: the feature map whose products approximate `exp(tau q.k)` off the support.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::Error;
 pub struct FeatureOptions {
     /// The map.
     pub kind: FeatureKind,
-    /// Rows `R` of the projection; hyperbolic features are twice as many.
+    /// Rows `R` of the projection; there are twice as many hyperbolic features.
     pub rows: usize,
     /// How the rows are drawn.
     pub rows_drawn: RowsDrawn,
@@ -50,7 +50,7 @@ pub enum FeatureKind {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum RowsDrawn {
-    /// Blocks of as many orthogonal rows as the heads are wide.
+    /// Blocks of orthogonal rows, of the head width.
     #[default]
     Orthogonal,
     /// Independent Gaussian rows.
@@ -62,10 +62,10 @@ pub enum RowsDrawn {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum RowNorms {
-    /// Those of Gaussian rows: products of features are unbiased.
+    /// Norms of Gaussian rows: feature products are unbiased.
     #[default]
     Gaussian,
-    /// `sqrt(D)`: less variance, and a bias.
+    /// `sqrt(D)`: less variance, but biased.
     SqrtWidth,
 }
 
@@ -79,14 +79,14 @@ impl FeatureOptions {
         Ok(())
     }
 
-    /// Features `m` of a vector of `width`.
+    /// Number of features `m` for a vector of `width`.
     pub fn count(&self, width: usize) -> usize {
         self.kind.count(self.rows, width)
     }
 }
 
 impl FeatureKind {
-    /// Features `m` of a vector of `width` under a projection of `rows`.
+    /// Number of features `m` for a vector of `width` with a projection of `rows`.
     pub fn count(self, rows: usize, width: usize) -> usize {
         match self {
             Self::Hyperbolic => 2 * rows,

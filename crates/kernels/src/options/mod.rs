@@ -1,4 +1,4 @@
-//! What a user chooses: the mechanism with its options, and the inputs that follow from them.
+//! User options: the mechanism with its options, and the inputs that follow from them.
 
 mod budget;
 pub mod draws;

@@ -1,4 +1,4 @@
-//! `support.*`: which keys a query looks at exactly.
+//! `support.*`: the keys with exact weights for each query.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,31 +8,31 @@ use crate::Error;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SupportOptions {
-    /// The rule.
+    /// The kind of support.
     pub kind: SupportKind,
-    /// `local`, `longformer`, `bigbird`: largest distance between a query's position and a key it sees.
+    /// `local`, `longformer`, `bigbird`: largest distance between a query's position and a visible key.
     pub radius: usize,
-    /// `longformer`, `bigbird`: the first tokens, which see all and are seen by all.
+    /// `longformer`, `bigbird`: number of first tokens, which see and are seen by all.
     pub globals: usize,
-    /// `bigbird`: blocks of keys, drawn for each block of queries.
+    /// `bigbird`: random key blocks per query block.
     pub random: usize,
-    /// `bigbird`, `block`: tokens of a block.
+    /// `bigbird`, `block`: tokens per block.
     pub block: usize,
     /// `block`: one string per block of queries, one character per block of keys, `1` where the queries see the keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layout: Option<Vec<String>>,
     /// `smyrf`, `lsh`: rounds of hashing; the support is their union.
     pub rounds: usize,
-    /// `smyrf`: keys of a cluster, at most.
+    /// `smyrf`: maximum keys per cluster.
     pub cluster: usize,
-    /// `lsh`: tokens of a chunk.
+    /// `lsh`: tokens per chunk.
     pub bucket: usize,
-    /// `lsh`: different values of a hash, an even number; twice the number of chunks, at least 2, when absent.
+    /// `lsh`: number of hash values, even; default: twice the number of chunks, at least 2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hash_values: Option<usize>,
     /// `lsh`: the first chunk of a round looks back at the last.
     pub cyclic: bool,
-    /// `bigbird`: seed of the drawn blocks.
+    /// `bigbird`: seed for the random blocks.
     pub seed: u64,
 }
 
@@ -64,7 +64,7 @@ pub enum SupportKind {
     Local,
     /// Keys within a radius, and global tokens (Beltagy et al. 2020).
     Longformer,
-    /// Keys within a radius, global tokens, and blocks drawn at random (Zaheer et al. 2020).
+    /// Keys within a radius, global tokens, and random blocks (Zaheer et al. 2020).
     Bigbird,
     /// Blocks of a given layout.
     Block,
@@ -79,7 +79,7 @@ pub enum SupportKind {
 }
 
 impl SupportKind {
-    /// Whether queries and keys are grouped by what they hold.
+    /// Whether queries and keys are grouped by content.
     pub fn hashes(self) -> bool {
         matches!(self, Self::Smyrf | Self::Lsh)
     }
@@ -143,7 +143,7 @@ impl SupportOptions {
         Ok(layout.iter().map(|row| row.chars().map(|c| c == '1').collect()).collect())
     }
 
-    /// Hash values of LSH for a sequence of `tokens`.
+    /// Number of hash values of LSH for a sequence of `tokens`.
     pub fn hash_values(&self, tokens: usize) -> usize {
         self.hash_values.unwrap_or_else(|| (2 * tokens.div_ceil(self.bucket)).max(2))
     }

@@ -1,4 +1,4 @@
-//! Additive attention (Fastformer), dense: the weights of every row's two averages as a matrix.
+//! Fastformer (additive attention), dense: the weights of every row's two averages as a matrix.
 
 use super::row::{add_scaled, dense, normalise};
 use crate::{AttentionShape, Averaged, Mask, Reference, Rows, View, Weights, mechanism::AdditiveScores};
@@ -9,7 +9,7 @@ type Sees<'a> = &'a dyn Fn(usize, usize) -> bool;
 /// A sequence of rows of all channels, `[N][H*D]`.
 type Sequence = Vec<Vec<f64>>;
 
-/// What a forward pass over one batch row computes.
+/// Results of a forward pass over one batch row.
 struct Pass {
     q: Sequence,
     k: Sequence,
@@ -61,7 +61,7 @@ impl<'a> Setting<'a> {
         h * self.head_width..(h + 1) * self.head_width
     }
 
-    /// Entry of the score vectors that head `h` holds against channel `c`, if it sees that channel.
+    /// Index of the score-vector entry of head `h` for channel `c`, if it covers that channel.
     fn entry(&self, h: usize, c: usize) -> Option<usize> {
         match self.released {
             true => Some(h * self.width + c),
@@ -84,7 +84,7 @@ impl<'a> Setting<'a> {
         dense(self.tokens, &seen, &normalise(&seen.iter().map(|&j| scores[j]).collect::<Vec<_>>()).0)
     }
 
-    /// The average of `x` that each row sees; each head's weights of each row go to `keep`, head by head.
+    /// The average of `x` that each row sees; each head's weights of each row are passed to `keep`, head by head.
     fn average(&self, x: &Sequence, vectors: &[f64], sees: Sees, mut keep: impl FnMut(usize, Vec<f64>)) -> Sequence {
         let mut averages = vec![vec![0.0; self.width]; self.tokens];
         for h in 0..self.heads {
@@ -100,7 +100,7 @@ impl<'a> Setting<'a> {
         averages
     }
 
-    /// Given the gradient of the averages, adds those of `x` and of the score vectors.
+    /// Given the gradient of the averages, adds the gradients of `x` and of the score vectors.
     // Indices as in the formulas.
     #[allow(clippy::needless_range_loop)]
     fn average_backward(
@@ -142,7 +142,7 @@ impl<'a> Setting<'a> {
     }
 }
 
-/// Element by element.
+/// Element-wise product.
 fn product(a: &Sequence, b: &Sequence) -> Sequence {
     a.iter().zip(b).map(|(a, b)| a.iter().zip(b).map(|(a, b)| a * b).collect()).collect()
 }

@@ -1,4 +1,4 @@
-//! Softmax of cosines: Henry et al. 2020, with a scale per head (Liu et al. 2022).
+//! Cosine attention: Henry et al. 2020, with a scale per head (Liu et al. 2022).
 
 use super::{
     row::dot,
@@ -51,7 +51,7 @@ fn length(x: &[f64]) -> f64 {
     dot(x, x).sqrt().max(SHORTEST)
 }
 
-/// The rows of `x`, each over its length and times the scale of its number.
+/// The rows of `x`, each normalised and multiplied by the scale for its index.
 fn directions(x: View<f64>, scale: impl Fn(usize) -> f64) -> Vec<f64> {
     let rows = x.data.chunks_exact(x.shape[x.shape.len() - 1]).enumerate();
     rows.flat_map(|(row, x)| x.iter().map(|c| scale(row) * c / length(x)).collect::<Vec<_>>()).collect()

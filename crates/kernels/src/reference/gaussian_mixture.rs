@@ -3,13 +3,14 @@
 use super::row::{add_scaled, dense, dot, dropout_factors, normalise, score_gradient, visible_keys, weigh};
 use crate::{AttentionShape, Averaged, GaussianMixture, Reference, View, Weights, mechanism::Score};
 
-/// Attention by a mixture of Gaussian keys, and all its gradients.
+/// Attention with a mixture of Gaussian keys, and all its gradients.
 ///
 /// `l_ijr = log_prior_r - |q_i - k_jr|^2 / (2 s_r)`, or `log_prior_r + q_i.k_jr / s_r` with [`Score::Dot`];
 /// `score_ij = LSE_r l_ijr`, or with hard inference the largest `l_ijr` without a prior; `A = softmax_j(score)`;
-/// `out_i = sum_j A_ij v_j`, dropout as for softmax. With `rho = softmax_r l` (hard: 1 at the maximum, the lowest index of a tie) and `G` the
-/// gradient of the scores: `dq_i = -sum_jr G rho (q_i - k_jr) / s_r`, `dk_jr = sum_i G rho (q_i - k_jr) / s_r`,
-/// `ds_r = sum G rho |q - k|^2 / (2 s_r^2)`, `dlog_prior_r = sum G rho`, `dshift_r = sum_j dk_jr`.
+/// `out_i = sum_j A_ij v_j`, dropout as for softmax. With `rho = softmax_r l` (hard: 1 at the maximum, ties to the
+/// lowest index) and `G` the gradient of the scores: `dq_i = -sum_jr G rho (q_i - k_jr) / s_r`,
+/// `dk_jr = sum_i G rho (q_i - k_jr) / s_r`, `ds_r = sum G rho |q - k|^2 / (2 s_r^2)`, `dlog_prior_r = sum G rho`,
+/// `dshift_r = sum_j dk_jr`.
 ///
 /// `inputs` are those of the operator, in its layout. Gradients are empty without `grad_out`.
 ///
@@ -158,7 +159,7 @@ impl<'a> Mixture<'a> {
         self.prior.map_or(0.0, |prior| prior.data[self.prior_index(h, r, j)])
     }
 
-    /// `score_ij` and the share `rho_ijr` that each component has in it.
+    /// `score_ij` and the share `rho_ijr` of each component in it.
     fn score(&self, b: usize, h: usize, i: usize, j: usize) -> (f64, Vec<f64>) {
         let query = self.shape.query_rows(b, h).row(self.q, i);
         let logits: Vec<f64> = (0..self.components)
@@ -177,7 +178,7 @@ impl<'a> Mixture<'a> {
         }
         let mut best = 0;
         for (r, logit) in logits.iter().enumerate() {
-            // Strictly greater: the lowest index wins a tie.
+            // Strictly greater: ties go to the lowest index.
             if *logit > logits[best] {
                 best = r;
             }
@@ -186,7 +187,7 @@ impl<'a> Mixture<'a> {
         (logits[best], shares)
     }
 
-    /// Adds `gradient`, that of `l_ijr`, to the gradients of everything `l_ijr` is made of, values apart.
+    /// Propagates `gradient`, that of `l_ijr`, to everything `l_ijr` depends on.
     fn add_gradients(&self, [b, h, i, j, r]: [usize; 5], gradient: f64, grads: &mut [Vec<f64>]) {
         let (head, s) = (h / self.shape.group(), self.variance[r]);
         let q_rows = self.shape.query_rows(b, h);

@@ -3,7 +3,7 @@
 use super::row::{add_scaled, dense, dot, visible_keys};
 use crate::{AttentionShape, Averaged, Linear, Reference, View, Weights};
 
-/// Features are not let below `e^-300`: the product of two is still a number, so no denominator is 0.
+/// Features are clamped to at least `e^-300`: the product of two does not underflow, so no denominator is 0.
 const FLOOR: f64 = -300.0;
 
 /// Linear attention, and all its gradients.
@@ -141,7 +141,7 @@ impl<'a> Components<'a> {
         (self.key_head() * self.prior.len() + r) * self.shape.head_width
     }
 
-    /// Index of the first channel of `k_jr`, the shift aside.
+    /// Index of the first channel of `k_jr`, before the shift.
     fn key(&self, j: usize, r: usize) -> usize {
         self.shape.key_rows(self.b, self.key_head(), if self.op.shifted { 0 } else { r }).start(j)
     }
@@ -167,7 +167,7 @@ impl<'a> Components<'a> {
         features
     }
 
-    /// Hands the gradient of `f_j` on to keys, prior and shift.
+    /// Propagates the gradient of `f_j` to keys, prior and shift.
     fn add_gradients(&self, j: usize, grad_mixed: &[f64], grads: &mut [Vec<f64>]) {
         for (r, &prior) in self.prior.iter().enumerate() {
             for (c, (x, grad)) in self.component(j, r).into_iter().zip(grad_mixed).enumerate() {

@@ -1,4 +1,4 @@
-//! Mixture of attention heads (arXiv 2210.05144, section 3): every part by its own formula, one after the other.
+//! Mixture of attention heads (arXiv 2210.05144, section 3): each part by its own formula.
 
 use super::{
     routing::{expert_outputs, expert_queries, gates},
@@ -56,7 +56,7 @@ pub fn mixture_of_heads(op: &MixtureOfHeads, inputs: &[View<f64>], grad_out: Opt
     Reference { out, lse: None, grads }
 }
 
-/// The weights of slot `slot` of batch row `b`: row `i` is that of the expert that query `i` has there.
+/// The weights of slot `slot` of batch row `b`: row `i` is that of query `i`'s expert in that slot.
 ///
 /// # Panics
 /// If the shapes do not fit together: `Operator::out_shape` says why.

@@ -1,4 +1,4 @@
-//! Plain float64 twins of every mechanism: written to be read, not to be fast.
+//! Plain float64 twins of every mechanism: written for readability, not speed.
 
 pub mod additive;
 pub mod cosine;

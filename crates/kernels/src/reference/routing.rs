@@ -1,4 +1,4 @@
-//! Gates, losses and the products of experts, token by token (arXiv 2210.05144, section 3).
+//! Gates, router losses and expert products, token by token (arXiv 2210.05144, section 3).
 
 use super::row::{add_scaled, dot, normalise};
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     routing::{GateKind, RouterCoefficients, RouterLosses, Routing},
 };
 
-/// `softmax(logits_t)` and the log of its denominator, of every real token.
+/// `softmax(logits_t)` and its log denominator, for every real token.
 fn probabilities<'a>(
     routing: &'a Routing,
     logits: &'a [f64],
@@ -18,7 +18,7 @@ fn probabilities<'a>(
     })
 }
 
-/// Shares of router probability, `P_i`; 0 without a real token.
+/// Mean router probabilities, `P_i`; 0 without a real token.
 fn importance(routing: &Routing, logits: &[f64]) -> Vec<f64> {
     let mut importance = vec![0.0; routing.experts()];
     for (_, p, _) in probabilities(routing, logits) {
@@ -27,7 +27,7 @@ fn importance(routing: &Routing, logits: &[f64]) -> Vec<f64> {
     importance
 }
 
-/// The losses of the router for `logits [B,N,E]`.
+/// The router losses for `logits [B,N,E]`.
 pub fn losses(routing: &Routing, logits: &[f64]) -> RouterLosses {
     let real = routing.real() as f64;
     if real == 0.0 {
@@ -47,13 +47,13 @@ pub fn losses(routing: &Routing, logits: &[f64]) -> RouterLosses {
     losses
 }
 
-/// Gradient of the losses times their coefficients in the logits.
+/// Gradient of the logits from the losses times their coefficients.
 pub fn loss_gradient(routing: &Routing, logits: &[f64], coefficients: RouterCoefficients) -> Vec<f64> {
     let mut grad = vec![0.0; logits.len()];
     let (experts, real) = (routing.experts(), routing.real() as f64);
     let (load, importance) = (routing.load(), importance(routing, logits));
     for (t, p, log_sum) in probabilities(routing, logits) {
-        // dL/dp_ti, the share of assignments a constant.
+        // dL/dp_ti, with the fraction of assignments constant.
         let of_p: Vec<f64> = (0..experts)
             .map(|i| {
                 let balance = coefficients.balance * load[i];
@@ -93,7 +93,7 @@ pub fn gates(routing: &Routing, kind: GateKind, logits: &[f64], grad_out: Option
     Reference { out, lse: None, grads: if grad_out.is_some() { vec![grad] } else { Vec::new() } }
 }
 
-/// Every assignment of a real token: its number, its token and its expert.
+/// Every assignment of a real token: its index, its token and its expert.
 fn assignments(routing: &Routing) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
     let active = routing.active();
     let real = (0..routing.tokens()).filter(|t| routing.is_real(*t));

@@ -6,8 +6,8 @@ use crate::{AttentionShape, Averaged, Reference, Softmax, View, Weights};
 /// Softmax attention over the keys that each query sees, and all its gradients.
 ///
 /// `s_ij = tau q_i.k_j + bias_ij - slope |j - (i + S - N)|`, `A = softmax_j(s)`, `out_i = sum_j A_ij v_j`. With
-/// `G = A * (dO V^T - rowsum(dO * out))`: `dq = tau G K`, `dk = tau G^T Q`, `dv = A^T dO`, `dbias = sum_b G`.
-/// Dropout multiplies `A` by 0 or `1 / (1 - rate)` before it meets `V`.
+/// `G = A * (dO V^T - rowsum(dO * out))`: `dq = tau G K`, `dk = tau G^T Q`, `dv = A^T dO`, `dbias = sum_b G`. Dropout
+/// multiplies `A` by 0 or `1 / (1 - rate)` before the product with `V`.
 ///
 /// `inputs` are `q k v [bias]` in the operator's layout; `bias [H,N,S]`. Gradients are empty without `grad_out`.
 ///
@@ -79,7 +79,7 @@ pub(super) fn sizes(op: &Softmax, inputs: &[View<f64>]) -> AttentionShape {
         .expect("checked shapes")
 }
 
-/// Keys that query `i` of head `h` of batch row `b` sees, and its scores against them.
+/// Keys visible to query `i` of head `h` of batch row `b`, and its scores for them.
 fn scores(op: &Softmax, inputs: &[View<f64>], shape: &AttentionShape, [b, h, i]: [usize; 3]) -> (Vec<usize>, Vec<f64>) {
     let (q, k, bias) = (inputs[0].data, inputs[1].data, op.bias.then(|| inputs[3].data));
     let AttentionShape { queries, keys, .. } = *shape;

@@ -1,4 +1,4 @@
-//! Decoding with a cache of keys and values, for mechanisms whose every query looks at every earlier key.
+//! Decoding with a key-value cache, for mechanisms in which every query attends to every earlier key.
 
 use std::sync::Arc;
 
@@ -11,8 +11,7 @@ use crate::{
 
 /// An operator whose weights are those of [`Scores`].
 pub(crate) trait Scored: Operator {
-    /// The scores of a call whose tensors fit together; those of keys and values may be empty where only
-    /// [`Scores::attend`] is asked for.
+    /// The scores of a call with matching tensors; keys and values may be empty if only [`Scores::attend`] is used.
     fn scores<'a>(&'a self, inputs: &[View<'a, f32>]) -> Scores<'a>;
 }
 
@@ -21,20 +20,21 @@ pub(crate) trait Scored: Operator {
 pub(crate) struct Cache {
     /// The operator in token-first layout, causal.
     operator: Arc<dyn Scored>,
-    /// Layout of the tokens that come in.
+    /// Layout of incoming tokens.
     layout: Layout,
     /// Keys further back than this are dropped.
     window: Option<usize>,
-    /// How many first and last tokens stay, where others are dropped one by one. The operator sees all that stay.
+    /// Numbers of first and last tokens to keep, if others are dropped one by one. The operator sees all kept tokens.
     sliding: Option<[usize; 2]>,
     storage: Storage,
     rows: Vec<Row>,
-    /// Tokens that came before the first one in the cache.
+    /// Number of tokens dropped before the first one in the cache.
     dropped: usize,
     tokens: usize,
 }
 
-/// Those of a batch row, in a buffer per head: a token's pass over a head then reads memory from one end to the other.
+/// Keys and values of a batch row, in one buffer per head, so that a token's pass over a head reads memory
+/// sequentially.
 #[derive(Clone, Debug, Default)]
 struct Row {
     /// Component by component.
@@ -43,7 +43,7 @@ struct Row {
 }
 
 impl Row {
-    /// What `cached` tokens have left, head by head, in rows of the `widths` of keys and values.
+    /// The rows of `cached` tokens, head by head, with the widths of keys and values.
     fn kept(&self, [width, value_width]: [usize; 2], cached: usize) -> impl Iterator<Item = Kept<'_>> {
         fn source(numbers: &Numbers, width: usize, count: usize) -> Source<'_> {
             Source { stored: numbers.stored(), rows: Rows { offset: 0, stride: width, count, width } }
@@ -57,29 +57,29 @@ impl Row {
 }
 
 impl Cache {
-    /// An empty cache. `operator` takes tokens token first, under a causal mask with this `window`.
+    /// An empty cache. `operator` has the token-first layout and a causal mask with this `window`.
     pub fn new(operator: Arc<dyn Scored>, layout: Layout, window: Option<usize>, storage: Storage) -> Self {
         Self { operator, layout, window, sliding: None, storage, rows: Vec::new(), dropped: 0, tokens: 0 }
     }
 
-    /// An empty cache of the first `globals` and the last `reach` tokens. What `operator`, which has no window, makes of keys
-    /// must not depend on where they are.
+    /// An empty cache of the first `globals` and the last `reach` tokens. The result of `operator`, which has no
+    /// window, must not depend on the positions of keys.
     pub fn sliding(operator: Arc<dyn Scored>, layout: Layout, [globals, reach]: [usize; 2], storage: Storage) -> Self {
         Self { sliding: Some([globals, reach]), ..Self::new(operator, layout, None, storage) }
     }
 
-    /// Keys and values of the next token join the cache; returns how many tokens are in it.
+    /// Appends keys and values of the next token; returns the number of tokens in the cache.
     fn append(&mut self, inputs: &[View<f32>]) -> usize {
         let (q, k, v) = (&inputs[0], &inputs[1], &inputs[2]);
         let (batch, storage) = (q.shape[0], self.storage);
         self.rows.resize_with(batch, Row::default);
         self.tokens += 1;
-        // With one token, [B,H,1,D] and [B,1,H,D] are the same memory; only components and heads trade places.
+        // With one token, [B,H,1,D] and [B,1,H,D] are the same memory; only components and heads are swapped.
         let head_first = self.layout == Layout::HeadFirst;
         let (heads, width, value_width) = (self.heads(k), q.shape[3], v.shape[3]);
         let (k_len, v_len) = (k.data.len() / batch, v.data.len() / batch);
         let components = k_len / (heads * width);
-        // The row that a token takes from one that leaves.
+        // The row of a dropped token, reused for the new one.
         let taken = self.sliding.and_then(|[globals, reach]| {
             let behind = (self.tokens - 1).saturating_sub(globals);
             (behind >= reach).then(|| globals + behind % reach)
@@ -104,7 +104,7 @@ impl Cache {
         let cached = self.tokens - self.dropped;
         match self.window {
             Some(window) if cached > 2 * (window + 1) => {
-                // Half of the cache leaves at a time, so that a token costs a constant amount of copying on average.
+                // Half of the cache is dropped at a time, so that copying per token is constant on average.
                 let leaving = cached - (window + 1);
                 for row in &mut self.rows {
                     row.k.iter_mut().for_each(|keys| keys.drop_first(leaving * width));
@@ -130,7 +130,7 @@ impl Decode for Cache {
         let (q, k, v) = (&inputs[0], &inputs[1], &inputs[2]);
         let (batch, width) = (q.shape[0], q.shape[3]);
         let components = k.data.len() / (batch * self.heads(k) * width);
-        // A prior per position is cut to the positions in the cache.
+        // A per-position prior is restricted to the positions in the cache.
         let parameters: Vec<(Vec<usize>, Vec<f32>)> = inputs[3..]
             .iter()
             .zip(&names[3..])

@@ -1,13 +1,13 @@
-//! Dropout on attention weights, drawn again in the backward pass instead of stored.
+//! Dropout on attention weights, regenerated in the backward pass instead of stored.
 
 use crate::random;
 
 /// Dropout on normalised attention weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dropout {
-    /// Probability that a weight becomes 0, in `[0, 1)`; the others grow by `1 / (1 - rate)`.
+    /// Probability that a weight becomes 0, in `[0, 1)`; the others are scaled by `1 / (1 - rate)`.
     pub rate: f32,
-    /// Key of the draw: the same key gives the same weights.
+    /// Random key: the same key gives the same mask.
     pub key: u64,
 }
 

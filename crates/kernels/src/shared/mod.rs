@@ -1,4 +1,4 @@
-//! Parts of more than one mechanism: exact attention in tiles, its dropout, caches for decoding.
+//! Parts shared by several mechanisms: tiled exact attention, its dropout, caches for decoding.
 
 pub(crate) mod cache;
 pub(crate) mod deltas;

@@ -1,4 +1,4 @@
-//! Matrix products on tiles, inside one thread.
+//! Single-threaded matrix products on tiles.
 
 use gemm::Parallelism;
 
@@ -7,17 +7,17 @@ use crate::{
     simd,
 };
 
-/// Largest right-hand side, in floats, that the L1 cache holds while it is used again and again: 48 KiB.
+/// Largest right-hand side, in floats, that stays in the L1 cache while it is reused: 48 KiB.
 const NEAR: usize = 12_288;
 
-/// From this many rows on it pays to transpose a right-hand side whose columns lie side by side.
+/// From this many rows on it pays to transpose a right-hand side with contiguous columns.
 const TURN: usize = 8;
 
-/// So few rows use a right-hand side too little to pay for a copy, while a few of its columns fit into the L1 cache.
+/// With so few rows copying the right-hand side does not pay off, while a few of its columns fit in the L1 cache.
 const FEW: usize = 16;
 const FEW_DEEP: usize = 128;
 
-/// A matrix in a slice: element `(i, j)` lies at `data[i * row + j * column]`.
+/// A matrix in a slice: element `(i, j)` is at `data[i * row + j * column]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix<'a> {
     /// Elements, from `(0, 0)` on.
@@ -34,7 +34,7 @@ impl<'a> Matrix<'a> {
         Self { data, row: stride, column: 1 }
     }
 
-    /// The same elements with rows and columns exchanged.
+    /// The transposed view.
     #[must_use]
     pub fn transposed(self) -> Self {
         Self { data: self.data, row: self.column, column: self.row }
@@ -43,18 +43,18 @@ impl<'a> Matrix<'a> {
     /// The same without the rows before `row`.
     ///
     /// # Panics
-    /// If that row starts behind the slice.
+    /// If that row starts past the end of the slice.
     #[must_use]
     pub fn skip_rows(self, row: usize) -> Self {
         Self { data: &self.data[row * self.row..], ..self }
     }
 
-    /// Its first `rows` of `columns` elements, where nothing lies between them; nothing elsewhere.
+    /// Its first `rows` of `columns` elements, if contiguous; empty otherwise.
     pub(crate) fn dense(&self, rows: usize, columns: usize) -> &'a [f32] {
         if self.row == columns && self.column == 1 { &self.data[..rows * columns] } else { &[] }
     }
 
-    /// Whether so many rows and columns lie within the slice; strides may be anything.
+    /// Whether so many rows and columns are within the slice, for any strides.
     pub(crate) fn holds(&self, rows: usize, columns: usize) -> bool {
         if rows == 0 || columns == 0 {
             return true;
@@ -78,7 +78,7 @@ pub enum Write {
 /// `dst (=|+=) alpha a b` with `a [m,k]`, `b [k,n]`, `dst [m,n]` in rows of `stride`.
 ///
 /// # Panics
-/// If a matrix does not lie within its slice.
+/// If a matrix is not within its slice.
 #[inline]
 pub fn product(
     sizes: (usize, usize, usize),
@@ -92,10 +92,10 @@ pub fn product(
     product_fetching(sizes, alpha, a, b, write, dst, stride, &[]);
 }
 
-/// The same; small products ask memory for `ahead` meanwhile, which is needed next.
+/// The same; small products meanwhile prefetch `ahead`, which is needed next.
 ///
 /// # Panics
-/// As there.
+/// As for [`product`].
 #[allow(clippy::too_many_arguments)]
 #[inline]
 pub fn product_fetching(
@@ -124,7 +124,7 @@ pub fn product_fetching(
             simd::tile_product((m, n, k), alpha, a, Matrix::rows(turned, row), write, dst, stride);
         });
     }
-    // SAFETY: all three matrices lie within their slices as just checked, rows of `dst` do not overlap, and `dst` is
+    // SAFETY: all three matrices are within their slices, as just checked, rows of `dst` do not overlap, and `dst` is
     // borrowed mutably, so it is neither operand.
     unsafe {
         gemm::gemm(
@@ -151,7 +151,7 @@ pub fn product_fetching(
     }
 }
 
-/// `dst = src^T` for `src [rows,columns]`, its elements side by side; `dst` is dense.
+/// `dst = src^T` for contiguous `src [rows,columns]`; `dst` is dense.
 pub fn transpose(src: Matrix, (rows, columns): (usize, usize), dst: &mut [f32]) {
     simd::transpose(src, (rows, columns), dst, rows);
 }

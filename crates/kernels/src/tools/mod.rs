@@ -1,4 +1,4 @@
-//! What knows nothing of attention: vectors, products of matrices, threads, memory, random bits.
+//! Code independent of attention: vectors, matrix products, threads, memory, random bits.
 
 pub(crate) mod gemm;
 pub mod memory;

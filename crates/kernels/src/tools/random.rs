@@ -1,25 +1,25 @@
-//! Random bits as a function of a key and a position, for masks that the backward pass draws again.
+//! Counter-based random bits: a function of a key and a position, for masks that the backward pass regenerates.
 //!
-//! No state and no order: any part of a mask can be drawn at any time by any thread. The functions stay within 32-bit
-//! lanes, so that loops over positions become vector code.
+//! No state and no order: any part of a mask can be generated at any time by any thread. The functions use 32-bit
+//! lanes, so that loops over positions vectorise.
 
-/// 32 random bits for position `index` of the stream named `key`.
+/// 32 random bits for position `index` of stream `key`.
 ///
-/// Two rounds of a 32-bit mixer, each of which starts with one half of the whitened key. Under one key, no two positions
-/// give the same bits. Whitening does not depend on the position, so that loops do it once.
+/// Two rounds of a 32-bit mixer, each of which starts with one half of the whitened key. For one key, no two positions
+/// give the same bits. Whitening does not depend on the position, so that loops hoist it.
 #[inline(always)]
 pub fn bits(key: u64, index: u32) -> u32 {
     let key = whiten(key);
     mix(mix(index ^ key as u32) ^ (key >> 32) as u32)
 }
 
-/// Whether position `index` stays when a share `threshold / 2^32` is dropped; see [`threshold`].
+/// Whether position `index` is kept when a fraction `threshold / 2^32` is dropped; see [`threshold`].
 #[inline(always)]
 pub fn keep(key: u64, index: u32, threshold: u32) -> bool {
     bits(key, index) >= threshold
 }
 
-/// The bound for [`keep`] that drops a share `rate` of the positions.
+/// The bound for [`keep`] that drops a fraction `rate` of the positions.
 ///
 /// # Panics
 /// If `rate` is not in `[0, 1)`.
@@ -29,13 +29,13 @@ pub fn threshold(rate: f32) -> u32 {
     (f64::from(rate) * 4_294_967_296.0) as u32
 }
 
-/// A key of its own for part `part` of a stream: rows of a matrix, blocks of a long tensor, layers of a model.
+/// A separate key for part `part` of a stream: rows of a matrix, blocks of a long tensor, layers of a model.
 #[inline(always)]
 pub fn substream(key: u64, part: u64) -> u64 {
     whiten(whiten(key) ^ part)
 }
 
-/// A number in `(0, 1]` from 53 of these random bits.
+/// A uniform number in `(0, 1]` from 53 of these random bits.
 pub fn unit(bits: u64) -> f64 {
     ((bits >> 11) + 1) as f64 * 0.5f64.powi(53)
 }
@@ -45,7 +45,7 @@ pub fn normal(radius: f64, angle: f64) -> f64 {
     (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
 }
 
-/// Finaliser of SplitMix64 (Steele, Lea and Flood 2014, with Stafford's constants): close keys become unrelated ones.
+/// Finaliser of SplitMix64 (Steele, Lea and Flood 2014, with Stafford's constants): similar keys become unrelated.
 #[inline(always)]
 fn whiten(key: u64) -> u64 {
     let x = key.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -19,13 +19,13 @@ use crate::{inspect::Recording, swap::Example};
 /// What to take from a model.
 #[derive(Clone, Debug, Default)]
 pub struct Captured {
-    /// Layers, from 1; all when empty.
+    /// Layers, numbered from 1; all if empty.
     pub layers: Vec<usize>,
-    /// Test sequences, spread over all of them.
+    /// Number of test sequences, spread over the split.
     pub sequences: usize,
 }
 
-/// Every head of the chosen layers on some test sequences, without their padding; one group per layer.
+/// Every head of the chosen layers on some test sequences, without padding; one group per layer.
 ///
 /// # Errors
 /// A model whose attention is not plain softmax, layers that it does not have, a split without sequences.
@@ -107,7 +107,7 @@ fn heads(records: impl IntoIterator<Item = AttentionRecord>, layers: &[usize]) -
             causal: record.options.causal,
         }));
     }
-    // Sequence by sequence so far: a group's matrices come one after the other.
+    // So far ordered by sequence: sort so that each group's matrices are adjacent.
     heads.sort_by_key(|head| head.group.trim_start_matches("layer ").parse::<usize>().unwrap_or(0));
     heads
 }

@@ -1,21 +1,21 @@
-//! How two errors go together over many matrices (Scatterbrain, arXiv 2110.15343, table 3).
+//! Correlation of two errors over many matrices (Scatterbrain, arXiv 2110.15343, table 3).
 
 use regard_pretrained::run::scores::{pearson, spearman};
 use serde::Serialize;
 
-/// Three measures in `[-1, 1]` of how two variables go together.
+/// Three correlation coefficients in `[-1, 1]`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Correlation {
-    /// Spearman's `rho`: the correlation of ranks, equal values sharing the mean of theirs.
+    /// Spearman's `rho`: the correlation of ranks, with mean ranks for ties.
     pub spearman: f64,
     /// Pearson's `r`: the correlation of values.
     pub pearson: f64,
-    /// Kendall's `tau-b`: the share of pairs in the same order less that of pairs in the opposite one, ties taken out.
+    /// Kendall's `tau-b`: the fraction of concordant minus discordant pairs, corrected for ties.
     pub kendall: f64,
 }
 
 impl Correlation {
-    /// Of pairs `(x, y)`; `None` for fewer than three, and where one variable is constant.
+    /// Correlations of pairs `(x, y)`; `None` for fewer than three, or if one variable is constant.
     pub fn of(pairs: &[(f64, f64)]) -> Option<Self> {
         let (x, y): (Vec<f64>, Vec<f64>) =
             pairs.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite()).unzip();
@@ -27,7 +27,7 @@ impl Correlation {
     }
 }
 
-/// Kendall's `tau-b`; NaN where one variable is constant.
+/// Kendall's `tau-b`; NaN if one variable is constant.
 fn kendall(x: &[f64], y: &[f64]) -> f64 {
     let (mut same, mut untied_x, mut untied_y) = (0.0, 0.0, 0.0);
     let sign = |a: f64, b: f64| a.partial_cmp(&b).map_or(0.0, |order| order as i8 as f64);

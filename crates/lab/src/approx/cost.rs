@@ -1,4 +1,4 @@
-//! Time and memory of the kernels on the tensors at hand.
+//! Time and memory of the kernels on the given tensors.
 
 use std::time::Instant;
 
@@ -8,22 +8,22 @@ use serde::Serialize;
 
 use super::method::Estimator;
 
-/// Timed runs; the median counts.
+/// Timed runs; the median is reported.
 const RUNS: usize = 5;
 
-/// What one forward pass costs in float32.
+/// Cost of one forward pass in float32.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Cost {
     /// Median time in milliseconds.
     pub milliseconds: f64,
-    /// Most bytes in use at once beyond the inputs, where the allocator counts.
+    /// Peak bytes in use beyond the inputs, if the allocator counts.
     pub bytes: Option<u64>,
 }
 
 /// Runs the kernel of a method; `None` for oracles.
 ///
 /// # Errors
-/// Options that the kernel does not take.
+/// Options that the kernel does not support.
 pub(super) fn cost(estimator: &Estimator) -> Result<Option<Cost>, Error> {
     let Some(operator) = estimator.operator().transpose()? else { return Ok(None) };
     let tensors = estimator.tensors();
@@ -31,7 +31,7 @@ pub(super) fn cost(estimator: &Estimator) -> Result<Option<Cost>, Error> {
     let views: Vec<View<f32>> = data.iter().zip(&tensors).map(|(data, (_, shape))| View::new(data, shape)).collect();
     let shapes: Vec<&[usize]> = views.iter().map(|view| view.shape).collect();
     let elements = operator.out_shape(&shapes)?.iter().product();
-    // The first run is for memory: scratch is not there yet.
+    // The first run measures memory: no scratch is allocated yet.
     release_scratch();
     let peak = Peak::start();
     let mut times = Vec::with_capacity(RUNS);

@@ -40,7 +40,7 @@ impl Dense {
         Self { data: self.data.iter().map(|x| f(*x)).collect(), ..*self }
     }
 
-    /// Elements of two matrices of one shape put together.
+    /// Combines two matrices of one shape element by element.
     pub fn zip(&self, other: &Self, f: impl Fn(f64, f64) -> f64) -> Self {
         let data = self.data.iter().zip(&other.data).map(|(x, y)| f(*x, *y)).collect();
         Self { data, ..*self }
@@ -62,13 +62,13 @@ impl Dense {
         Self::from_fn(product.nrows(), product.ncols(), |i, j| product[(i, j)])
     }
 
-    /// `|self - exact|_F / |exact|_F`; the norm itself where the exact matrix is 0.
+    /// `|self - exact|_F / |exact|_F`; the norm itself if the exact matrix is 0.
     pub fn relative_error(&self, exact: &Self) -> f64 {
         let (difference, norm) = (self.zip(exact, |x, y| x - y).norm(), exact.norm());
         if norm > 0.0 { difference / norm } else { difference }
     }
 
-    /// Rows of logarithms as weights that sum to 1; a row without a finite logarithm is 0.
+    /// Row-wise softmax; a row without a finite logit is 0.
     pub fn softmax(&self) -> Self {
         let mut data = self.data.clone();
         for row in data.chunks_exact_mut(self.columns.max(1)) {

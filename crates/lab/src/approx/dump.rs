@@ -11,11 +11,11 @@ struct Tensor {
     data: Vec<f64>,
 }
 
-/// Every head of every batch row of `q [B,H,N,D]`, `k [B,Hk,S,D]`, `v [B,Hk,S,Dv]`, F32 or F64; all in one group. `scale` is
-/// that of the scores, `1/sqrt(D)` when absent. Padding is not supported: cut it off before.
+/// Every head of every batch row of `q [B,H,N,D]`, `k [B,Hk,S,D]`, `v [B,Hk,S,Dv]`, F32 or F64; all in one group.
+/// `scale` is the score scale, default `1/sqrt(D)`. Padding is not supported: remove it first.
 ///
 /// # Errors
-/// A file that is not whole, tensors that are missing, not finite or do not fit together.
+/// A truncated file, tensors that are missing, not finite or do not fit together.
 pub fn dump(file: &[u8], scale: Option<f64>, causal: bool) -> Result<Vec<Head>, SourceError> {
     let tensors = tensors(file).map_err(SourceError::Data)?;
     if tensors.names().contains(&"valid") {

@@ -14,11 +14,11 @@ const METHODS: [Method; 3] = [Method::Performer, Method::Smyrf, Method::Scatterb
 pub struct EntryErrors {
     /// The group.
     pub group: String,
-    /// A curve a method.
+    /// One curve per method.
     pub curves: Vec<EntryCurve>,
 }
 
-/// One method's.
+/// The curve of one method.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EntryCurve {
     /// The method.
@@ -27,7 +27,7 @@ pub struct EntryCurve {
     pub points: Vec<(f64, f64)>,
 }
 
-/// Sums of squared errors by bin, one set a method.
+/// Sums of squared errors by bin, one set per method.
 #[derive(Clone, Debug)]
 pub(super) struct Tally {
     low: f64,
@@ -68,7 +68,7 @@ impl Tally {
         }
     }
 
-    /// The means; `None` where no method was measured.
+    /// The means; `None` if no method was measured.
     pub fn errors(self, group: &str) -> Option<EntryErrors> {
         let curve = |(method, sums, counts): &(Method, [f64; BINS], [u64; BINS])| {
             let bins = (0..BINS).filter(|&bin| counts[bin] > 0);

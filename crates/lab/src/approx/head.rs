@@ -1,11 +1,11 @@
-//! One attention matrix: where it comes from and what it is exactly.
+//! One attention matrix: its source and exact values.
 
 use super::dense::Dense;
 
 /// Queries, keys and values of one head on one sequence, without padding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Head {
-    /// What it is averaged with: a temperature, a layer, a file.
+    /// The group it is averaged in: a temperature, a layer, a file.
     pub group: String,
     /// `[N, D]`.
     pub queries: Dense,
@@ -25,12 +25,12 @@ impl Head {
         !self.causal || j + self.queries.rows <= i + self.keys.rows
     }
 
-    /// Whether the queries are the keys, as LSH attention needs them.
+    /// Whether queries equal keys, as LSH attention requires.
     pub fn shares_keys(&self) -> bool {
         self.queries == self.keys
     }
 
-    /// `tau q_i.k_j` where the query sees the key, else negative infinity.
+    /// `tau q_i.k_j` for visible keys, else negative infinity.
     pub fn logits(&self) -> Dense {
         self.logits_with(&self.keys)
     }

@@ -25,25 +25,25 @@ pub struct Plan<'a> {
     pub options: &'a AttentionOptions,
     /// Splits the budget by the mean row entropy of each matrix instead of by `scatterbrain.sparse_share`.
     pub split_by_entropy: bool,
-    /// Draws of each method on each matrix, at least 1.
+    /// Random draws of each method on each matrix, at least 1.
     pub draws: usize,
     /// Seed of the draws.
     pub seed: u64,
 }
 
-/// Mean over matrices and draws.
+/// Mean over matrices and random draws.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Mean {
     /// The mean.
     pub mean: f64,
     /// Its standard error; `None` for a single value.
     pub standard_error: Option<f64>,
-    /// Values.
+    /// Number of values.
     pub count: usize,
 }
 
 impl Mean {
-    /// Of the finite values; `None` without one.
+    /// Mean of the finite values; `None` if there are none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let values: Vec<f64> = values.into_iter().filter(|x| x.is_finite()).collect();
         let sample = Sample::of(&values);
@@ -75,11 +75,11 @@ pub struct MatrixErrors {
 /// One matrix.
 #[derive(Clone, Debug, Serialize)]
 pub struct Matrix {
-    /// Its group.
+    /// The group.
     pub group: String,
     /// Mean entropy of its rows in nats.
     pub entropy: f64,
-    /// Share of the budget of the support.
+    /// Fraction of the budget for the support.
     pub sparse_share: f64,
     /// Errors by method.
     pub errors: Vec<MatrixErrors>,
@@ -92,7 +92,7 @@ pub struct Row {
     pub group: String,
     /// The method.
     pub method: Method,
-    /// Sizes on the first matrix of the group, in words.
+    /// Sizes on the first matrix of the group, as text.
     pub sizes: String,
     /// Mean row entropy of the matrices.
     pub entropy: f64,
@@ -113,7 +113,7 @@ pub struct Related {
     pub sparse: Method,
     /// The low-rank one.
     pub low_rank: Method,
-    /// Matrices.
+    /// Number of matrices.
     pub matrices: usize,
     /// Sparse and low-rank error of each matrix.
     pub pairs: Vec<(f64, f64)>,
@@ -121,7 +121,7 @@ pub struct Related {
     pub correlation: Option<Correlation>,
 }
 
-/// All that was measured.
+/// All results.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
     /// Every matrix.
@@ -134,14 +134,14 @@ pub struct Measured {
     pub entries: Vec<EntryErrors>,
 }
 
-/// Measures every method on every matrix. The figures, times aside, depend on the plan alone, not on the number of threads.
+/// Measures every method on every matrix. Results, except times, depend only on the plan, not on the number of threads.
 ///
 /// # Errors
 /// A budget too small for a method, options that do not fit.
 pub fn measure(plan: &Plan, done: &(dyn Fn() + Sync)) -> Result<Measured, Error> {
     let mut groups: Vec<&str> = plan.heads.iter().map(|head| head.group.as_str()).collect();
     groups.dedup();
-    // Errors of options are the same for all heads of a size: find them before the work.
+    // Option errors are the same for all heads of a size: detect them before starting.
     for head in plan.heads {
         let base = plan.base(head, 0.5);
         plan.methods.iter().try_for_each(|method| Estimator::new(*method, head, &base, 0).map(drop))?;
@@ -248,7 +248,7 @@ fn one(plan: &Plan, number: usize, head: &Head, mut tally: Tally) -> Result<(Mat
     Ok((Matrix { group: head.group.clone(), entropy, sparse_share: share, errors }, tally))
 }
 
-/// The errors of two methods, where both were measured.
+/// The errors of two methods, if both were measured.
 fn relate(matrices: &[Matrix], sparse: Method, low_rank: Method) -> Option<Related> {
     let error = |matrix: &Matrix, method| {
         let errors = matrix.errors.iter().find(|errors| errors.method == method)?;

@@ -17,7 +17,8 @@ use super::{
     oracle::{keep_in_rows, robust_pca, truncate_to_rank},
 };
 
-/// Iterations of robust PCA on one matrix: the entries kept within a budget settle long before the last digits converge.
+/// Iterations of robust PCA on one matrix: the entries kept within a budget are stable long before the last digits
+/// converge.
 const ROBUST_PCA_ROUNDS: usize = 300;
 
 /// A method that approximates an attention matrix.
@@ -66,7 +67,7 @@ impl Method {
         Self::Naive,
     ];
 
-    /// Name in tables and on the command line.
+    /// Its name in tables and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Softmax => "softmax",
@@ -149,7 +150,7 @@ pub struct Estimator<'a> {
 pub struct Estimate {
     /// The weights `A [N,S]`: rows of a mechanism sum to 1, those of an oracle only approximately.
     pub weights: Dense,
-    /// Logarithms of the estimates of `exp(tau q.k)`, negative infinity for 0; none for oracles.
+    /// Log estimates of `exp(tau q.k)`, negative infinity for 0; none for oracles.
     pub logs: Option<Dense>,
 }
 
@@ -157,7 +158,7 @@ impl<'a> Estimator<'a> {
     /// `base` holds the budget, the split and the options of the method.
     ///
     /// # Errors
-    /// A budget too small, options that do not fit each other, LSH where the keys are not the queries.
+    /// A budget too small, options that do not fit each other, LSH if keys differ from queries.
     pub fn new(method: Method, head: &'a Head, base: &AttentionOptions, key: u64) -> Result<Self, Error> {
         let (n, s, d) = (head.queries.rows, head.keys.rows, head.queries.columns);
         if method == Method::Lsh && !head.shares_keys() {
@@ -172,7 +173,7 @@ impl<'a> Estimator<'a> {
         Ok(Self { method, head, options, budget, key })
     }
 
-    /// Sizes in words.
+    /// Sizes as text.
     pub fn sizes(&self) -> String {
         let share = self.budget.floor();
         match (self.method, &self.options) {
@@ -195,7 +196,7 @@ impl<'a> Estimator<'a> {
         options.map_or(0, |options| (options.scatterbrain.sparse_share * self.budget).floor() as usize)
     }
 
-    /// The estimate of `exact`, the weights of the head. `None` where an oracle did not converge.
+    /// The estimate of `exact`, the weights of the head. `None` if an oracle did not converge.
     pub fn estimate(&self, exact: &Dense) -> Option<Estimate> {
         let oracle = |weights| Some(Estimate { weights, logs: None });
         match self.method {
@@ -260,7 +261,7 @@ impl<'a> Estimator<'a> {
             if scaled > 1e-280 {
                 return scaled.ln() + tops_q[i] + tops_k[j];
             }
-            // Features whose largest ones do not meet: add them up in the logarithm.
+            // Features whose largest terms do not coincide: sum them in log space.
             let sums: Vec<f64> = logs_q[i].iter().zip(&logs_k[j]).map(|(a, b)| a + b).collect();
             let top = sums.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             top + sums.iter().map(|x| (x - top).exp()).sum::<f64>().ln()
@@ -274,7 +275,7 @@ impl<'a> Estimator<'a> {
         Some(options.operator(Call { layout: Layout::HeadFirst, mask: self.mask(), scale, ..Call::default() }))
     }
 
-    /// Inputs of the kernel and of the twin, by name in their order; none for oracles.
+    /// Inputs of the kernel and of the twin, by name, in order; none for oracles.
     fn inputs(&self) -> Vec<(&'static str, Vec<f64>, Vec<usize>)> {
         let (Some(options), Some(Ok(operator))) = (&self.options, self.operator()) else { return Vec::new() };
         let (queries, keys) = (&self.head.queries, &self.head.keys);
@@ -295,7 +296,7 @@ impl<'a> Estimator<'a> {
         options.inputs(&*operator, &sizes).into_iter().map(input).collect()
     }
 
-    /// Inputs of the kernel and of the twin, in their order.
+    /// Inputs of the kernel and of the twin, in order.
     pub fn tensors(&self) -> Vec<(Vec<f64>, Vec<usize>)> {
         self.inputs().into_iter().map(|(_, data, shape)| (data, shape)).collect()
     }

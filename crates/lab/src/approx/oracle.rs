@@ -5,7 +5,7 @@ use faer::Mat;
 
 use super::dense::Dense;
 
-/// Robust PCA ends when `|M - L - S|_F` is at most this share of `|M|_F`.
+/// Robust PCA ends when `|M - L - S|_F` is at most this fraction of `|M|_F`.
 const TOLERANCE: f64 = 1e-7;
 
 /// `U diag(values) V^T`, values in descending order.
@@ -109,10 +109,11 @@ fn shrink(x: f64, by: f64) -> f64 {
 }
 
 impl RobustPca {
-    /// The same within a budget: `L` cut to its `rank` largest singular values, and on the places of the `entries` largest
-    /// magnitudes of `S` the entries of `M` itself, as exact as those on the support of Scatterbrain.
+    /// The same within a budget: `L` truncated to its `rank` largest singular values, and at the positions of the
+    /// `entries` largest magnitudes of `S` the exact entries of `M`, as on the support of Scatterbrain.
     ///
-    /// A rank counts one entry a row, as a feature does, so that rank and entries a row add up as budgets of Scatterbrain do.
+    /// A rank counts one entry per row, as a feature does, so that rank and entries per row add up like budgets of
+    /// Scatterbrain.
     pub fn within(&self, rank: usize, entries: usize) -> Option<Dense> {
         let low_rank = truncate_to_rank(&self.low_rank, rank)?;
         let sparse = keep_in_all(&self.sparse, entries);

@@ -1,5 +1,5 @@
-//! The generative process of Scatterbrain (arXiv 2110.15343, section 3.2, process 1): clustered tokens whose attention is
-//! low-rank when hot, sparse when cold, and neither in between (theorem 1).
+//! The generative process of Scatterbrain (arXiv 2110.15343, section 3.2, process 1): clustered tokens whose attention
+//! is low-rank at high temperature, sparse at low temperature, and neither in between (theorem 1).
 
 use regard_kernels::{
     draws,
@@ -16,22 +16,22 @@ const NOISE: u64 = 1;
 const VALUES: u64 = 2;
 const ORDER: u64 = 3;
 
-/// Tokens around cluster centres. Queries are the keys.
+/// Tokens around cluster centres. Queries equal keys.
 ///
-/// A centre is `c ~ N(0, I/d)`, of norm about 1; a token is `z = c + r`, `r ~ N(0, spread^2 I/d)`, of distance about `spread`
-/// to its centre (the paper's `Delta`). Attention is `exp(beta z_i.z_j)` with the inverse temperature `beta`. Clusters are as
-/// large as each other, give or take one; the order of tokens says nothing about them. Values are standard normal.
+/// A centre is `c ~ N(0, I/d)`, of norm about 1; a token is `z = c + r`, `r ~ N(0, spread^2 I/d)`, of distance about
+/// `spread` to its centre (the paper's `Delta`). Attention is `exp(beta z_i.z_j)` with the inverse temperature `beta`.
+/// Cluster sizes differ by at most one; token order is independent of clusters. Values are standard normal.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Process {
-    /// Tokens `n`.
+    /// Number of tokens `n`.
     pub tokens: usize,
     /// Channels `d`.
     pub width: usize,
-    /// Clusters.
+    /// Number of clusters.
     pub clusters: usize,
     /// Distance of a token to its centre.
     pub spread: f64,
-    /// Names the draw.
+    /// Random seed.
     pub seed: u64,
 }
 
@@ -54,7 +54,7 @@ impl Process {
             let centre = &centres[n % self.clusters * self.width..][..self.width];
             for c in 0..self.width {
                 let at = t * self.width + c;
-                // Numbers that float32 holds: kernels and twin start from the same.
+                // Rounded to float32, so that kernels and twin get the same input.
                 tokens[at] = f64::from((deviation * (centre[c] + self.spread * noise[at])) as f32);
             }
         }

@@ -1,4 +1,4 @@
-//! Approximation errors as a table, files and a page.
+//! Approximation errors as a table, files and an HTML page.
 
 use regard_report::{
     Axis, Block, Cell, Chart, Column, Data, Format, Mark, Point, Report, Scale, Section, Series, Table,
@@ -13,28 +13,28 @@ use super::{
 };
 use crate::record::{Record, Shown};
 
-/// More matrices than this are averaged by entropy before they are drawn as lines.
+/// More matrices than this are averaged by entropy for line charts.
 const MOST_POINTS: usize = 12;
 
-/// What was measured, with what a reader needs to judge it.
+/// Results, with the context needed to judge them.
 #[derive(Clone, Debug)]
 pub struct Approximation {
-    /// The figures.
+    /// The results.
     pub measured: Measured,
     /// Methods in the order of the tables.
     pub methods: Vec<Method>,
-    /// Where the matrices come from, in a few words.
+    /// Short description of the matrices' source.
     pub source: String,
-    /// Budget and split, in a few words.
+    /// Short description of budget and split.
     pub budget: String,
-    /// The command that was typed.
+    /// The command line.
     pub command: String,
-    /// Where and when.
+    /// Machine, version and date.
     pub environment: Environment,
 }
 
 impl Approximation {
-    /// One row a group and method.
+    /// One row per group and method.
     pub fn table(&self) -> Table {
         let error = |name: &str| Column::number(name, Format::Fixed(4));
         let columns = vec![
@@ -104,7 +104,7 @@ impl Approximation {
         table.note("Errors of A, averaged over draws. Negative: matrices that suit one method do not suit the other.")
     }
 
-    /// Error of `A` against the mean row entropy, a line a method (figures 1 and 5 of the paper).
+    /// Error of `A` against the mean row entropy, one line per method (figures 1 and 5 of the paper).
     fn error_against_entropy(&self, methods: &[Method], title: &str) -> Chart {
         let line = |(style, &method): (usize, &Method)| {
             let mut points: Vec<(f64, f64)> = Vec::new();
@@ -122,7 +122,7 @@ impl Approximation {
             .axes(Axis::new("mean entropy of rows", "nat"), Axis::new("relative error of A", "").scale(Scale::Log))
     }
 
-    /// Sparse against low-rank errors, a point a matrix (figure 4).
+    /// Sparse against low-rank errors, one point per matrix (figure 4).
     fn sparse_against_low_rank(&self, related: &Related) -> Chart {
         let mark = |&(y, x): &(f64, f64)| Mark { name: String::new(), x, y, deviation: 0.0, style: 0 };
         let marks = related.pairs.iter().map(mark).collect();
@@ -150,7 +150,7 @@ impl Approximation {
         .axes(Axis::new("tau q.k", ""), Axis::new("mean squared error of exp(tau q.k)", "").scale(Scale::Log))
     }
 
-    /// The best mechanism of each group in a sentence.
+    /// A sentence with the best mechanism of each group.
     fn summary(&self) -> String {
         let mut text = format!("{}, {}. Smallest error of A among mechanisms: ", self.source, self.budget);
         let mut groups: Vec<&str> = self.measured.rows.iter().map(|row| row.group.as_str()).collect();
@@ -215,7 +215,7 @@ impl Shown for Approximation {
         }
     }
 
-    /// The second one only where matrices can be compared.
+    /// The second one only if matrices can be compared.
     fn tables(&self) -> Vec<Table> {
         let related = !self.measured.related.is_empty();
         [self.table()].into_iter().chain(related.then(|| self.correlations())).collect()
@@ -239,7 +239,7 @@ impl Shown for Approximation {
     }
 }
 
-/// Points in order as they are, or means over equal numbers of neighbours where there are many.
+/// The points in order, or means over equally many neighbours if there are many points.
 fn averaged(points: &[(f64, f64)]) -> Vec<Point> {
     let size = points.len().div_ceil(MOST_POINTS).max(1);
     let mean = |group: &[(f64, f64)]| {

@@ -44,7 +44,7 @@ fn fit_layout(options: &mut AttentionOptions, inputs: &Inputs, fixed: bool) -> R
     Ok(())
 }
 
-/// Adds inputs that have a default or are drawn, and checks inputs whose values are restricted.
+/// Adds inputs that have a default or are random, and checks inputs whose values are restricted.
 pub(super) fn complete(
     inputs: &mut Inputs,
     specs: &[InputSpec],
@@ -67,7 +67,7 @@ pub(super) fn complete(
             let (seen, place) = (prior.data[at], place(at, &prior.shape));
             return Err(AttendError::Data(format!("tensor 'prior' holds {seen} at {place:?}, expected probabilities")));
         }
-        // A component that is impossible stays so; its logarithm must be finite to pass the kernels' sums.
+        // An impossible component stays so, but its logarithm must be finite for the kernels' sums.
         let data = prior.data.iter().map(|p| p.max(f64::from(f32::MIN_POSITIVE)).ln()).collect();
         let log_prior = Tensor { shape: prior.shape.clone(), data };
         inputs.real.insert("log_prior".to_owned(), log_prior);
@@ -79,7 +79,7 @@ pub(super) fn complete(
             inputs.real.extend(tensor.map(|tensor| (spec.name.to_owned(), tensor)));
             continue;
         };
-        // The operator takes a prior of either rank; these options name one.
+        // The operator takes a prior of either rank; these options select one.
         if spec.name == "log_prior" && given.shape.len() < spec.shape.len() {
             return Err(Error::shape(spec.name, &given.shape, format!("{:?}", spec.shape)).into());
         }
@@ -96,7 +96,7 @@ pub(super) fn complete(
 fn shift(spec: &InputSpec, seed: u64) -> Vec<f64> {
     let mut stream = ChaCha8Rng::seed_from_u64(seed);
     stream.set_stream(SHIFT_STREAM);
-    // Numbers that float32 holds.
+    // Rounded to float32.
     let one = |_| f64::from(random::normal(1.0 - stream.random::<f64>(), stream.random()) as f32);
     (0..spec.shape.iter().product()).map(one).collect()
 }

@@ -28,7 +28,7 @@ impl Tensor {
 /// The tensors of the file.
 pub(super) struct Inputs {
     pub real: BTreeMap<String, Tensor>,
-    /// Kinds of numbers that nothing computes with, by the names of tensors in `real`, which are without elements there.
+    /// Unsupported number types, by the names of tensors in `real`, which have no elements there.
     foreign: BTreeMap<String, Dtype>,
     pub padding: BTreeMap<String, Padding>,
     pub dtype: Dtype,
@@ -99,7 +99,7 @@ fn read_real(view: &TensorView) -> Vec<f64> {
     }
 }
 
-/// Numbers of which only zero or non-zero matters; `None` for formats without 0 and 1.
+/// Elements of which only zero or nonzero matters; `None` for formats without 0 and 1.
 fn read_blocks(view: &TensorView) -> Option<Vec<f64>> {
     let width = match view.dtype() {
         Dtype::F32 | Dtype::F64 => return Some(read_real(view)),

@@ -16,7 +16,7 @@ use plan::Plan;
 /// What to apply, and how.
 #[derive(Clone)]
 pub struct Request<'a> {
-    /// Mechanism, mask and options. Sizes (heads, components, rows, rounds, experts) are read off the tensors.
+    /// Mechanism, mask and options. Sizes (heads, components, rows, rounds, experts) are inferred from the tensors.
     pub options: AttentionOptions,
     /// Whether an option, by key, was set explicitly: it then overrides the tensor shapes, or contradicts them, an error.
     pub chosen: &'a dyn Fn(&str) -> bool,
@@ -24,7 +24,7 @@ pub struct Request<'a> {
     pub scale: Option<f64>,
     /// Runs the float64 twin instead of the kernel.
     pub reference: bool,
-    /// Seed of everything drawn because the file lacks it: shifts, projections, directions, rotations.
+    /// Seed for shifts, projections, directions and rotations missing from the file.
     pub seed: u64,
 }
 
@@ -48,12 +48,13 @@ impl Classed for AttendError {
     }
 }
 
-/// Applies the mechanism to the tensors of `file`; returns the bytes of a file with `out`, `lse` where it exists,
-/// `prior_after` in soft-EM, `balance_loss` and `z_loss` where there is a router, and `grad.NAME` for each input that is not drawn where the file has `grad_out`. Numbers are
-/// in the format of `q` or `x` (or of the first tensor where there is neither).
+/// Applies the mechanism to the tensors of `file`; returns the bytes of a file with `out`, `lse` if it exists,
+/// `prior_after` for soft-EM, `balance_loss` and `z_loss` if there is a router, and, if the file has `grad_out`,
+/// `grad.NAME` for each input that is not random. Tensors have the type of `q` or `x` (or of the first tensor if there
+/// is neither).
 ///
 /// # Errors
-/// A file that is not whole, numbers that are not finite, tensors that are missing or do not fit.
+/// A truncated file, non-finite numbers, tensors that are missing or do not fit.
 pub fn attend(file: &[u8], request: &Request) -> Result<Vec<u8>, AttendError> {
     let mut inputs = Inputs::read(file)?;
     let plan = Plan::new(&mut inputs, request)?;

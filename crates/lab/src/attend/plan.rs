@@ -1,4 +1,4 @@
-//! The operator call that the given tensors define, and how it is run.
+//! The operator call defined by the given tensors, and how to run it.
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
@@ -18,11 +18,11 @@ pub(super) struct Plan {
     operator: Arc<dyn Operator>,
     names: Vec<&'static str>,
     out_shape: Vec<usize>,
-    /// Names and shapes of inputs that came from the file and are not drawn: their gradients are reported.
+    /// Names and shapes of inputs that come from the file and are not random: their gradients are reported.
     given: BTreeMap<&'static str, Vec<usize>>,
-    /// The same mechanism as a mixture, where the prior is to be updated.
+    /// The same mechanism as a mixture, if the prior is to be updated.
     update: Option<GaussianMixture>,
-    /// The same mechanism as a mixture of heads, whose router has losses.
+    /// The same mechanism as a mixture of attention heads, whose router has losses.
     routed: Option<MixtureOfHeads>,
 }
 
@@ -43,7 +43,7 @@ impl Plan {
         let operator = options.operator(call)?;
         let soft_em = mechanism == Mechanism::Mgk && options.mixture.inference == Inference::SoftEm;
         let specs = options.inputs(&*operator, &sizes);
-        // The buffer of soft-EM stands in for a log of it in the file.
+        // The soft-EM buffer replaces its log in the file.
         let stands_in = |name: &str| soft_em && name == "log_prior" && inputs.real.contains_key("prior");
         let learned = specs.iter().filter(|spec| spec.role != Role::Constant && !stands_in(spec.name));
         let given = learned.filter_map(|spec| Some((spec.name, inputs.real.get(spec.name)?.shape.clone()))).collect();
@@ -124,7 +124,7 @@ impl Plan {
         let data: Vec<Vec<f32>> = tensors.iter().map(|tensor| narrow(&tensor.data)).collect();
         let views: Vec<_> = data.iter().zip(tensors).map(|(data, tensor)| View::new(data, &tensor.shape)).collect();
         let RouterLosses { balance, z, cv, entropy } = routed.losses(&views);
-        // Numbers of float32 kernels, like all others.
+        // Rounded to float32, like all other kernel results.
         let [balance, z, cv, entropy] = [balance, z, cv, entropy].map(|loss| f64::from(loss as f32));
         RouterLosses { balance, z, cv, entropy }
     }
@@ -166,7 +166,7 @@ impl Plan {
     }
 }
 
-/// Overwrites padding with valid numbers, so that NaN, or numbers that the kernels cannot hold, have no effect there.
+/// Overwrites padding with valid numbers, so that NaN, or numbers that overflow float32, have no effect there.
 fn silence(inputs: &mut Inputs, operator: &dyn Operator, names: &[&'static str]) {
     let views: Vec<_> = names.iter().map(|name| inputs.real[*name].view()).collect();
     let replaced = operator.silenced(&views).into_iter().map(|data| match data {

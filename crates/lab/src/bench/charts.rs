@@ -1,4 +1,4 @@
-//! Time and memory as lines over whatever is swept.
+//! Time and memory as lines over the swept size.
 
 use regard_report::{Axis, Block, Chart, Data, Point, Scale, Series};
 
@@ -12,7 +12,7 @@ struct Line<'a> {
 }
 
 impl Benchmark {
-    /// Time of every pass, a band from p10 to p90.
+    /// Time of every pass, with a band from p10 to p90.
     pub(super) fn time_charts(&self) -> Vec<Block> {
         let chart = |&pass: &Pass| {
             let title = match pass {
@@ -59,7 +59,7 @@ impl Benchmark {
         Block::Chart { name: name.into(), chart }
     }
 
-    /// The size along the axis, which is the first that varies, and the others that do.
+    /// The size on the axis, which is the first that varies, and the other varying ones.
     fn axis(&self) -> (Dimension, Vec<Dimension>) {
         let mut varied = self.varied();
         let across = if varied.is_empty() { Dimension::Length } else { varied.remove(0) };

@@ -12,29 +12,29 @@ use super::{
     operator::Problem,
 };
 
-/// Largest difference that passes, relative to the largest number of a tensor.
+/// Largest difference that passes, relative to the largest element of a tensor.
 pub const BOUND: f64 = 1e-5;
 
-/// Numbers of the twin below this are 0 but for its own rounding.
+/// Values of the twin below this are 0 up to its own rounding.
 const VANISHING: f64 = 1e-12;
-/// Tokens of a block where a layout fixes how many blocks there are.
+/// Tokens per block if a layout fixes the number of blocks.
 const BLOCK: usize = 8;
 
-/// What came of it.
+/// Result of a check.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Check {
     /// Whether kernel and twin agree.
     pub passed: bool,
-    /// Largest difference, relative to the largest number of its tensor; `None` where it is not finite.
+    /// Largest difference, relative to the largest element of its tensor; `None` if not finite.
     pub error: Option<f64>,
     /// The tensor that differs most.
     pub tensor: String,
 }
 
 impl Check {
-    /// Of differences by tensor.
+    /// Result for differences by tensor.
     fn of(differences: impl IntoIterator<Item = (String, f64)>) -> Self {
-        // NaN must not pass for a small difference.
+        // NaN must not count as a small difference.
         let named = differences.into_iter().map(|(name, x)| (name, if x.is_nan() { f64::INFINITY } else { x }));
         let (tensor, error) =
             named.max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or_else(|| ("nothing".into(), f64::INFINITY));
@@ -47,7 +47,7 @@ impl Check {
         if rank(&other) > rank(&self) { other } else { self }
     }
 
-    /// As a cell of a table and the end of a sentence: `ok, 2.1e-7` or `wrong, grad of k by 3.0e-2`.
+    /// As a table cell or the end of a sentence: `ok, 2.1e-7` or `wrong, grad of k by 3.0e-2`.
     pub fn words(&self) -> String {
         match (self.passed, self.error) {
             (true, error) => format!("ok, {:.1e}", error.unwrap_or(0.0)),
@@ -70,7 +70,7 @@ pub fn check(options: &AttentionOptions, tokens: usize, head_width: usize, seed:
     })
 }
 
-/// Runs the decoder of `options` over `tokens` tokens one by one; the twin sees all of them at once.
+/// Runs the decoder of `options` over `tokens` tokens one by one; the twin sees all at once.
 ///
 /// # Errors
 /// Options without a decode state, or that do not fit each other or the sizes.
@@ -94,7 +94,7 @@ pub(super) fn check_decoding(
     Ok(Check::of([("out".into(), apart(&out, &want.out))]))
 }
 
-/// Token `at` of an input of one batch row; a parameter is whole.
+/// Token `at` of an input of one batch row; parameters are passed whole.
 fn token_of(tensor: &Tensor, role: Role, at: usize) -> Tensor {
     let Role::Data { axis } = role else { return tensor.clone() };
     let mut shape = tensor.shape.clone();
@@ -103,8 +103,8 @@ fn token_of(tensor: &Tensor, role: Role, at: usize) -> Tensor {
     Tensor { data: tensor.data[at * width..(at + 1) * width].into(), shape }
 }
 
-/// Of the parts that the options are made of where no operator is all of it: gated Scatterbrain exists as a layer alone,
-/// which joins the outputs of the two.
+/// Checks the parts of options that no single operator covers: gated Scatterbrain exists only as a layer, which
+/// combines the outputs of two.
 fn each(options: &AttentionOptions, check: impl Fn(&AttentionOptions) -> Result<Check, Error>) -> Result<Check, Error> {
     let gated = options.scatterbrain.combination == Combination::Gated;
     if options.mechanism != Mechanism::Scatterbrain || !gated {
@@ -114,7 +114,7 @@ fn each(options: &AttentionOptions, check: impl Fn(&AttentionOptions) -> Result<
     Ok(part(Mechanism::Sparse)?.worse(part(Mechanism::Performer)?))
 }
 
-/// The options for a short sequence: sizes by budget are set, blocks of a given layout are small.
+/// The options for a short sequence: budget replaced by sizes, small blocks for a given layout.
 fn small(options: &AttentionOptions, tokens: usize, head_width: usize) -> Result<AttentionOptions, Error> {
     let mut options = options.within_budget(tokens, tokens, head_width)?;
     if options.uses_support() && options.support.kind == SupportKind::Block {
@@ -123,16 +123,16 @@ fn small(options: &AttentionOptions, tokens: usize, head_width: usize) -> Result
     Ok(options)
 }
 
-/// One batch row; as many tokens as a block layout has, where there is one.
+/// One batch row; as many tokens as a block layout has, if there is one.
 fn sizes(options: &AttentionOptions, tokens: usize, head_width: usize) -> Sizes {
     let layout = options.support.layout.as_ref().filter(|_| options.uses_support());
     let blocks = layout.filter(|_| options.support.kind == SupportKind::Block).map(Vec::len);
-    // The last block is cut short.
+    // The last block is partial.
     let length = blocks.map_or(tokens, |blocks| (blocks * BLOCK).saturating_sub(3).max(1));
     Sizes { length, batch: 1, heads: options.heads, head_width, threads: 0 }
 }
 
-/// Output and gradients against those of the twin.
+/// Compares output and gradients with the twin.
 fn beside_twin(problem: &Problem) -> Check {
     let Problem { operator, specs, inputs, grad_out } = problem;
     let views = problem.views();
@@ -151,13 +151,13 @@ fn beside_twin(problem: &Problem) -> Check {
     Check::of(std::iter::once(("output".into(), apart(&out, &twin.out))).chain(learned.map(of_gradient)))
 }
 
-/// Largest difference relative to the largest number of `want`; infinite where the sizes differ.
+/// Largest difference relative to the largest element of `want`; infinite if the sizes differ.
 fn apart(seen: &[f32], want: &[f64]) -> f64 {
     if seen.len() != want.len() {
         return f64::INFINITY;
     }
     let scale = want.iter().fold(0.0f64, |most, x| most.max(x.abs()));
-    // A gradient that vanishes, as that of the prior of a single component, leaves the rounding alone to be seen.
+    // A vanishing gradient, as that of a single component's prior, leaves only rounding errors.
     let scale = if scale < VANISHING { 1.0 } else { scale };
     let most = seen.iter().zip(want).map(|(a, b)| (f64::from(*a) - b).abs());
     most.fold(0.0f64, |most, x| if x.is_nan() { f64::INFINITY } else { most.max(x) }) / scale

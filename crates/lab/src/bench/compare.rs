@@ -12,9 +12,9 @@ use super::{Benchmark, Measurement, Pass, Timing, sizes::Dimension};
 pub struct Earlier {
     /// Where it came from: a file, a revision.
     pub name: String,
-    /// What was measured.
+    /// The measurements.
     pub measurements: Vec<Measurement>,
-    /// Where and when.
+    /// Machine, version and date.
     pub environment: Environment,
 }
 
@@ -22,7 +22,7 @@ impl Earlier {
     /// Reads what `regard bench --json` printed or wrote, of this version or an older one.
     ///
     /// # Errors
-    /// Text that is none, as a sentence.
+    /// Text that is not a benchmark result, as a sentence.
     pub fn read(name: impl Into<String>, text: &str) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct File {
@@ -47,7 +47,8 @@ impl Earlier {
         Ok(Self { name: name.into(), measurements, environment })
     }
 
-    /// The measurement of the same thing: the same mechanism at the same sizes, on as many threads where several were tried.
+    /// The measurement of the same thing: the same mechanism at the same sizes, with the same number of threads if
+    /// several were tried.
     fn like(&self, now: &Measurement) -> Option<&Measurement> {
         let place = |m: &Measurement| Dimension::Threads.others(m.at);
         let same = |m: &&Measurement| {
@@ -60,7 +61,7 @@ impl Earlier {
     }
 }
 
-/// What older files say in words of all their measurements: `batch 1, 8 heads of 64, causal`.
+/// Common settings that older files give as text: `batch 1, 8 heads of 64, causal`.
 fn common(setting: &str, threads: usize) -> Vec<(String, Value)> {
     let words: Vec<&str> = setting.split([' ', ',']).filter(|word| !word.is_empty()).collect();
     let number = |at: Option<usize>| at.and_then(|at| words.get(at)?.parse::<usize>().ok()).unwrap_or(0);
@@ -75,9 +76,9 @@ fn common(setting: &str, threads: usize) -> Vec<(String, Value)> {
     ]
 }
 
-/// Many benchmarks of one run each as one: every row has all their times.
+/// Merges benchmarks of one run each: every row gets all their times.
 ///
-/// Rows that not all of them have are left out.
+/// Rows missing from any of them are dropped.
 pub fn merge(parts: &[Vec<Measurement>]) -> Vec<Measurement> {
     let Some((first, others)) = parts.split_first() else { return Vec::new() };
     let same =
@@ -108,7 +109,7 @@ fn verdict(now: Timing, before: Timing) -> &'static str {
 }
 
 impl Benchmark {
-    /// What makes a comparison with `earlier` less than fair, each a sentence.
+    /// Reasons why a comparison with `earlier` is not quite fair, each a sentence.
     pub fn differences(&self, earlier: &Earlier) -> Vec<String> {
         let (now, before) = (&self.environment, &earlier.environment);
         let mut all = Vec::new();
@@ -190,7 +191,7 @@ impl Benchmark {
     }
 }
 
-/// Before, now, ratio and intervals of one pass.
+/// Time before and now, ratio and intervals of one pass.
 fn change(now: &Measurement, before: &Measurement, pass: Pass) -> [Cell; 4] {
     match (now.time(pass), before.time(pass)) {
         (Some(new), Some(old)) if !now.is_wrong() && !before.is_wrong() => {

@@ -1,4 +1,4 @@
-//! The length at which a mechanism overtakes exact attention.
+//! The length at which a mechanism becomes faster than exact attention.
 
 use regard_report::{Cell, Column, Format, Table};
 use serde::Serialize;
@@ -6,23 +6,22 @@ use serde_json::{Value, json};
 
 use super::{Benchmark, Measurement, Pass, Sizes, sizes::Dimension};
 
-/// Where one time falls below another as the length grows, among the lengths at which both were measured.
+/// Crossover of two times as the length grows, among the lengths at which both were measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "kind", content = "tokens")]
 pub enum Crossing {
-    /// Faster at every length, of which this is the shortest.
+    /// Faster at every length; this is the shortest.
     Before(usize),
-    /// Faster from here on, to the longest; between two lengths on the line of the logarithms.
+    /// Faster from here to the longest length; interpolated on log-log axes.
     At(f64),
-    /// Not faster at the longest length, which is this.
+    /// Not faster at the longest length, given here.
     NotUpTo(usize),
 }
 
 impl Crossing {
-    /// Of `(length, time, time of what is to be overtaken)`; `None` without any length.
+    /// Crossover of `(length, time, baseline time)`; `None` without any length.
     ///
-    /// A mechanism that falls behind again has overtaken only at its last crossing: what counts is from where on it stays
-    /// ahead.
+    /// If a mechanism becomes slower again, only its last crossing counts, after which it stays faster.
     pub fn of(points: &[(usize, f64, f64)]) -> Option<Self> {
         let mut points = points.to_vec();
         points.sort_by_key(|(length, ..)| *length);
@@ -37,7 +36,7 @@ impl Crossing {
         Some(Self::At((start + (end - start) * -below / (above - below)).exp()))
     }
 
-    /// As a cell of a table.
+    /// As a table cell.
     fn words(self) -> String {
         match self {
             Self::Before(shortest) => format!("below {shortest}"),
@@ -47,23 +46,23 @@ impl Crossing {
     }
 }
 
-/// Where one mechanism overtakes exact attention in one pass.
+/// Crossover of one mechanism with exact attention in one pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Crossover {
     /// The mechanism.
     pub label: String,
     /// Heads, batch and threads; the length is 0.
     pub at: Sizes,
-    /// What is timed.
+    /// The timed pass.
     pub pass: Pass,
-    /// Where; `None` where it, or exact attention, is wrong, or they have no length in common.
+    /// The crossover; `None` if it, or exact attention, is wrong, or they have no length in common.
     pub crossing: Option<Crossing>,
-    /// Whether one of the two computes something else than it should.
+    /// Whether one of the two failed its check.
     pub wrong: bool,
 }
 
 impl Benchmark {
-    /// Where each mechanism overtakes exact attention, at all sizes but the length.
+    /// Crossovers of each mechanism with exact attention, for all sizes other than length.
     pub fn crossovers(&self) -> Vec<Crossover> {
         let mut places: Vec<Sizes> = Vec::new();
         for measurement in &self.measurements {

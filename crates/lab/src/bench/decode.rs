@@ -11,11 +11,11 @@ use super::{
     workload::{Run, Trouble, Workload, require_finite},
 };
 
-/// Different tokens, which come again in turn.
+/// Number of distinct tokens, used cyclically.
 const TOKENS: usize = 16;
-/// Tokens of a run, at most: what is kept of the context must not grow much.
+/// Maximum tokens per run: the decode state must not grow much.
 const MOST: usize = 64;
-/// Milliseconds that a run should take: a clock cannot see less than a microsecond well.
+/// Target milliseconds per run: clocks are inaccurate below a microsecond.
 const RUN: f64 = 1.0;
 
 /// A decoder that has seen its context.
@@ -23,18 +23,18 @@ pub(super) struct Decoding {
     state: Box<dyn Decode>,
     tokens: Vec<Vec<Tensor>>,
     out: Vec<f32>,
-    /// Tokens taken, the context included.
+    /// Tokens processed, including the context.
     taken: usize,
-    /// Tokens of a run.
+    /// Tokens per run.
     each: usize,
-    /// Bytes of the state after the context.
+    /// State size in bytes after the context.
     bytes: u64,
 }
 
-/// A fresh state of the operator of `options`, with keys and values kept as `storage` says.
+/// A fresh decode state of the operator of `options`, with keys and values in `storage` format.
 ///
 /// # Errors
-/// Options without one.
+/// Options without a decode state.
 pub(super) fn decoder(
     operator: &dyn Operator,
     options: &AttentionOptions,
@@ -50,7 +50,7 @@ pub(super) fn decoder(
 }
 
 impl Decoding {
-    /// Takes `sizes.length` tokens, which nobody asks the output of, before at most `runs` runs.
+    /// Processes `sizes.length` tokens as context, before at most `runs` runs.
     ///
     /// # Errors
     /// Options without a state, or that do not fit the sizes.
@@ -63,7 +63,7 @@ impl Decoding {
     ) -> Result<Self, Error> {
         let operator = options.operator(call(options))?;
         let state = decoder(operator.as_ref(), options, storage)?;
-        // Priors of positions go on to the end of what may be decoded, the two tokens of the first look included.
+        // Per-position priors must cover everything that may be decoded, including two tokens of the first measurement.
         let length = sizes.length + 2 + MOST * runs;
         let of_length = |length: usize| specs(options, &*operator, Sizes { length, ..sizes });
         let (whole, one) = (of_length(length), of_length(1));
@@ -77,7 +77,7 @@ impl Decoding {
             };
             tokens.push(whole.iter().zip(&one).map(input).collect::<Result<Vec<Tensor>, _>>()?);
         }
-        // The shapes of a whole sequence tell what a token of it gives.
+        // The output shape of a token follows from the shapes of a full sequence.
         let shapes: Vec<&[usize]> = whole.iter().map(|spec| spec.shape.as_slice()).collect();
         let out = operator.out_shape(&shapes)?.iter().product::<usize>() / length;
         let mut decoding = Self { state, tokens, out: vec![f32::NAN; out], taken: 0, each: 1, bytes: 0 };

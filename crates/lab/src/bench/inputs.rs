@@ -9,13 +9,13 @@ use regard_kernels::{
 
 use super::Sizes;
 
-/// What the operator of `options`, token first, takes at these sizes; heads are those of the options.
+/// Input specifications of the operator of `options`, token first, at these sizes; heads are those of the options.
 pub(super) fn specs(options: &AttentionOptions, operator: &dyn Operator, sizes: Sizes) -> Vec<InputSpec> {
     let Sizes { batch, length, head_width, .. } = sizes;
     options.inputs(operator, &InputSizes::new(Layout::TokenFirst, batch, length, options.heads, head_width))
 }
 
-/// One tensor, shared by the mechanisms that take the same.
+/// One tensor, shared by the mechanisms that use it.
 #[derive(Clone, Debug)]
 pub(super) struct Tensor {
     pub data: Arc<[f32]>,
@@ -23,7 +23,7 @@ pub(super) struct Tensor {
 }
 
 impl Tensor {
-    /// As operators take it.
+    /// As an operator input.
     pub fn view(&self) -> View<'_, f32> {
         View::new(&self.data, &self.shape)
     }
@@ -35,7 +35,7 @@ pub(super) struct Tensors {
     drawn: BTreeMap<(&'static str, Vec<usize>), Arc<[f32]>>,
 }
 
-/// Names in the order of their streams; any other name has one of its own.
+/// Names in the order of their random streams; any other name has a separate stream.
 const NAMES: [&str; 14] =
     ["q", "k", "v", "grad_out", "shift", "w_q", "w_k", "w_t", "x", "w_gate", "w_query", "w_key", "w_value", "w_out"];
 
@@ -44,7 +44,7 @@ impl Tensors {
         Self { seed, drawn: BTreeMap::new() }
     }
 
-    /// An input: its default where it has one, otherwise random numbers of the magnitude that they have in models.
+    /// An input: its default if there is one, otherwise random values of a realistic magnitude.
     ///
     /// # Errors
     /// A size that cannot be made, options that do not fit each other.
@@ -74,12 +74,12 @@ impl Tensors {
         self.uniform("x", shape, 1.0)
     }
 
-    /// Numbers of mean 0 and this deviation, equally likely within their bounds.
+    /// Uniform random values with mean 0 and this standard deviation.
     fn uniform(&mut self, name: &'static str, shape: Vec<usize>, deviation: f32) -> Tensor {
         let known = NAMES.iter().position(|known| *known == name);
         let of_letters = || name.bytes().fold(NAMES.len() as u64, |key, letter| substream(key, letter.into()));
         let key = substream(self.seed, known.map_or_else(of_letters, |stream| stream as u64));
-        // Uniform numbers in [-1, 1) have deviation 1/sqrt(3).
+        // Uniform numbers in [-1, 1) have standard deviation 1/sqrt(3).
         let scale = deviation * 3f32.sqrt() / 2f32.powi(31);
         let count: usize = shape.iter().product();
         let drawn = self.drawn.entry((name, shape.clone()));

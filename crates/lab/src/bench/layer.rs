@@ -1,4 +1,4 @@
-//! An attention layer with its projections: forward and backward in training, forward alone in inference.
+//! An attention layer with its projections: forward and backward in training, forward only at inference.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use super::{
     workload::{Meter, Run, Trouble, Workload, require_finite},
 };
 
-/// The layer of `options` in a model as wide as all heads of `sizes` together, and tokens `[B,N,d]` for it.
+/// The layer of `options` in a model with the total width of the heads of `sizes`, and tokens `[B,N,d]` for it.
 fn build(
     options: &AttentionOptions,
     sizes: Sizes,
@@ -35,7 +35,7 @@ fn on(device: &Device, tensor: &inputs::Tensor) -> Tensor<3> {
     Tensor::from_data(TensorData::new(tensor.data.to_vec(), tensor.shape.clone()), device)
 }
 
-/// Fails where a number of `tensor` is not finite.
+/// Fails if an element of `tensor` is not finite.
 fn check(tensor: Option<Tensor<3>>, what: &str) -> Result<(), Trouble> {
     let Some(tensor) = tensor else { return Err(Trouble::Other(format!("{what} is missing"))) };
     let data = tensor.into_data_as::<f32>();
@@ -63,7 +63,7 @@ impl Layer {
 }
 
 impl Workload for Layer {
-    /// The backward pass begins with the product of output and weights, whose sum has the weights for gradient.
+    /// The backward pass begins with the sum of the product of output and weights, whose gradient is the weights.
     fn run(&mut self, first: bool) -> Result<Run, Trouble> {
         let mask = self.layer.mask(None);
         let meter = Meter::start();
@@ -83,7 +83,7 @@ impl Workload for Layer {
     }
 }
 
-/// Self-attention of a layer that does not learn.
+/// Self-attention of a layer at inference.
 pub(super) struct Inference {
     layer: Attention,
     x: Tensor<3>,

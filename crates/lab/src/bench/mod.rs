@@ -1,9 +1,9 @@
-//! Time and memory of mechanisms against the length of the sequence and other sizes: of the operators alone, of layers in
-//! training and in inference, of whole training steps, and of decoding token by token.
+//! Time and memory of mechanisms against sequence length and other sizes: operators alone, layers in training and at
+//! inference, whole training steps, and decoding token by token.
 //!
-//! Every mechanism is first checked against its float64 twin at a small size. Mechanisms and numbers of threads take turns within
-//! each round of runs, so that a machine that slows down slows all of them. The first runs of each are thrown away but for
-//! their memory.
+//! Every mechanism is first checked against its float64 twin at a small size. Mechanisms and thread counts are
+//! interleaved within each round of runs, so that a machine that slows down affects all of them. The first runs of each
+//! are discarded except for their memory.
 
 mod charts;
 mod check;
@@ -35,7 +35,7 @@ pub use sizes::Sizes;
 pub use step::Recipe;
 pub use timing::{TimeRatio, Timing};
 
-/// How much around a mechanism is measured with it.
+/// What is measured: a mechanism alone or with its surroundings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Level {
@@ -44,7 +44,7 @@ pub enum Level {
     Operator,
     /// The attention layer with its projections, in training.
     Layer,
-    /// The same layer as a trained model runs it: the forward pass alone, nothing kept for a backward pass.
+    /// The same layer at inference: forward pass only, nothing saved for a backward pass.
     Inference,
     /// A training step of a model: forward pass, loss, backward pass, optimizer.
     Step,
@@ -53,7 +53,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// What is timed at this level.
+    /// The passes timed at this level.
     pub fn passes(self) -> &'static [Pass] {
         match self {
             Self::Operator | Self::Layer => &[Pass::Forward, Pass::Both],
@@ -75,7 +75,7 @@ impl Level {
     }
 }
 
-/// Something that has a time.
+/// A timed phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pass {
@@ -90,7 +90,7 @@ pub enum Pass {
 }
 
 impl Pass {
-    /// Its name in names of files and of JSON fields.
+    /// Its name in file names and JSON fields.
     pub fn name(self) -> &'static str {
         match self {
             Self::Forward => "forward",
@@ -114,33 +114,32 @@ impl Pass {
 pub struct Subject {
     /// Name in tables and charts.
     pub label: String,
-    /// Its options: causality and all that is its own.
+    /// Its options, including causality.
     pub options: AttentionOptions,
-    /// Whether it keeps the heads of its options whatever the sizes of the benchmark say.
+    /// Whether it keeps the heads of its options instead of those of the benchmark.
     pub own_heads: bool,
-    /// The model around it; needed by [`Level::Step`] alone.
+    /// The model around it; needed only by [`Level::Step`].
     pub recipe: Option<Recipe>,
 }
 
 impl Subject {
-    /// Options with these heads, unless it has its own.
+    /// Options with this number of heads, unless it has its own.
     fn with_heads(&self, heads: usize) -> AttentionOptions {
         let heads = if self.own_heads { self.options.heads } else { heads };
         AttentionOptions { heads, ..self.options.clone() }
     }
 
-    /// Width of a head, in a model its own.
+    /// Head width; in a model, the model's.
     fn head_width(&self, options: &AttentionOptions, sizes: Sizes) -> usize {
         self.recipe.as_ref().map_or(sizes.head_width, |recipe| recipe.model.head_width(options))
     }
 
-    /// Exact attention: what others should overtake.
+    /// Whether it is exact attention, the baseline.
     pub fn is_exact(&self) -> bool {
         self.options.mechanism == Mechanism::Softmax && self.options.window.is_none()
     }
 
-    /// Whether time grows with the square of the length: of exact mechanisms, of a full support, and of sizes that are a
-    /// share of the length.
+    /// Whether time is quadratic in the length: exact mechanisms, a full support, and sizes proportional to the length.
     fn is_quadratic(&self) -> bool {
         let options = &self.options;
         let sized = options.uses_features() || options.uses_support();
@@ -150,34 +149,34 @@ impl Subject {
     }
 }
 
-/// What is measured: every mechanism at every combination of sizes.
+/// A benchmark plan: every mechanism at every combination of sizes.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
-    /// How much of a model around the mechanism.
+    /// What is measured around the mechanism.
     pub level: Level,
     /// The mechanisms.
     pub subjects: &'a [Subject],
-    /// Tokens of a sequence, queries and keys alike; at [`Level::Decode`] those before the one that is timed.
+    /// Sequence lengths, for queries and keys; at [`Level::Decode`] context lengths.
     pub lengths: &'a [usize],
     /// Query heads.
     pub heads: &'a [usize],
-    /// Channels of a head, of values too; at [`Level::Step`] those of the model, whatever is here.
+    /// Head widths, of values too; ignored at [`Level::Step`], which uses the model's.
     pub head_widths: &'a [usize],
-    /// Sequences at once.
+    /// Batch sizes.
     pub batches: &'a [usize],
-    /// Threads, each in turn; the current ones where there are none here.
+    /// Thread counts; the current number if empty.
     pub threads: &'a [usize],
     /// Untimed runs before the timed ones, at least 1.
     pub warm_ups: usize,
     /// Timed runs of each mechanism at each combination of sizes, at least 1 ...
     pub repeats: usize,
-    /// ... unless they have taken so many seconds together.
+    /// ... unless they have taken this many seconds in total.
     pub seconds: f64,
-    /// Mechanisms whose time grows with the square of the length stop there.
+    /// Maximum length for mechanisms of quadratic time.
     pub longest_quadratic: usize,
     /// Storage of keys and values at [`Level::Decode`]; the check against the twin uses f32.
     pub storage: Storage,
-    /// Draws tensors, projections and hashes.
+    /// Seed for tensors, projections and hashes.
     pub seed: u64,
 }
 
@@ -186,26 +185,26 @@ pub struct Plan<'a> {
 pub struct Measurement {
     /// The mechanism.
     pub label: String,
-    /// How much around it.
+    /// What is measured around it.
     #[serde(default)]
     pub level: Level,
     /// Length, batch, heads, threads.
     #[serde(flatten)]
     pub at: Sizes,
-    /// Whether a query sees only what comes before it.
+    /// Whether attention is causal.
     pub causal: bool,
-    /// Whether it is exact attention, which others should overtake.
+    /// Whether it is exact attention, the baseline.
     #[serde(default)]
     pub exact: bool,
-    /// Sizes of support and features in words.
+    /// Sizes of support and features as text.
     pub sizes: String,
-    /// How it compares with its float64 twin; files of older versions do not say.
+    /// Result of the check against its float64 twin; absent in older files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check: Option<Check>,
-    /// Untimed runs.
+    /// Number of untimed runs.
     #[serde(default)]
     pub warm_ups: usize,
-    /// Timed runs.
+    /// Number of timed runs.
     pub runs: usize,
     /// Time of the forward pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -219,22 +218,22 @@ pub struct Measurement {
     /// Time of a decoded token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<Timing>,
-    /// Most bytes in use at once in the forward pass beyond the inputs: output, what is kept, scratch.
+    /// Peak bytes in use in the forward pass beyond the inputs: output, saved tensors, scratch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forward_bytes: Option<u64>,
-    /// The same of both passes, gradients included, beyond inputs and the gradient of the output.
+    /// The same for both passes, gradients included, beyond inputs and the output gradient.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub both_bytes: Option<u64>,
-    /// Most bytes in use at once in a training step, parameters and moments included.
+    /// Peak bytes in use in a training step, parameters and moments included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_bytes: Option<u64>,
-    /// Bytes of the state of decoding after its context.
+    /// Decode-state size in bytes after the context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_bytes: Option<u64>,
 }
 
 impl Measurement {
-    /// The time of a pass, where its level has that pass.
+    /// The time of a pass, if its level has that pass.
     pub fn time(&self, pass: Pass) -> Option<Timing> {
         match pass {
             Pass::Forward => self.forward,
@@ -244,7 +243,7 @@ impl Measurement {
         }
     }
 
-    /// The bytes of a pass: at most in use, or held by a state of decoding.
+    /// The bytes of a pass: peak in use, or the decode-state size.
     pub fn bytes(&self, pass: Pass) -> Option<u64> {
         match pass {
             Pass::Forward => self.forward_bytes,
@@ -264,7 +263,7 @@ impl Measurement {
         (*own_time, *own_bytes) = (time, bytes);
     }
 
-    /// Whether it computes something else than it should, so that its times mean nothing.
+    /// Whether its check failed, so that its times are meaningless.
     pub fn is_wrong(&self) -> bool {
         self.check.as_ref().is_some_and(|check| !check.passed)
     }
@@ -284,7 +283,7 @@ pub enum BenchError {
         #[source]
         source: Error,
     },
-    /// An output or gradient that is not finite.
+    /// A non-finite output or gradient.
     #[error(
         "{label} at {length} tokens: {what} is not finite, expected numbers for inputs of unit variance; give other sizes"
     )]
@@ -296,7 +295,7 @@ pub enum BenchError {
         /// The output or a gradient.
         what: String,
     },
-    /// A model or data that cannot be.
+    /// An invalid model or invalid data.
     #[error("{label} at {length} tokens: {problem}")]
     Model {
         /// The mechanism.
@@ -306,12 +305,12 @@ pub enum BenchError {
         /// What is wrong.
         problem: String,
     },
-    /// Threads that the system does not give.
+    /// Threads that could not be created.
     #[error("{count} threads: {problem}; lower --threads-sweep")]
     Threads {
-        /// Threads asked for.
+        /// Number of threads requested.
         count: usize,
-        /// What the system says.
+        /// The system error.
         problem: String,
     },
     /// The stop flag was raised.

@@ -1,4 +1,4 @@
-//! The operator alone, forward and backward, on tensors that are there.
+//! The operator alone, forward and backward, on existing tensors.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    /// The operator of `options`, which hold sizes and no budget, on tensors of these sizes.
+    /// The operator of `options`, which must have sizes and no budget, on tensors of these sizes.
     ///
     /// # Errors
     /// Options that do not fit each other or the sizes.
@@ -41,7 +41,7 @@ impl Problem {
         Ok(Self { operator, specs, inputs, grad_out })
     }
 
-    /// The inputs as operators take them.
+    /// The operator inputs.
     pub fn views(&self) -> Vec<View<'_, f32>> {
         self.inputs.iter().map(Tensor::view).collect()
     }
@@ -52,7 +52,7 @@ impl Problem {
     }
 }
 
-/// The mask that the options name, token first.
+/// The call for these options, token first.
 pub(super) fn call(options: &AttentionOptions) -> Call {
     let mask = Mask { causal: options.causal, window: options.window, ..Mask::default() };
     Call { layout: Layout::TokenFirst, mask, ..Call::default() }
@@ -74,7 +74,7 @@ impl Workload for Problem {
         let times = [time, both].map(|time| time.as_secs_f64() * 1e3).to_vec();
         let run = Run { times, bytes: vec![bytes, forward.bytes()] };
         if first {
-            // The output was poisoned before: a row that no kernel wrote shows here.
+            // The output was poisoned: this detects rows that were not written.
             require_finite(&out, "the output")?;
             for (spec, grad) in self.specs.iter().zip(&grads) {
                 require_finite(grad.iter().flatten(), &format!("the gradient of {}", spec.name))?;

@@ -1,4 +1,4 @@
-//! The benchmark as a table, files and a page (figure 6 of arXiv 2110.15343).
+//! The benchmark as a table, files and an HTML page (figure 6 of arXiv 2110.15343).
 
 use regard_report::{Block, Cell, Column, Format, Report, Section, Table, number::significant};
 use regard_tasks::train::Environment;
@@ -7,20 +7,20 @@ use serde_json::json;
 use super::{BOUND, Earlier, Level, Measurement, Pass, Timing, sizes::Dimension};
 use crate::record::{Record, Shown};
 
-/// All measurements, with what a reader needs to judge them.
+/// All measurements, with the context needed to judge them.
 #[derive(Clone, Debug)]
 pub struct Benchmark {
     /// Labels in the order of the benchmark.
     pub labels: Vec<String>,
-    /// What was measured, length by length.
+    /// Measurements, length by length.
     pub measurements: Vec<Measurement>,
-    /// Sizes that all share, in a few words.
+    /// Short description of the sizes common to all.
     pub setting: String,
-    /// The command that was typed.
+    /// The command line.
     pub command: String,
-    /// Where and when.
+    /// Machine, version and date.
     pub environment: Environment,
-    /// Whether the lengths are asked for at which mechanisms overtake exact attention.
+    /// Whether to report crossovers with exact attention.
     pub crossover: bool,
     /// An earlier benchmark to compare with.
     pub earlier: Option<Earlier>,
@@ -32,12 +32,12 @@ impl Benchmark {
         self.measurements.iter().filter(move |m| m.label == label)
     }
 
-    /// What was around the mechanisms.
+    /// The level of the measurements.
     pub fn level(&self) -> Level {
         self.measurements.first().map_or(Level::default(), |m| m.level)
     }
 
-    /// Sizes of which there is more than one.
+    /// Sizes that take more than one value.
     pub(super) fn varied(&self) -> Vec<Dimension> {
         Dimension::varied(self.measurements.iter().map(|m| m.at))
     }
@@ -53,7 +53,7 @@ impl Benchmark {
         all
     }
 
-    /// By which factor a time grows when the length doubles, from the next shorter length.
+    /// Factor by which a time grows when the length doubles, from the next shorter length.
     fn growth(&self, measurement: &Measurement, pass: Pass) -> Option<f64> {
         let place = |m: &Measurement| Dimension::Length.others(m.at);
         let shorter = self.of(&measurement.label).filter(|m| m.at.length < measurement.at.length);
@@ -67,7 +67,7 @@ impl Benchmark {
         self.measurements.iter().find(|m| m.exact && m.at == measurement.at)
     }
 
-    /// How many times faster than exact attention at the same sizes; nothing where either is wrong.
+    /// Speed-up over exact attention at the same sizes; none if either is wrong.
     pub fn speed_up(&self, measurement: &Measurement, pass: Pass) -> Option<f64> {
         let exact = self.exact_beside(measurement)?;
         if measurement.is_wrong() || exact.is_wrong() {
@@ -76,7 +76,7 @@ impl Benchmark {
         Some(exact.time(pass)?.median / measurement.time(pass)?.median)
     }
 
-    /// How many times faster than on the fewest threads at the same sizes; nothing where it is wrong.
+    /// Speed-up over the fewest threads at the same sizes; none if it is wrong.
     pub fn scaling(&self, measurement: &Measurement, pass: Pass) -> Option<f64> {
         let place = |m: &Measurement| Dimension::Threads.others(m.at);
         let alike = self.of(&measurement.label).filter(|m| place(m) == place(measurement));
@@ -87,7 +87,7 @@ impl Benchmark {
         Some(fewest.time(pass)?.median / measurement.time(pass)?.median)
     }
 
-    /// One row a mechanism and combination of sizes.
+    /// One row per mechanism and combination of sizes.
     pub fn table(&self) -> Table {
         let level = self.level();
         let varied: Vec<_> = self.varied().into_iter().filter(|d| *d != Dimension::Length).collect();
@@ -175,7 +175,7 @@ impl Benchmark {
         ]
     }
 
-    /// The answer in a sentence or two: the fastest and the smallest at the longest length.
+    /// A summary in a sentence or two: the fastest and the smallest at the longest length.
     fn summary(&self) -> String {
         let Some(longest) = self.measurements.iter().map(|m| m.at.length).max() else { return String::new() };
         let Some((&last, others)) = self.level().passes().split_last() else { return String::new() };

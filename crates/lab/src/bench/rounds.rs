@@ -1,4 +1,4 @@
-//! Mechanisms in turns: the order of all runs.
+//! Interleaved mechanisms: the order of all runs.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -22,25 +22,25 @@ use super::{
     workload::{Run, Trouble, Workload},
 };
 
-/// Tokens of the run that is checked against the twin: several tiles of a kernel and a part of one, few enough for a slow twin.
+/// Tokens of the check against the twin: several full tiles of a kernel and a partial one, few enough for a slow twin.
 const CHECKED: usize = 150;
-/// Milliseconds of a run from which on what a cold start costs is lost in it.
+/// Milliseconds of a run above which cold-start costs are negligible.
 const LONG: f64 = 100.0;
 
 impl Plan<'_> {
-    /// Measurements that will be made.
+    /// Number of measurements to be made.
     pub fn points(&self) -> usize {
         let subjects: usize = self.cells().iter().map(|sizes| self.subjects_at(sizes.length).count()).sum();
         subjects * self.threads.len().max(1)
     }
 
     fn subjects_at(&self, length: usize) -> impl Iterator<Item = (usize, &Subject)> {
-        // One token costs what its context costs, not the square of it.
+        // The cost of one token is linear in its context.
         let all = self.level == Level::Decode || length <= self.longest_quadratic;
         self.subjects.iter().enumerate().filter(move |(_, subject)| all || !subject.is_quadratic())
     }
 
-    /// All combinations of sizes but the threads, which take turns as mechanisms do.
+    /// All combinations of sizes except threads, which are interleaved like mechanisms.
     fn cells(&self) -> Vec<Sizes> {
         let mut all = Vec::new();
         for &length in self.lengths {
@@ -59,11 +59,11 @@ impl Plan<'_> {
         all
     }
 
-    /// Whether the mechanism is correct in what is timed at this level.
+    /// Checks the computation timed at this level.
     fn check(&self, subject: &Subject, sizes: Sizes) -> Result<Check, Error> {
         let options = subject.with_heads(sizes.heads);
         let head_width = subject.head_width(&options, sizes);
-        // Sizes by budget are those of what is timed: a share of a short sequence may be too small for anything.
+        // Budget sizes are those of the timed length: a fraction of a short sequence may be too small.
         let options = options.within_budget(sizes.length, sizes.length, head_width)?;
         match self.level {
             Level::Decode => check_decoding(&options, CHECKED, head_width, self.seed),
@@ -147,15 +147,15 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// Untimed runs: the first one for its memory, from which scratch is not yet there, all of them for threads, tables and
-    /// pages to be in place.
+    /// Untimed runs: the first measures memory, with no scratch allocated yet; all of them warm up threads, tables and
+    /// pages.
     fn warm_up(&mut self, runs: usize) -> Result<(), BenchError> {
         self.bytes = self.once(true)?.bytes;
         (1..runs).try_for_each(|_| self.once(false).map(drop))
     }
 
-    /// A timed run; a short one right after an untimed one, since threads that slept and caches that the other mechanisms
-    /// filled would cost as much as the run itself.
+    /// A timed run; a short one follows an untimed one, since sleeping threads and caches filled by other mechanisms
+    /// would cost as much as the run itself.
     fn run(&mut self) -> Result<(), BenchError> {
         if self.runs.last().and_then(|times| times.last()).is_none_or(|time| *time < LONG) {
             self.once(false)?;
@@ -165,12 +165,12 @@ impl<'a> Case<'a> {
         Ok(())
     }
 
-    /// Seconds of all timed runs.
+    /// Total seconds of all timed runs.
     fn seconds(&self) -> f64 {
         self.runs.iter().filter_map(|times| times.last()).sum::<f64>() / 1e3
     }
 
-    /// What the runs come to.
+    /// The measurement from the runs.
     fn measurement(&self, level: Level, warm_ups: usize) -> Measurement {
         let mut measurement = Measurement {
             label: self.label.to_owned(),
@@ -199,7 +199,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Runs something on a pool, or on the current threads.
+/// Runs `task` on a pool, or on the current threads.
 fn within<R: Send>(pool: Option<&ThreadPool>, task: impl FnOnce() -> R + Send) -> R {
     match pool {
         Some(pool) => pool.install(task),
@@ -207,11 +207,11 @@ fn within<R: Send>(pool: Option<&ThreadPool>, task: impl FnOnce() -> R + Send) -
     }
 }
 
-/// Measures every mechanism at every combination of sizes; `watch` gets each result as it comes.
+/// Measures every mechanism at every combination of sizes; `watch` receives each result as it is available.
 ///
 /// # Errors
-/// Options that do not fit, a number that is not finite, or a raised `stop`. A mechanism that differs from its twin is none:
-/// its measurements say so.
+/// Options that do not fit, a number that is not finite, or a raised `stop`. A mechanism that differs from its twin is
+/// not an error: its measurements say so.
 pub fn run(plan: &Plan, watch: &dyn Fn(&Measurement), stop: &AtomicBool) -> Result<Vec<Measurement>, BenchError> {
     let go_on = || if stop.load(Ordering::Relaxed) { Err(BenchError::Interrupted) } else { Ok(()) };
     let pool = |&count: &usize| {
@@ -254,7 +254,7 @@ pub fn run(plan: &Plan, watch: &dyn Fn(&Measurement), stop: &AtomicBool) -> Resu
         for case in &mut cases {
             go_on()?;
             if all.is_empty() && plan.level != Level::Step {
-                // What a process does once (threads, tables) is in the memory of none.
+                // One-time setup (threads, tables) must not count as memory of any case.
                 case.warm_up(1)?;
             }
             case.warm_up(plan.warm_ups)?;

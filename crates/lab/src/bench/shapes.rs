@@ -1,4 +1,4 @@
-//! Exact attention at shapes that differ: batches, widths of heads, shared keys, few queries, and a call of almost nothing.
+//! Exact attention at various shapes: batches, head widths, shared keys, few queries, and a near-empty call.
 
 use std::{
     hint::black_box,
@@ -26,19 +26,19 @@ use crate::record::{Record, Shown};
 /// Sizes of a call of exact attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Shape {
-    /// Sequences.
+    /// Number of sequences.
     pub batch: usize,
     /// Query heads.
     pub heads: usize,
-    /// Heads of keys and values.
+    /// Key and value heads.
     pub key_heads: usize,
     /// Queries.
     pub queries: usize,
     /// Keys.
     pub keys: usize,
-    /// Channels of a head.
+    /// Head width.
     pub width: usize,
-    /// Whether a query sees only what comes before it.
+    /// Whether attention is causal.
     pub causal: bool,
 }
 
@@ -51,8 +51,8 @@ const fn shape(
     Shape { batch, heads, key_heads, queries, keys, width, causal }
 }
 
-/// Those of encoders and decoders of all sizes, of decoding, of a chunk of a prompt, and the smallest, whose time is what a call
-/// costs by itself.
+/// Shapes of encoders and decoders of all sizes, of decoding, of a prompt chunk, and a minimal one whose time is the
+/// call overhead.
 pub const SHAPES: [Shape; 15] = [
     shape((1, 8, 8), (2048, 2048), 64, false),
     shape((1, 8, 8), (512, 512), 64, false),
@@ -72,7 +72,7 @@ pub const SHAPES: [Shape; 15] = [
 ];
 
 impl Shape {
-    /// Multiplications and additions of the forward pass, of pairs that a query sees.
+    /// Multiplications and additions of the forward pass, for visible pairs.
     fn operations(&self) -> f64 {
         let Self { queries, keys, .. } = *self;
         let pairs: usize = match self.causal {
@@ -88,32 +88,32 @@ impl Shape {
     }
 }
 
-/// What one shape takes.
+/// Time and memory of one shape.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ShapeTime {
     /// The sizes.
     #[serde(flatten)]
     pub shape: Shape,
-    /// Timed runs.
+    /// Number of timed runs.
     pub runs: usize,
     /// Time of the forward pass.
     pub forward: Timing,
     /// Time of forward and backward pass together.
     pub both: Timing,
-    /// Most bytes in use at once in both passes, the output among them, beyond the inputs and the gradient of the output.
+    /// Peak bytes in use in both passes, output included, beyond the inputs and the output gradient.
     pub bytes: Option<u64>,
 }
 
 /// A table of shapes.
 #[derive(Clone, Debug)]
 pub struct Shapes {
-    /// In the order of [`SHAPES`].
+    /// Times, in the order of [`SHAPES`].
     pub times: Vec<ShapeTime>,
-    /// Bytes that all threads together read from memory in a second, summing numbers up.
+    /// Memory read bandwidth of all threads together in bytes per second, measured by a sum.
     pub read: f64,
-    /// The command that was typed.
+    /// The command line.
     pub command: String,
-    /// Where and when.
+    /// Machine, version and date.
     pub environment: Environment,
 }
 
@@ -157,7 +157,7 @@ pub fn time_shape(
     Ok(ShapeTime { shape, runs, forward: of(forward), both: of(both), bytes })
 }
 
-/// Bytes a second that all threads together read from memory: the median of some passes over 256 MiB.
+/// Memory read bandwidth of all threads together in bytes per second: the median of several passes over 256 MiB.
 pub fn read_rate() -> f64 {
     const FLOATS: usize = 64 << 20;
     let mut buffer = vec![1.0f32; FLOATS];
@@ -176,7 +176,7 @@ pub fn read_rate() -> f64 {
 }
 
 impl Shapes {
-    /// One row a shape.
+    /// One row per shape.
     pub fn table(&self) -> Table {
         let number = |title: &str, unit: &str| Column::number(title, Format::Significant(3)).unit(unit);
         let whole = |title: &str| Column::number(title, Format::Plain);
@@ -197,7 +197,7 @@ impl Shapes {
             let ShapeTime { shape, forward, both, bytes, .. } = time;
             let shared =
                 if shape.heads == shape.key_heads { String::new() } else { format!(" on {}", shape.key_heads) };
-            // Many queries read keys from a cache, where a rate says nothing of memory.
+            // Many queries read keys from cache, where the rate says nothing about memory.
             let read = (shape.queries <= 16 && shape.keys > 512).then(|| shape.cached() / forward.median / 1e6);
             vec![
                 shape.batch.into(),

@@ -1,19 +1,19 @@
-//! Where a measurement stands among the sizes that are swept.
+//! Sizes of a measurement in a sweep.
 
 use serde::{Deserialize, Serialize};
 
-/// Sizes that all mechanisms of one round share.
+/// Sizes shared by all mechanisms of one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Sizes {
-    /// Tokens.
+    /// Sequence length in tokens.
     pub length: usize,
-    /// Channels of a head.
+    /// Head width.
     pub head_width: usize,
     /// Query heads.
     pub heads: usize,
-    /// Sequences at once.
+    /// Batch size.
     pub batch: usize,
-    /// Threads that compute.
+    /// Number of threads.
     pub threads: usize,
 }
 
@@ -28,7 +28,7 @@ pub(super) enum Dimension {
 }
 
 impl Dimension {
-    /// In the order in which one of them becomes the axis of a chart.
+    /// All dimensions, in order of priority for a chart axis.
     pub const ALL: [Self; 5] = [Self::Length, Self::HeadWidth, Self::Heads, Self::Batch, Self::Threads];
 
     /// Its name in tables and charts.
@@ -53,7 +53,7 @@ impl Dimension {
         }
     }
 
-    /// The sizes with another value of it.
+    /// The sizes with this dimension changed.
     pub fn set(self, mut sizes: Sizes, value: usize) -> Sizes {
         match self {
             Self::Length => sizes.length = value,
@@ -65,12 +65,12 @@ impl Dimension {
         sizes
     }
 
-    /// The sizes but for it: equal for measurements that differ in it alone.
+    /// The sizes without this dimension: equal for measurements that differ only in it.
     pub fn others(self, sizes: Sizes) -> Sizes {
         self.set(sizes, 0)
     }
 
-    /// Those that take more than one value.
+    /// Dimensions that take more than one value.
     pub fn varied(all: impl Iterator<Item = Sizes> + Clone) -> Vec<Self> {
         let first = all.clone().next();
         let varies = |dimension: &Self| {

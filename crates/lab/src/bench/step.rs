@@ -16,32 +16,32 @@ use super::{
 /// The model that trains, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recipe {
-    /// Everything of it but its attention.
+    /// Everything except its attention.
     pub model: ModelConfig,
-    /// Optimizer, clipping, accumulation; the batch is that of the benchmark.
+    /// Optimizer, clipping, accumulation; the batch size comes from the benchmark.
     pub train: TrainConfig,
-    /// Token ids are below.
+    /// Vocabulary size.
     pub vocabulary: usize,
-    /// Labels of a classifier; a language model where there are none.
+    /// Number of classes of a classifier; `None` for a language model.
     pub classes: Option<usize>,
 }
 
-/// What a model trains on here: random tokens, every sequence at its full length, every token of a language model a target.
+/// Training data of the benchmark: random tokens, full-length sequences, every token of a language model a target.
 pub(super) struct Material {
     data: TaskData,
     train: TrainConfig,
 }
 
-/// Updates that a schedule sees: more than any benchmark makes.
+/// Total updates for the schedule: more than any benchmark runs.
 const STEPS: usize = 1 << 20;
-/// Batches of different content.
+/// Number of distinct batches.
 const BATCHES: usize = 4;
-/// Symbols that a classifier's sequences can hold.
+/// Maximum number of symbols in a classifier's sequences.
 const SYMBOLS: usize = 256;
 
 impl Material {
     /// # Errors
-    /// Numbers that data cannot have, as a sentence.
+    /// Invalid sizes, as a sentence.
     pub fn new(recipe: &Recipe, sizes: Sizes, seed: u64) -> Result<Self, String> {
         let Recipe { vocabulary, classes, .. } = *recipe;
         let Sizes { length, batch, .. } = sizes;
@@ -49,7 +49,7 @@ impl Material {
         let rows = BATCHES * batch * recipe.train.accumulate.max(1);
         let data: TaskData = match classes {
             Some(classes) => {
-                // Id 0 is padding, of which there is none.
+                // Id 0 is padding, which does not occur.
                 let symbols = vocabulary.saturating_sub(1).clamp(1, SYMBOLS);
                 let mut set = Sequences::new(classes);
                 for row in 0..rows {
@@ -61,7 +61,7 @@ impl Material {
                 Box::new(ClassificationData { train, valid, test, classes, vocabulary, max_length: length, notes })
             }
             None => {
-                // Any characters do: the first of the private planes.
+                // Any characters will do: use the private planes.
                 let characters = ('\u{F0000}'..).take(vocabulary).collect();
                 let text: Vec<u16> = (0..rows * length + 1).map(|i| draw(i, vocabulary) as u16).collect();
                 Box::new(LanguageData {
@@ -79,7 +79,7 @@ impl Material {
 /// A model in training.
 pub(super) struct Step<'a> {
     trainer: Trainer<'a>,
-    /// Bytes of the parameters, which are part of what a step needs.
+    /// Bytes of the parameters, which count as memory of a step.
     parameters: Option<u64>,
 }
 
@@ -102,7 +102,7 @@ impl<'a> Step<'a> {
 }
 
 impl Workload for Step<'_> {
-    /// One update. Its first run makes the moments, so that their bytes are in it.
+    /// One update. The first run allocates the moments, so its memory includes them.
     fn run(&mut self, _: bool) -> Result<Run, Trouble> {
         let meter = Meter::start();
         let report = self.trainer.update().map_err(|error| match error {
@@ -114,7 +114,7 @@ impl Workload for Step<'_> {
     }
 }
 
-/// An error of the options as the benchmark reports it; anything else as a sentence.
+/// An options error as reported by the benchmark; anything else as a sentence.
 pub(super) fn options_error(error: TrainError) -> Result<Error, String> {
     match error {
         TrainError::Model(error) => Ok(error),

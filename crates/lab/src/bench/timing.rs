@@ -1,16 +1,16 @@
-//! Times of some runs, and where most of them lie.
+//! Statistics of the times of several runs.
 
 use serde::{Deserialize, Serialize};
 
-/// Times of some runs in milliseconds.
+/// Times of several runs in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Stored")]
 pub struct Timing {
     /// The median.
     pub median: f64,
-    /// One run in ten is faster.
+    /// 10th percentile.
     pub p10: f64,
-    /// One run in ten is slower.
+    /// 90th percentile.
     pub p90: f64,
     /// The fastest run.
     pub fastest: f64,
@@ -18,7 +18,7 @@ pub struct Timing {
     pub slowest: f64,
 }
 
-/// As files have it: older ones know the ends alone.
+/// The stored form: older files have only the extremes.
 #[derive(Deserialize)]
 struct Stored {
     median: f64,
@@ -29,15 +29,14 @@ struct Stored {
 }
 
 impl From<Stored> for Timing {
-    /// The ends stand for the deciles where those are not known: an interval that is too wide claims no difference that is
-    /// none.
+    /// The extremes replace unknown deciles: an interval that is too wide never claims a false difference.
     fn from(stored: Stored) -> Self {
         let Stored { median, fastest, slowest, p10, p90 } = stored;
         Self { median, p10: p10.unwrap_or(fastest), p90: p90.unwrap_or(slowest), fastest, slowest }
     }
 }
 
-/// Ratio of two times: that of the medians, with bounds from their deciles.
+/// Ratio of two times: ratio of medians, with bounds from their deciles.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimeRatio {
     /// Median over median.
@@ -49,13 +48,13 @@ pub struct TimeRatio {
 }
 
 impl Timing {
-    /// This time over `other`. The interval contains 1 where, and only where, those of the two times meet
+    /// This time over `other`. The interval contains 1 if and only if the intervals of the two times overlap
     /// ([`Timing::apart`]).
     pub fn over(&self, other: &Self) -> TimeRatio {
         TimeRatio { median: self.median / other.median, low: self.p10 / other.p90, high: self.p90 / other.p10 }
     }
 
-    /// Of some runs; `None` without any.
+    /// Statistics of some runs; `None` if empty.
     pub fn of(mut times: Vec<f64>) -> Option<Self> {
         times.sort_by(f64::total_cmp);
         let (&fastest, &slowest) = (times.first()?, times.last()?);
@@ -63,13 +62,13 @@ impl Timing {
         Some(Self { median, p10, p90, fastest, slowest })
     }
 
-    /// Whether the intervals from p10 to p90 have no time in common.
+    /// Whether the p10 to p90 intervals are disjoint.
     pub fn apart(&self, other: &Self) -> bool {
         self.p90 < other.p10 || other.p90 < self.p10
     }
 }
 
-/// The quantile of ascending values, on the line between the two nearest (type 7 of Hyndman and Fan 1996).
+/// The linearly interpolated quantile of ascending values (type 7 of Hyndman and Fan 1996).
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let place = share * (sorted.len() - 1) as f64;
     let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);

@@ -16,12 +16,12 @@ use regard_tasks::{
 
 use crate::record::RESULTS;
 
-/// Decides what becomes of what is in the directory, and leaves the configuration there.
+/// Handles existing content of the directory, and writes the configuration there.
 ///
-/// An unfinished comparison of the same configuration goes on by itself: nothing is lost by that.
+/// An unfinished comparison with the same configuration continues automatically: nothing is lost by that.
 ///
 /// # Errors
-/// A directory that holds something else, or a finished comparison; one that cannot be read or written.
+/// A directory with other content, or with a finished comparison; one that cannot be read or written.
 pub fn open(out: &Path, existing: Existing, config: &RunConfig) -> Result<(), Failure> {
     let occupied = occupied(out).map_err(|error| Failure::reading(out, &error))?;
     let path = out.join(CONFIG);
@@ -64,15 +64,15 @@ pub fn open(out: &Path, existing: Existing, config: &RunConfig) -> Result<(), Fa
     write_whole(&path, config.to_toml().as_bytes()).map_err(|error| Failure::written(&error))
 }
 
-/// Whether the directory is that of a comparison: it has a configuration of ours, and is not a single run.
+/// Whether the directory holds a comparison: it has our configuration file, and is not a single run.
 fn holds_comparison(out: &Path) -> bool {
     RunConfig::read(&out.join(CONFIG)).is_ok() && !out.join(METRICS).exists()
 }
 
-/// Removes what comparisons write, and nothing else: a wrong path must not cost anybody's files.
+/// Removes only what comparisons write: a wrong path must not delete other files.
 ///
 /// # Errors
-/// What cannot be removed; a run that another process goes on with.
+/// Files that cannot be removed; a run in use by another process.
 pub fn remove(out: &Path) -> Result<(), Failure> {
     for path in children(out)? {
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
@@ -104,7 +104,7 @@ fn remove_runs(candidate: &Path) -> Result<(), Failure> {
     if left { Ok(()) } else { fs::remove_dir(candidate).map_err(|error| Failure::writing(candidate, &error)) }
 }
 
-/// What lies in a directory.
+/// The entries of a directory.
 fn children(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
     let entries = fs::read_dir(directory).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
     entries.map_err(|error| Failure::reading(directory, &error))

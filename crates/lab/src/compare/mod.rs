@@ -1,7 +1,7 @@
 //! The same model trained with each of several attention mechanisms on the same data, side by side.
 //!
-//! Each candidate and seed is a run of its own in a directory of its own; a finished run leaves `result.json`, so that a
-//! comparison that was interrupted continues where it stopped.
+//! Each candidate and seed is a separate run in its own directory; a finished run leaves `result.json`, so that an
+//! interrupted comparison continues where it stopped.
 
 mod directory;
 mod report;
@@ -22,7 +22,7 @@ use crate::cost::check_training;
 pub struct Candidate {
     /// Name in tables, charts and directories.
     pub label: String,
-    /// Its attention, by place; a model with one stack of blocks has the encoder's.
+    /// Its attention, by place; a single-stack model uses the encoder's.
     pub attentions: Attentions,
     /// The transformer around it.
     pub model: ModelConfig,
@@ -31,10 +31,10 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// The models that a configuration compares, each with a label of its own.
+    /// The models that a configuration compares, each with a unique label.
     ///
     /// # Errors
-    /// Entries that are invalid, twice there or none; models that this machine cannot train.
+    /// Invalid, duplicate or missing entries; models too large for this machine.
     pub fn all(config: &RunConfig) -> Result<Vec<Self>, Failure> {
         let mut all: Vec<Self> = Vec::new();
         for entry in &config.compare.mechanisms {
@@ -61,7 +61,7 @@ impl Candidate {
     }
 }
 
-/// What one run of one candidate gave.
+/// Result of one run of one candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunResult {
     /// The candidate's name.
@@ -70,25 +70,25 @@ pub struct RunResult {
     pub seed: u64,
     /// Updates done.
     pub steps: usize,
-    /// Share of test sequences whose label was predicted, or of the tokens of a copy; absent for language models.
+    /// Fraction of test sequences classified correctly, or of copied tokens; absent for language models.
     pub test_accuracy: Option<f64>,
     /// Mean loss on the test split in nats.
     pub test_loss: f64,
     /// `exp` of the test loss; absent for classification.
     pub test_perplexity: Option<f64>,
-    /// Learned numbers.
+    /// Number of parameters.
     pub parameters: usize,
-    /// Multiply-adds of the forward pass over one sequence of the longest length.
+    /// Multiply-adds of the forward pass over one sequence of maximum length.
     pub multiply_adds: Option<f64>,
     /// Median time of an update in milliseconds.
     pub milliseconds_per_step: f64,
-    /// Peak of allocated bytes in training above those in use before the model was built.
+    /// Peak allocated bytes in training beyond those in use before the model was built.
     pub peak_bytes: Option<u64>,
-    /// Test sequences classified in a second.
+    /// Test sequences per second.
     pub sequences_per_second: f64,
-    /// Time of all updates in seconds.
+    /// Total time of all updates in seconds.
     pub train_seconds: f64,
-    /// Step and validation metric of each evaluation: the accuracy of classifiers, the loss of others.
+    /// Step and validation metric of each evaluation: accuracy for classifiers, loss for others.
     pub curve: Vec<(usize, f64)>,
     /// Step and training loss, averaged over the updates since the point before.
     pub training_loss: Vec<(usize, f64)>,

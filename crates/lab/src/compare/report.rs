@@ -1,4 +1,4 @@
-//! The comparison as a table, files and a page.
+//! The comparison as a table, files and an HTML page.
 
 use regard_report::{Axis, Best, Block, Cell, Chart, Column, Data, Format, Mark, Report, Section, Series, Table};
 use regard_tasks::train::Environment;
@@ -7,7 +7,7 @@ use serde_json::json;
 use super::RunResult;
 use crate::record::{Record, Shown};
 
-/// All results of a comparison, with what a reader needs to judge them.
+/// All results of a comparison, with the context needed to judge them.
 #[derive(Clone, Debug)]
 pub struct Comparison {
     /// Labels in the order of the comparison.
@@ -16,15 +16,15 @@ pub struct Comparison {
     pub results: Vec<RunResult>,
     /// Name of the task.
     pub task: String,
-    /// Size of the data in a few words.
+    /// Short description of the data.
     pub setting: String,
-    /// Share of the most frequent class among the test labels, which any model must beat; classification only.
+    /// Fraction of the most frequent class among the test labels, the baseline; classification only.
     pub majority: Option<f64>,
-    /// The command that was typed.
+    /// The command line.
     pub command: String,
     /// Configuration common to all candidates, as TOML.
     pub config: String,
-    /// Where and when it ran.
+    /// Machine, version and date.
     pub environment: Environment,
 }
 
@@ -43,7 +43,7 @@ impl Comparison {
 
     /// One row per candidate.
     pub fn table(&self) -> Table {
-        // A copy has both.
+        // The copy task has both.
         let accuracy = self.results.iter().any(|result| result.test_accuracy.is_some());
         let perplexity = self.results.iter().any(|result| result.test_perplexity.is_some());
         let mut columns = vec![Column::text("mechanism")];
@@ -90,7 +90,7 @@ impl Comparison {
         }
     }
 
-    /// The answer in two sentences, from the figures of the table.
+    /// A summary in two sentences, from the table.
     fn summary(&self) -> String {
         let mean = |label: &str, value: &dyn Fn(&RunResult) -> f64| {
             let values: Vec<f64> = self.of(label).map(value).collect();

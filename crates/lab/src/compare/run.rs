@@ -27,23 +27,23 @@ use crate::{
 };
 
 const RESULT: &str = "result.json";
-/// Points of the curve of training losses.
+/// Points of the training loss curve.
 const LOSS_POINTS: usize = 60;
 
-/// What is compared, on what, and where results go.
+/// A comparison: models, data, and output directory.
 #[derive(Debug)]
 pub struct Plan<'a> {
     /// The models.
     pub candidates: &'a [Candidate],
-    /// Every candidate is trained once with each.
+    /// Seeds; every candidate is trained once per seed.
     pub seeds: &'a [u64],
     /// The data, the same for all.
     pub data: &'a TaskData,
     /// The recipe, the same for all.
     pub train: &'a TrainConfig,
-    /// Directory of the comparison; runs lie below it.
+    /// Directory of the comparison, with one subdirectory per run.
     pub directory: &'a Path,
-    /// Where and when it ran.
+    /// Machine, version and date.
     pub environment: &'a Environment,
     /// A device with autodiff.
     pub device: &'a Device,
@@ -51,9 +51,9 @@ pub struct Plan<'a> {
 
 /// Observer of a comparison and its data.
 pub trait Watch: Loading {
-    /// A run begins: its number from 0, and how many there are. Returns its observer.
+    /// A run begins: its index from 0, and the total. Returns its observer.
     fn begin(&self, label: &str, seed: u64, number: usize, total: usize, steps: usize) -> Box<dyn Progress>;
-    /// A run has ended, and its observer is gone; `fresh` unless its result was there before.
+    /// A run has ended, and its observer is dropped; `fresh` unless its result already existed.
     fn end(&self, result: &RunResult, fresh: bool);
 }
 
@@ -94,15 +94,15 @@ impl Classed for CompareError {
     }
 }
 
-/// Where the run of a candidate lies below the directory of a comparison.
+/// Directory of a candidate's run within a comparison.
 pub fn run_directory(comparison: &Path, label: &str, seed: u64) -> PathBuf {
     comparison.join(label).join(format!("seed-{seed}"))
 }
 
-/// Trains what has no result yet below `out`; returns the data and the results, as [`run`] does.
+/// Trains runs without a result below `out`; returns the data and the results, as [`run`] does.
 ///
 /// # Errors
-/// Data that are missing; the first run that fails, or an interrupt.
+/// Missing data; the first run that fails, or an interrupt.
 pub fn train(
     config: &RunConfig,
     candidates: &[Candidate],
@@ -119,7 +119,7 @@ pub fn train(
     Ok((data, results))
 }
 
-/// Runs what has no result yet; returns the results, candidate by candidate, seed by seed.
+/// Runs everything without a result; returns all results, by candidate and seed.
 ///
 /// # Errors
 /// The first run that fails, or an interrupt.
@@ -151,8 +151,8 @@ pub fn run(plan: &Plan, watch: &dyn Watch, stop: &Arc<AtomicBool>) -> Result<Vec
     Ok(results)
 }
 
-/// One update of the first candidate, thrown away: what a process does once (threads, tables, pages) is paid for by none
-/// of the runs.
+/// One discarded update of the first candidate, so that one-time setup (threads, tables, pages) is not charged to any
+/// run.
 fn warm_up(plan: &Plan) -> Result<(), CompareError> {
     let (Some(candidate), Some(&seed)) = (plan.candidates.first(), plan.seeds.first()) else { return Ok(()) };
     let config = TrainConfig { steps: 1, batch: 1, accumulate: 1, evaluate_batches: 1, ..plan.train.clone() };
@@ -175,7 +175,7 @@ fn read_result(path: &Path) -> Result<Option<RunResult>, CompareError> {
     }
 }
 
-/// Trains and measures one model; `None` where it was interrupted.
+/// Trains and measures one model; `None` if interrupted.
 fn run_one(
     plan: &Plan,
     candidate: &Candidate,
@@ -188,7 +188,7 @@ fn run_one(
     let peak = Peak::start();
     let model = Model::build(&candidate.model, candidate.attentions.clone(), plan.data, seed, plan.device)?;
     let parameters = parameter_count(&model);
-    // A kill may have left an empty directory, in which there is nothing to resume.
+    // A kill may have left an empty directory with nothing to resume.
     let started = occupied(directory).is_ok_and(|occupied| occupied);
     let existing = if started { Existing::Resume } else { Existing::Refuse };
     let opened = RunDirectory::open(directory, existing, plan.train.keep, &candidate.config, plan.environment)?;

@@ -5,18 +5,18 @@ use regard_report::{Axis, Cell, Chart, Column, Data, Format, Scale, Series, Tabl
 use super::formulas::{self, PaperSizes};
 use super::{CostError, ModelCost, ModelSizes, Part, Run};
 
-/// One curve: the numbers and the picture of them.
+/// One curve: numbers and chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// Name for files.
+    /// File name.
     pub name: String,
     /// The numbers: one row per value of the horizontal axis, one column per line.
     pub table: Table,
-    /// The picture.
+    /// The chart.
     pub chart: Chart,
 }
 
-/// What a curve measures, and over what.
+/// The quantity of a curve, and its horizontal axis.
 struct Question<'a> {
     name: &'a str,
     title: &'a str,
@@ -27,7 +27,7 @@ struct Question<'a> {
 }
 
 impl Question<'_> {
-    /// Asks `cost` at each value of the horizontal axis for each line.
+    /// Evaluates `cost` at each value of the horizontal axis for each line.
     fn curve(self, over: &[usize], lines: &[String], cost: impl Fn(usize, usize) -> Cell) -> Curve {
         let mut columns = vec![Column::number(self.x.label.as_str(), Format::Plain)];
         columns.extend(lines.iter().map(|line| Column::number(line.as_str(), self.format)));
@@ -56,8 +56,8 @@ fn doublings(first: usize, last: usize) -> Vec<usize> {
 }
 
 /// Transformer-MGK with two keys and half the heads against softmax with `base.heads` heads, by the closed forms of its
-/// paper (figures 3, 4 and 10): the ratio of operations over the length and over the width of a head, operations and
-/// parameters over the number of heads. The input is as wide as the heads together; `base.width` is not used.
+/// paper (figures 3, 4 and 10): the ratio of operations over length and head width, operations and parameters over the
+/// number of heads. The input is as wide as the heads together; `base.width` is not used.
 pub fn paper(base: PaperSizes) -> Vec<Curve> {
     let even = base.heads.max(2).next_multiple_of(2);
     let sizes = |tokens: usize, heads: usize, head_width: usize| PaperSizes {
@@ -136,9 +136,8 @@ pub fn paper(base: PaperSizes) -> Vec<Curve> {
     ]
 }
 
-/// Multiply-adds, activations and decode state of named models over the length of the sequence, and the first two as a
-/// share of those of the first model. Each length is
-/// also the context, so that models are compared beyond the one that they were made for.
+/// Multiply-adds, activations and decode state of named models over sequence length, and the first two relative to the
+/// first model. Each length is also the context, so that models are compared beyond their own.
 ///
 /// # Errors
 /// Invalid sizes.
@@ -146,7 +145,7 @@ pub fn over_length(models: &[(String, ModelSizes)], batch: usize, lengths: &[usi
     let totals = |length: usize| {
         let run = Run { batch, length, decoded: length };
         let at = |model: &(String, ModelSizes)| {
-            // A budget is a share of the entries at each length.
+            // A budget is a fraction of the entries at each length.
             let context = match model.1.attention.options.budget {
                 Some(_) => length,
                 None => length.max(model.1.context),
@@ -187,7 +186,7 @@ pub fn over_length(models: &[(String, ModelSizes)], batch: usize, lengths: &[usi
     let measures =
         [|part: &Part| part.multiply_adds, |part: &Part| part.activation_bytes, |part: &Part| part.state_bytes];
     let mut curves = curves(questions, measures, models, lengths, &costs);
-    // Lines that lie on each other over many factors of two part when held against the first.
+    // Lines that overlap over many powers of two become distinct relative to the first.
     if let Some((first, _)) = models.first() {
         let against = |measured: &str| format!("{measured}, as a share of that of {first}");
         let ratios = [
@@ -206,8 +205,8 @@ pub fn over_length(models: &[(String, ModelSizes)], batch: usize, lengths: &[usi
     Ok(curves)
 }
 
-/// Parameters, multiply-adds and activations of named models over the width of the model. Heads stay as many and
-/// the feed-forward part as many times wider, and heads grow with the model.
+/// Parameters, multiply-adds and activations of named models over model width. The number of heads and the feed-forward
+/// ratio are fixed, and the head width grows with the model.
 ///
 /// # Errors
 /// Invalid sizes: a width that the number of heads does not divide among them.
@@ -266,7 +265,7 @@ fn names(models: &[(String, ModelSizes)]) -> Vec<String> {
     models.iter().map(|model| model.0.clone()).collect()
 }
 
-/// One curve a question; `costs[place][model]`.
+/// One curve per question; `costs[place][model]`.
 fn curves<const N: usize>(
     questions: [Question; N],
     measures: [fn(&Part) -> super::Count; N],

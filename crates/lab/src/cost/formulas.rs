@@ -1,18 +1,18 @@
 //! The papers' closed forms, exact in integers. Operations are multiplications plus additions, as the papers count
-//! them; exponentials, divisions and biases are left out there and so here.
+//! them; exponentials, divisions and biases are left out there and here.
 
 use super::Count;
 
 /// Sizes of one attention layer as the MGK paper names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PaperSizes {
-    /// `N`, length of the sequence.
+    /// `N`, sequence length.
     pub tokens: usize,
     /// `H`, heads of the softmax layer that is compared against.
     pub heads: usize,
-    /// `D`, width of a head.
+    /// `D`, head width.
     pub head_width: usize,
-    /// `Dx`, width of the input.
+    /// `Dx`, input width.
     pub width: usize,
 }
 
@@ -59,13 +59,14 @@ pub fn mgk_operations_closed(sizes: PaperSizes) -> Option<Count> {
     h.is_multiple_of(2).then_some(twice / 2)
 }
 
-/// `3 H D Dx + (H D)^2`: parameters of softmax attention with `H` heads, biases apart.
+/// `3 H D Dx + (H D)^2`: parameters of softmax attention with `H` heads, without biases.
 pub fn softmax_parameters(sizes: PaperSizes) -> Count {
     let (_, h, d, dx) = sizes.counts();
     3 * h * d * dx + (h * d).pow(2)
 }
 
-/// `2 H D Dx + 0.5 (H D)^2 + H`: parameters of MGK with two keys and `H / 2` heads, biases apart. `None` when `H` is odd.
+/// `2 H D Dx + 0.5 (H D)^2 + H`: parameters of MGK with two keys and `H / 2` heads, without biases. `None` when `H` is
+/// odd.
 pub fn mgk_parameters(sizes: PaperSizes) -> Option<Count> {
     let (_, h, d, dx) = sizes.counts();
     h.is_multiple_of(2).then(|| 2 * h * d * dx + (h * d).pow(2) / 2 + h)
@@ -80,9 +81,9 @@ pub struct MoaSizes {
     pub active: usize,
     /// `dh`, width of an expert's head.
     pub head_width: usize,
-    /// `d`, width of the input.
+    /// `d`, input width.
     pub width: usize,
-    /// `T`, length of the sequence.
+    /// `T`, sequence length.
     pub tokens: usize,
 }
 
@@ -110,7 +111,7 @@ pub fn fastformer_parameters(heads: usize, head_width: usize) -> Count {
     3 * h * d * d + 2 * h * d
 }
 
-/// `3 (h d)^2 + 2 h d`: Fastformer with query-value sharing and dense projections of width `h d`, biases apart.
+/// `3 (h d)^2 + 2 h d`: Fastformer with query-value sharing and dense projections of width `h d`, without biases.
 pub fn fastformer_parameters_dense(heads: usize, head_width: usize) -> Count {
     let inner = heads as Count * head_width as Count;
     3 * inner * inner + 2 * inner

@@ -1,4 +1,4 @@
-//! What each mechanism costs: the one place of this crate that tells mechanisms apart.
+//! Cost of each mechanism: the only mechanism-specific code of this crate.
 
 use regard_kernels::Mechanism;
 use regard_kernels::features::FeatureKind;
@@ -9,28 +9,28 @@ use super::Count;
 use super::support::{support_pairs, visible_pairs};
 use super::{AttentionSizes, CostError, Run};
 
-/// What the attention of one layer costs.
+/// Attention cost of one layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttentionCost {
-    /// Numbers in the projections, biases and shifts included.
+    /// Parameters of the projections, biases and shifts included.
     pub projection_parameters: Count,
-    /// Numbers in the mechanism itself: priors, variances, score vectors.
+    /// Parameters of the mechanism itself: priors, variances, score vectors.
     pub core_parameters: Count,
     /// Multiply-adds of the projections over one sequence.
     pub projection_operations: Count,
-    /// Multiply-adds of the mechanism over one sequence; pairs that the mask hides are not counted.
+    /// Multiply-adds of the mechanism over one sequence; masked pairs are not counted.
     pub core_operations: Count,
-    /// Numbers kept for the backward pass, per sequence: what the operator reads and writes, and its saved buffers.
+    /// Floats kept for the backward pass, per sequence: inputs and outputs of the operator, and its saved buffers.
     pub kept_floats: Count,
-    /// Numbers of decode state, per sequence; under a window, the most that it grows to.
+    /// Floats of decode state, per sequence; under a window, its maximum size.
     pub state_floats: Count,
-    /// Whether all layers use one set of parameters.
+    /// Whether all layers share one set of parameters.
     pub shared_between_layers: bool,
 }
 
-/// Positions between two sums that the causal form of linear attention keeps for its backward pass.
+/// Positions between two sums saved by causal linear attention for its backward pass.
 const LINEAR_SEGMENT: Count = 256;
-/// Queries between two sums that attention of features keeps for its backward pass.
+/// Queries between two sums saved by feature-based attention for its backward pass.
 const FEATURE_SPAN: Count = 512;
 
 /// Counts the attention of one layer of a model of `width` and `context`.
@@ -50,7 +50,7 @@ pub fn attention_cost(
     let (head, components) = (count(sizes.head_width), count(options.components()));
     let (n, decoded, outside) = (count(run.length), count(run.decoded), count(width));
     let (inner, key_inner) = (heads * head, key_heads * head);
-    // With LSH queries are the keys.
+    // With LSH queries equal keys.
     let lsh = options.uses_support() && options.support.kind == SupportKind::Lsh;
     let projected_keys = match (lsh, options.shifted()) {
         (true, _) => 0,
@@ -59,7 +59,8 @@ pub fn attention_cost(
     };
     let (bias, output_bias) = (Count::from(sizes.bias), Count::from(sizes.output_bias));
 
-    // Queries, keys of every component, values, and back: the same for every mechanism with keys of its own.
+    // Projections of queries, keys of every component, values, and output: the same for every mechanism with separate
+    // keys.
     let columns = inner + (projected_keys + 1) * key_inner;
     let shifts = if options.shifted() { components * key_inner } else { 0 };
     let mut cost = AttentionCost {
@@ -69,10 +70,10 @@ pub fn attention_cost(
     };
     let read_and_written = n * (columns + inner);
 
-    // Every query looks at every key that it sees. Kept a row: the log of its denominator, its top and an inverse.
+    // Every query attends to every visible key. Saved per row: log denominator, maximum and inverse.
     let pairs = visible_pairs(n, options.causal, options.window.map(count));
     let rows = 3 * n * heads;
-    // A cache is cut back to its window when it is twice as long.
+    // A cache is trimmed to its window when it is twice as long.
     let cached = options.window.map_or(decoded, |window| decoded.min(2 * (count(window) + 1)));
     let cache = cached * (projected_keys + 1) * key_inner;
 
@@ -84,7 +85,7 @@ pub fn attention_cost(
         }
         Mechanism::Cosine => {
             cost.core_parameters = heads;
-            // A square and a product a channel of queries and keys.
+            // A square and a product per channel of queries and keys.
             cost.core_operations = pairs * 2 * inner + 2 * n * (inner + key_inner);
             cost.kept_floats = read_and_written + rows;
             cost.state_floats = cache;
@@ -103,7 +104,7 @@ pub fn attention_cost(
         }
         Mechanism::Linear | Mechanism::Mlk => {
             cost.core_parameters = if mixture { heads * components } else { 0 };
-            // With priors of their own, query heads that share keys have different sums, `[D,Dv]` and `[D]` each.
+            // With separate priors, query heads that share keys have different sums, `[D,Dv]` and `[D]` each.
             let states = if mixture { heads } else { key_heads };
             let sums = states * head * (head + 1);
             let mixing = if mixture { n * components * states * head } else { 0 };
@@ -131,10 +132,10 @@ pub fn attention_cost(
             if options.uses_features() {
                 let features = count(options.features.count(sizes.head_width));
                 let rows = if options.features.kind == FeatureKind::Elu { 0 } else { count(options.features.rows) };
-                // Features of queries and keys, sums over keys, products with the sums; a pair of the support takes its
-                // features back.
+                // Features of queries and keys, sums over keys, products with the sums; each pair of the support
+                // subtracts its feature product.
                 sums = key_heads * features * (head + 1);
-                // Before each span of queries, and behind it where that is seen, at one scale a feature.
+                // Sums before each span of queries, and after it if visible, with one scale per feature.
                 let sides = if options.causal { 1 } else { 2 };
                 let spans = if kind == SupportKind::Full { 0 } else { n.div_ceil(FEATURE_SPAN) };
                 kept_sums = spans * (sides * sums + key_heads * features);
@@ -146,7 +147,7 @@ pub fn attention_cost(
             let tokens = match kind {
                 SupportKind::Local => decoded.min(count(options.support.radius).saturating_add(1)),
                 SupportKind::Empty => 0,
-                // The rest of the supports decode with no less than all keys and values.
+                // The other supports need all keys and values to decode.
                 _ => decoded,
             };
             let aside = if kind == SupportKind::Full && !gated { 0 } else { sums + sums / (head + 1) };
@@ -154,17 +155,17 @@ pub fn attention_cost(
             if gated {
                 cost.core_parameters = heads;
                 cost.core_operations += n * inner;
-                // Both outputs and both rows of denominators, beside what is mixed of them.
+                // Both outputs and both rows of denominators, besides the mixed output.
                 cost.kept_floats += 2 * n * inner + rows;
             }
         }
         Mechanism::Moa => {
             let (experts, active) = (count(options.moa.experts), count(options.moa.active));
-            // One head of keys and values; a query and an output projection an expert, of which a token uses some.
+            // One head of keys and values; a query and an output projection per expert, of which a token uses some.
             cost.projection_parameters = (2 * experts + 2) * head * outside + outside * experts;
             cost.projection_operations = 2 * (active + 1) * n * head * outside + n * outside * experts;
             cost.core_operations = pairs * 2 * active * head;
-            // Tokens, logits, weights, queries and heads of the chosen experts, keys and values, and the output.
+            // Tokens, logits, weights, queries and head outputs of the chosen experts, keys and values, and the output.
             cost.kept_floats = n * (2 * outside + experts + active + 2 * active * head + 2 * head) + 3 * n * active;
             cost.state_floats = cached * 2 * head;
         }
@@ -191,13 +192,16 @@ pub fn attention_cost(
             match options.fastformer.interaction {
                 Interaction::Product => {
                     cost.kept_floats = n * ((inputs + 1) * inner + 2 * heads) + 2 * inner;
-                    // Two averages and the token at hand; for each average and head a top, and a denominator in f64.
+                    // Two averages and the current token; for each average and head a maximum, and a denominator in
+                    // f64.
                     cost.state_floats = 3 * inner + 2 * heads * 3;
                 }
-                // What is multiplied later, and three numbers a weight: exponential, numerator, quotient. No decode state.
+                // Operands of later products, and three floats per weight: exponential, numerator, quotient. No decode
+                // state.
                 Interaction::Sum => cost.kept_floats = n * (3 * inner + 6 * heads),
                 Interaction::Concatenation => {
-                    // A matrix `[D,2D]` a head for keys and one for values, the half for the global vector used once.
+                    // A matrix `[D,2D]` per head for keys and one for values, with the half for the global vector
+                    // applied once.
                     cost.core_parameters += 2 * vectors * 2 * head * head;
                     cost.core_operations = n * (2 * heads * seen + 2 * inner) + 2 * (n + 1) * inner * head;
                     cost.kept_floats = n * ((inputs + 2) * inner + 6 * heads);

@@ -1,20 +1,20 @@
-//! Whether a model and its data can fit into this machine, known before anything is built.
+//! Checks whether a model and its data can fit into memory, before anything is built.
 
 use regard_tasks::{Class, Failure, data::Held, run::RunConfig};
 
 use super::{Count, ModelCost, ModelSizes, Run};
 
-/// Bytes of a learned number in training: itself, its gradient and the two moments of AdamW.
+/// Bytes per parameter in training: value, gradient and the two moments of AdamW.
 const TRAINING: Count = 16;
-/// Bytes of a learned number of a finished model.
+/// Bytes per parameter at inference.
 const INFERENCE: Count = 4;
-/// Most batches whose gradients make one update: far more than anybody accumulates.
+/// Maximum batches per update: far more than anyone accumulates.
 const MOST_ACCUMULATED: usize = 1 << 20;
 
-/// Checks a run that trains.
+/// Checks a training run.
 ///
 /// # Errors
-/// Sizes out of all range; parameters or data that need more memory than there is.
+/// Sizes out of range; parameters or data that exceed memory.
 pub fn check_training(config: &RunConfig) -> Result<(), Failure> {
     let accumulate = config.train.accumulate;
     if accumulate > MOST_ACCUMULATED {
@@ -23,7 +23,7 @@ pub fn check_training(config: &RunConfig) -> Result<(), Failure> {
     check(config, TRAINING, "train")
 }
 
-/// Checks a finished model.
+/// Checks a trained model.
 ///
 /// # Errors
 /// As [`check_training`].
@@ -31,7 +31,7 @@ pub fn check_inference(config: &RunConfig) -> Result<(), Failure> {
     check(config, INFERENCE, "run")
 }
 
-/// These are lower bounds: a model that passes may still need more, one that does not cannot be.
+/// These are lower bounds: a model that passes may still need more, one that fails cannot fit.
 fn check(config: &RunConfig, bytes_each: Count, verb: &str) -> Result<(), Failure> {
     let task = config.task.options();
     let length = task.shape().max_length;
@@ -40,7 +40,7 @@ fn check(config: &RunConfig, bytes_each: Count, verb: &str) -> Result<(), Failur
     if bytes_each == TRAINING {
         let [batch, length] = task.smallest_batch(config.train.batch);
         let step = ModelCost::of(&sizes, Run { batch, length, decoded: 0 })?;
-        // All batches of an update are made before it, an id of four bytes a token.
+        // All batches of an update are made before it, with four bytes per token id.
         let ids = config.train.accumulate as Count * batch as Count * length as Count * 4;
         let what = format!("updates on {batch} sequences of at least {length} tokens need at least");
         let remedy = "lower train.batch, train.accumulate or the length of the sequences";
@@ -52,10 +52,10 @@ fn check(config: &RunConfig, bytes_each: Count, verb: &str) -> Result<(), Failur
     task.held().map_or(Ok(()), |Held { what, bytes, remedy }| fits(&what, bytes, remedy))
 }
 
-/// Checks that this machine has as many bytes as `what` needs at least; where it does not tell, that is no error.
+/// Checks that this machine has the minimum bytes that `what` needs; passes if the memory size is unknown.
 ///
 /// # Errors
-/// More than there are.
+/// More bytes than available.
 pub fn fits(what: &str, bytes: Count, remedy: &str) -> Result<(), Failure> {
     let gib = |bytes: Count| bytes as f64 / f64::from(1 << 30);
     match total_memory() {
@@ -68,7 +68,7 @@ pub fn fits(what: &str, bytes: Count, remedy: &str) -> Result<(), Failure> {
     }
 }
 
-/// Bytes of memory of the machine, where the system tells.
+/// Total memory of the machine in bytes, if known.
 pub fn total_memory() -> Option<Count> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;

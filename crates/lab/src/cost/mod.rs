@@ -1,7 +1,7 @@
-//! What a model costs before it is run: parameters, operations, bytes.
+//! Cost of a model before it runs: parameters, operations, bytes.
 //!
-//! [`formulas`] holds the papers' closed forms, to the letter; [`model`] counts any model of ours by part; [`mechanism`]
-//! is the one place that knows what each mechanism adds; [`curves`] draws both over length, width and heads.
+//! [`formulas`] holds the papers' closed forms verbatim; [`model`] counts any of our models by part; [`mechanism`]
+//! holds everything specific to a mechanism; [`curves`] draws both over length, width and heads.
 
 pub mod curves;
 pub mod formulas;
@@ -11,7 +11,7 @@ pub mod model;
 mod sizes;
 mod support;
 
-/// Parameters, operations, bytes. Wide enough for any product of the sizes that [`ModelSizes::check`] lets pass.
+/// Parameters, operations, bytes. Wide enough for any product of sizes accepted by [`ModelSizes::check`].
 pub type Count = u128;
 
 pub use memory::{check_inference, check_training, fits, total_memory};

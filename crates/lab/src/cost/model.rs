@@ -1,5 +1,5 @@
-//! The cost of a whole model, part by part: parameters, multiply-adds, activations of a training step, decode
-//! state. Counts follow the layers as they are built, so the parameters are those of the model to the last bias.
+//! The cost of a whole model, part by part: parameters, multiply-adds, activations of a training step, decode state.
+//! Counts follow the layers as built, so parameter counts are exact to the last bias.
 
 use regard_kernels::mechanism::Position;
 use regard_nn::models::{NormKind, NormPlace, Pooling};
@@ -11,12 +11,12 @@ use super::{
     mechanism::{AttentionCost, attention_cost},
 };
 
-/// What one part of the model costs.
+/// Cost of one part of the model.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Part {
     /// Name of the part.
     pub name: String,
-    /// Learned numbers.
+    /// Number of parameters.
     pub parameters: Count,
     /// Multiply-adds of the forward pass over one sequence of [`Run::length`]. Training takes about three times as many.
     pub multiply_adds: Count,
@@ -44,7 +44,7 @@ pub struct Part {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ModelCost {
-    /// What was asked.
+    /// The sizes of the step.
     pub run: Run,
     /// Its parts, bottom to top; layers are summed.
     pub parts: Vec<Part>,
@@ -122,9 +122,9 @@ fn parts(sizes: &ModelSizes, attentions: &[(&str, AttentionCost)], run: Run) -> 
     };
     let translates = sizes.decoder.is_some();
     let stacks = 1 + Count::from(translates);
-    // Of blocks that are computed again, one at a time is there whole.
+    // With recomputed blocks, only one at a time is fully in memory.
     let kept = if model.checkpointing { layers.min(1) } else { layers };
-    // Blocks with numbers of their own, in the encoder and beside it.
+    // Blocks with separate parameters, in the encoder and the decoder.
     let own = if model.shared_blocks { layers.min(1) } else { layers };
     let own_in_decoder = Count::from(translates) * layers;
 
@@ -168,9 +168,9 @@ fn parts(sizes: &ModelSizes, attentions: &[(&str, AttentionCost)], run: Run) -> 
         ));
     }
 
-    // Weight and bias or weight alone; kept are the input and as many statistics of each token.
+    // Weight and bias, or only a weight; kept are the input and as many statistics per token.
     let of_norm = if model.norm_kind == NormKind::Layer { 2 } else { 1 };
-    // One before or after each attention and each feed-forward part.
+    // One before or after each attention and each feed-forward layer.
     let per_layer = count(attentions.len()) + stacks;
     let last_norms = stacks * Count::from(model.norm == NormPlace::Pre);
     let first_norms = stacks * Count::from(model.embedding_norm);
@@ -185,7 +185,7 @@ fn parts(sizes: &ModelSizes, attentions: &[(&str, AttentionCost)], run: Run) -> 
 
     let inside = count(model.feed_forward);
     let bias = Count::from(model.feed_forward_bias.unwrap_or(model.bias));
-    // Matrices into the hidden channels; behind each, its output is kept, and what goes into the last one.
+    // Matrices into the hidden channels; the output of each is kept, and the input of the last one.
     let into = if model.gated { 2 } else { 1 };
     parts.push(part(
         "feed-forward",
@@ -195,7 +195,7 @@ fn parts(sizes: &ModelSizes, attentions: &[(&str, AttentionCost)], run: Run) -> 
         0,
     ));
     if model.layer_scale.is_some() {
-        // After attention and after the feed-forward part of the encoder; what is scaled is kept.
+        // After attention and feed-forward of the encoder; the inputs of the scales are kept.
         parts.push(part("layer scales", 2 * own * width, 2 * layers * length * width, 2 * kept * tokens * width, 0));
     }
     parts.push(match sizes.head {

@@ -1,4 +1,4 @@
-//! The sizes of a model, of a configuration or given one by one.
+//! The sizes of a model, from a configuration or given individually.
 
 use regard_kernels::{AttentionOptions, Error};
 use regard_nn::{
@@ -19,15 +19,15 @@ use super::Count;
 pub struct AttentionSizes {
     /// Mechanism, heads, keys, mixture and the like.
     pub options: AttentionOptions,
-    /// `D`, width of one head; values are as wide.
+    /// `D`, head width, also of values.
     pub head_width: usize,
     /// Whether queries, keys and values have biases.
     pub bias: bool,
-    /// Whether the output projection has one.
+    /// Whether the output projection has a bias.
     pub output_bias: bool,
 }
 
-/// What stands on top of the model.
+/// The model's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
     /// One vector per sequence, then one projection to this many classes.
@@ -41,36 +41,36 @@ pub enum Head {
 pub struct ModelSizes {
     /// The transformer around its attention.
     pub model: ModelConfig,
-    /// Tokens in the embedding.
+    /// Vocabulary size.
     pub vocabulary: usize,
-    /// Longest sequence: rows of the learned positions and of a prior per position.
+    /// Maximum length: rows of the learned positions and of a per-position prior.
     pub context: usize,
-    /// What stands on top.
+    /// The model's head.
     pub head: Head,
     /// Self-attention of each layer.
     pub attention: AttentionSizes,
-    /// The decoder of an encoder-decoder: as many blocks again. Source and target are equally long, and share the tables of
-    /// tokens.
+    /// The decoder of an encoder-decoder: as many blocks again. Source and target are equally long, and share the token
+    /// embedding.
     pub decoder: Option<DecoderSizes>,
 }
 
 /// The attentions of a decoder block.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecoderSizes {
-    /// To the target so far.
+    /// Self-attention over the target so far.
     pub attention: AttentionSizes,
-    /// To the encoder's output.
+    /// Cross-attention to the encoder's output.
     pub cross: AttentionSizes,
 }
 
-/// What the model is asked to do.
+/// Sizes of a training step and of decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Run {
-    /// Sequences in a training step.
+    /// Sequences per training step.
     pub batch: usize,
-    /// Tokens in each of them.
+    /// Tokens per sequence.
     pub length: usize,
-    /// Tokens behind a decoder whose state is measured.
+    /// Number of decoded tokens when the decode state is counted.
     pub decoded: usize,
 }
 
@@ -85,9 +85,9 @@ pub enum CostError {
         name: &'static str,
         /// Its value.
         seen: usize,
-        /// Smallest that makes sense.
+        /// Minimum.
         least: usize,
-        /// Largest that is counted.
+        /// Maximum.
         most: usize,
     },
     /// Heads that cannot share the width evenly.
@@ -101,7 +101,7 @@ pub enum CostError {
     /// Options of the attention that do not fit together.
     #[error(transparent)]
     Attention(#[from] regard_kernels::Error),
-    /// A mechanism whose output and query are added needs them equally wide.
+    /// A mechanism that adds query and output needs them to have the same width.
     #[error("{mechanism} adds queries to its output: heads x head width is {inner}, expected the width, {width}")]
     Inner {
         /// The mechanism.
@@ -130,7 +130,7 @@ impl ModelSizes {
         Self::new(&config.model, &config.attentions(), Shape { vocabulary, max_length, ..shape })
     }
 
-    /// Sizes of the model of a task of this shape. A model with one stack of blocks has the attention of the encoder.
+    /// Sizes of the model of a task of this shape. A single-stack model uses the encoder's attention.
     pub fn new(config: &ModelConfig, attentions: &Attentions, shape: Shape) -> Self {
         let sizes = |options: AttentionConfig| AttentionSizes {
             head_width: config.head_width(&options),
@@ -155,7 +155,7 @@ impl ModelSizes {
         }
     }
 
-    /// Checks that every size is one that a model can have. The upper limits keep every count far from overflow.
+    /// Checks that every size is valid. The upper limits keep every count far from overflow.
     ///
     /// # Errors
     /// The first size out of range, or attention options that do not fit together.
@@ -175,7 +175,7 @@ impl ModelSizes {
         [&self.attention].into_iter().chain(decoder).try_for_each(AttentionSizes::check)
     }
 
-    /// The same model at another width: as many heads, each narrower or wider, the feed-forward part in proportion.
+    /// The same model at another width: as many heads, with head and feed-forward width scaled in proportion.
     ///
     /// # Errors
     /// A width that the heads cannot share evenly.

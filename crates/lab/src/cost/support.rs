@@ -1,11 +1,11 @@
-//! Pairs of query and key in a sparse support.
+//! Number of query-key pairs in a sparse support.
 
 use regard_kernels::support::{SupportKind, SupportOptions};
 
 use super::Count;
 
-/// Pairs with exact weight among `n` tokens: exact for the rules that no token changes but for blocks drawn at random,
-/// whose overlap is not subtracted; for hashes the most that their rounds can come to, as if they never agreed.
+/// Pairs with exact weights among `n` tokens: exact for content-independent supports, except that the overlap of random
+/// blocks is not subtracted; for hashes an upper bound that assumes disjoint rounds.
 pub(super) fn support_pairs(support: &SupportOptions, n: Count, causal: bool) -> Count {
     let count = |size: usize| size as Count;
     let all = visible_pairs(n, causal, None);
@@ -17,7 +17,7 @@ pub(super) fn support_pairs(support: &SupportOptions, n: Count, causal: bool) ->
         SupportKind::Longformer => with_globals(support, n, causal, band),
         SupportKind::Bigbird => {
             let drawn = n * (count(support.random) * count(support.block)).min(n);
-            // Half of what is drawn lies in the future.
+            // Half of the random blocks are in the future.
             let drawn = if causal { drawn / 2 } else { drawn };
             (with_globals(support, n, causal, band) + drawn).min(all)
         }
@@ -27,7 +27,7 @@ pub(super) fn support_pairs(support: &SupportOptions, n: Count, causal: bool) ->
     }
 }
 
-/// Everything with a global token, and the band of the others.
+/// All pairs with a global token, and the band of the others.
 fn with_globals(support: &SupportOptions, n: Count, causal: bool, band: impl Fn(Count) -> Count) -> Count {
     let globals = (support.globals as Count).min(n);
     let others = n - globals;
@@ -58,7 +58,7 @@ fn block_pairs(support: &SupportOptions, n: Count, causal: bool) -> Count {
     pairs
 }
 
-/// Pairs of query and key in `n` tokens that the mask leaves: `j <= i` when causal, `|i - j| <= window`.
+/// Number of visible query-key pairs among `n` tokens: `j <= i` when causal, `|i - j| <= window`.
 pub(super) fn visible_pairs(n: Count, causal: bool, window: Option<Count>) -> Count {
     let reach = window.unwrap_or(n).min(n.saturating_sub(1));
     // Query i looks back at min(i, reach) tokens: a triangle, then a band.

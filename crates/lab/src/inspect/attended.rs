@@ -6,7 +6,7 @@ use regard_nn::{
     blocks::{Place, Stack},
 };
 
-/// Name of an attention, as in `layer 1` or `decoder 2, cross`, and of all that stand where it stands.
+/// Name of an attention, as in `layer 1` or `decoder 2, cross`, and of its place.
 pub fn place_name(stack: Stack, layer: usize, place: Place, two_stacks: bool) -> (String, &'static str) {
     match (two_stacks, stack, place) {
         (false, ..) => (format!("layer {layer}"), "layer"),
@@ -19,12 +19,12 @@ pub fn place_name(stack: Stack, layer: usize, place: Place, two_stacks: bool) ->
 /// A record of one sequence without padding, its inputs in float64.
 pub struct Attended<'a> {
     record: &'a AttentionRecord,
-    /// Of each call, in the order of its operator.
+    /// Inputs of each call, in the order of its operator.
     inputs: Vec<Vec<(Vec<f64>, &'a [usize])>>,
     mask: Mask,
 }
 
-/// What the keys of one head are, as Gaussians.
+/// The keys of one head as Gaussians.
 pub(super) struct Keys {
     /// `k_jr` by component and position.
     pub components: Vec<Vec<Vec<f64>>>,
@@ -44,20 +44,20 @@ impl<'a> Attended<'a> {
         Self { record, inputs, mask }
     }
 
-    /// Query heads; slots where experts are chosen.
+    /// Number of query heads; slots if experts are chosen.
     pub fn heads(&self) -> usize {
         self.tensor("q").map_or(0, |q| q.shape[2])
     }
 
-    /// Queries and keys.
+    /// Numbers of queries and keys.
     pub fn lengths(&self) -> [usize; 2] {
         let q = self.tensor("q").map_or(0, |q| q.shape[1]);
-        // LSH and shared values leave one of the two out.
+        // LSH and shared values have only one of the two.
         let keys = ["v", "k"].into_iter().find_map(|name| self.tensor(name)).map_or(q, |keys| keys.shape[1]);
         [q, keys]
     }
 
-    /// Keys that query `i` sees under the mask, whatever the support.
+    /// Keys visible to query `i` under the mask, ignoring the support.
     pub fn visible(&self, i: usize) -> std::ops::Range<usize> {
         let [n, s] = self.lengths();
         self.mask.visible(i, n, s)
@@ -69,10 +69,10 @@ impl<'a> Attended<'a> {
         self.record.calls[0].operator.weights(&views, 0, 0).iter().map(|weights| weights.averaged).collect()
     }
 
-    /// Row by row the weights of some heads for what is `averaged`: `of(rows)` gets a function from the number of a query to
-    /// its row of each of them.
+    /// Row by row the weights of some heads for what is `averaged`: `of(rows)` receives a function from a query index
+    /// to its row of each head.
     ///
-    /// Calls that a gate averages are averaged here too: `W = sum_c share_c W_c`.
+    /// Calls averaged by a gate are averaged here too: `W = sum_c share_c W_c`.
     pub fn with_rows<T>(
         &self,
         averaged: Averaged,
@@ -103,7 +103,7 @@ impl<'a> Attended<'a> {
         })
     }
 
-    /// The value `j` of head `h`; none where values are not averaged.
+    /// Value `j` of head `h`; none if values are not averaged.
     pub fn value(&self, h: usize, j: usize) -> Option<&[f64]> {
         let at = self.record.calls[0].operator.inputs().iter().position(|name| *name == "v")?;
         let (data, shape) = &self.inputs[0][at];
@@ -117,12 +117,12 @@ impl<'a> Attended<'a> {
         &data[(i * shape[2] + h) * shape[3]..][..shape[3]]
     }
 
-    /// Width of a head.
+    /// Head width.
     pub fn width(&self) -> usize {
         self.inputs[0][0].1[3]
     }
 
-    /// Name and number of the attention in a model of one or two stacks.
+    /// Name and place of the attention in a model with one or two stacks.
     pub fn name(&self, two_stacks: bool) -> (String, &'static str) {
         place_name(self.record.stack, self.record.layer, self.record.place, two_stacks)
     }
@@ -132,9 +132,9 @@ impl<'a> Attended<'a> {
         self.record
     }
 
-    /// The keys of head `h` as the Gaussians around which its scores are log-likelihoods: those of the mixture with its prior
-    /// and variances, else one per key of variance `sqrt(D)`, which is what `exp(q.k / sqrt D)` is up to norms
-    /// (arXiv 2110.08678, section 2.1). None where queries do not meet keys.
+    /// The keys of head `h` as Gaussians whose log-likelihoods are the scores: those of the mixture with its prior and
+    /// variances, else one per key with variance `sqrt(D)`, which equals `exp(q.k / sqrt D)` up to norms (arXiv
+    /// 2110.08678, section 2.1). None if there are no query-key scores.
     pub(super) fn keys(&self, h: usize) -> Option<Keys> {
         let [_, s] = self.lengths();
         let width = self.width();
@@ -143,7 +143,7 @@ impl<'a> Attended<'a> {
         }
         let options = &self.record.options;
         let Some(k) = self.tensor("k") else {
-            // LSH: keys are the queries at unit norm.
+            // LSH: keys are the normalised queries.
             let unit = |j: usize| {
                 let norm = norm(self.query(h, j));
                 self.query(h, j).iter().map(|x| if norm > 0.0 { x / norm } else { 0.0 }).collect()
@@ -178,7 +178,7 @@ impl<'a> Attended<'a> {
             None => 0.0,
         };
         let mut log_priors: Vec<Vec<f64>> = (0..count).map(|r| (0..s).map(|j| raw(r, j)).collect()).collect();
-        // A learned prior has any scale, which cancels in the weights; a likelihood needs a probability.
+        // A learned prior may have any scale, which cancels in the weights; a likelihood needs probabilities.
         for j in 0..s {
             let all: Vec<f64> = log_priors.iter().map(|own| own[j]).collect();
             let sum = log_sum_exp(&all);
@@ -211,7 +211,7 @@ pub(super) fn norm(x: &[f64]) -> f64 {
     x.iter().map(|x| x * x).sum::<f64>().sqrt()
 }
 
-/// `ln sum exp`; negative infinity of nothing.
+/// `ln sum exp`; negative infinity if empty.
 pub(super) fn log_sum_exp(values: &[f64]) -> f64 {
     let top = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     if top == f64::NEG_INFINITY { top } else { top + values.iter().map(|x| (x - top).exp()).sum::<f64>().ln() }

@@ -1,19 +1,19 @@
-//! How many keys a query looks at.
+//! Entropy of attention rows.
 
 use serde::{Serialize, Serializer, ser::SerializeSeq};
 
 use crate::moments::Moments;
 
-/// Parts into which positions are put together for charts and files.
+/// Maximum position bins for charts and files.
 const MOST_POSITIONS: usize = 64;
 
 /// Entropy of the rows of one head over many sequences.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Entropy {
-    /// `-sum_j w_ij ln w_ij` in nats, of rows that see a key.
+    /// `-sum_j w_ij ln w_ij` in nats, for rows that see a key.
     pub nats: Moments,
-    /// The same by `ln` of the number of keys that the mask lets the query see, of rows that see at least two: 0 where a
-    /// query looks at one key, 1 where it looks at all alike.
+    /// The same divided by `ln` of the number of visible keys, for rows that see at least two: 0 if a query attends to
+    /// one key, 1 if it attends to all equally.
     pub normalised: Moments,
     /// The normalised entropy by position of the query.
     #[serde(serialize_with = "by_parts")]
@@ -21,7 +21,7 @@ pub struct Entropy {
 }
 
 impl Entropy {
-    /// Adds the [`row_entropy`] of the query at `position`, which the mask lets see `visible` keys.
+    /// Adds the [`row_entropy`] of the query at `position` with `visible` keys.
     pub(super) fn add(&mut self, position: usize, entropy: f64, visible: usize) {
         if visible == 0 {
             return;
@@ -38,7 +38,7 @@ impl Entropy {
         self.by_position[position].add(normalised);
     }
 
-    /// Mean normalised entropy of at most 64 parts of equal length of all positions, as (middle of the part, mean).
+    /// Mean normalised entropy in at most 64 equal position bins, as (bin centre, mean).
     pub fn curve(&self) -> Vec<(f64, f64)> {
         let part = self.by_position.len().div_ceil(MOST_POSITIONS).max(1);
         let mean = |(number, part_of): (usize, &[Moments])| {
@@ -59,7 +59,7 @@ fn by_parts<S: Serializer>(positions: &[Moments], serializer: S) -> Result<S::Ok
     list.end()
 }
 
-/// `-sum w ln w` in nats of weights that sum to 1; NaN, which moments leave out, of a row without any.
+/// `-sum w ln w` in nats of weights that sum to 1; NaN, which moments skip, for a row without any.
 pub(super) fn row_entropy(row: &[f64]) -> f64 {
     let mut seen = row.iter().filter(|w| **w > 0.0).peekable();
     if seen.peek().is_none() { f64::NAN } else { seen.map(|w| -w * w.ln()).sum() }

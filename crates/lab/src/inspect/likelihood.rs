@@ -1,4 +1,4 @@
-//! How likely a head's queries are under its keys.
+//! Likelihood of a head's queries under its keys.
 
 use std::f64::consts::PI;
 
@@ -9,13 +9,13 @@ use crate::moments::Moments;
 
 /// Negative log-likelihood of the queries of one head, in nats per channel, under three densities.
 ///
-/// With `S_i` the keys that query `i` sees:
+/// With `S_i` the keys visible to query `i`:
 /// - mixture: `p(q_i) = 1/|S_i| sum_j sum_r pi_jr N(q_i; k_jr, s_r I)`, the density whose posterior over keys is the row of
 ///   attention (arXiv 2110.08678, equations 7 to 9);
-/// - one Gaussian per key: each key's components made one Gaussian of the same mean and mean variance;
-/// - one Gaussian: all of them made one.
+/// - one Gaussian per key: each key's components merged into one Gaussian with the same mean and mean variance;
+/// - one Gaussian: all of them merged.
 ///
-/// The first two are the same thing where a key has one component.
+/// The first two are equal if keys have one component.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Likelihood {
     /// Under the model's own mixture.
@@ -27,7 +27,7 @@ pub struct Likelihood {
 }
 
 impl Likelihood {
-    /// Adds what [`negative_logs`] gives.
+    /// Adds the result of [`negative_logs`].
     pub(super) fn add(&mut self, [mixture, per_key, single]: [f64; 3]) {
         self.mixture.add(mixture);
         self.per_key.add(per_key);
@@ -35,7 +35,7 @@ impl Likelihood {
     }
 }
 
-/// The keys of a head with each key's components made one.
+/// The keys of a head with each key's components merged.
 pub(super) struct Densities {
     keys: Keys,
     means: Vec<Vec<f64>>,
@@ -43,7 +43,7 @@ pub(super) struct Densities {
 }
 
 impl Densities {
-    /// Of head `h`; none where queries do not meet keys.
+    /// Densities of head `h`; none if there are no query-key scores.
     pub fn new(attended: &Attended, h: usize) -> Option<Self> {
         attended.keys(h).map(Self::of)
     }

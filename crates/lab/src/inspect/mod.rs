@@ -1,12 +1,11 @@
-//! What goes on inside a trained model.
+//! Analysis of the attention of a trained model.
 //!
-//! A forward pass writes what its attention computed into a log ([`AttentionLog`](regard_nn::attention::AttentionLog));
-//! everything here reads those records and nothing else of the model. A model from elsewhere is inspected as soon as its
-//! layers are built from [`Attention`](regard_nn::attention::Attention), and a mechanism as soon as its operator gives its
-//! [weights](regard_kernels::Operator::weights).
+//! A forward pass records its attention in a log ([`AttentionLog`](regard_nn::attention::AttentionLog)); everything
+//! here reads only those records. So any model with layers built from [`Attention`](regard_nn::attention::Attention)
+//! can be inspected, and any mechanism whose operator provides its [weights](regard_kernels::Operator::weights).
 //!
 //! Rows of attention are computed on demand, one query at a time for all heads, in float64 from the mechanism's twin. A
-//! whole matrix exists in two places: while its singular values are computed, and in a picture of it.
+//! full matrix exists only while its singular values are computed, and as an image.
 
 mod attended;
 mod entropy;

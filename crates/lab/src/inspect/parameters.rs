@@ -1,4 +1,4 @@
-//! What a head has learned besides its attention matrix: priors, variances, shifts, gates, and how long its vectors are.
+//! Learned quantities of a head besides its attention matrix: priors, variances, shifts, gates, and vector norms.
 
 use regard_nn::models::is_buffer;
 use regard_tasks::train::Model;
@@ -7,10 +7,10 @@ use serde::Serialize;
 use super::attended::{Attended, norm};
 use crate::moments::Moments;
 
-/// Learned parameters of one head and lengths of its vectors.
+/// Learned parameters of one head and norms of its vectors.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HeadParameters {
-    /// Prior of each component of a mixture; over positions the mean where it depends on them. Empty without a prior.
+    /// Prior of each component of a mixture; averaged over positions if it depends on them. Empty without a prior.
     pub priors: Vec<f64>,
     /// Variance of each component of a mixture of Gaussians.
     pub variances: Vec<f64>,
@@ -18,7 +18,7 @@ pub struct HeadParameters {
     pub shifts: Vec<f64>,
     /// `|k_jr - k_js|`, the distance of two components of one key, over positions and pairs of components.
     pub apart: Moments,
-    /// Share of the support in the output of a gated Scatterbrain.
+    /// Weight of the support in the output of gated Scatterbrain.
     pub gate: Option<f64>,
     /// `|q_i|`.
     pub queries: Moments,
@@ -61,14 +61,14 @@ impl HeadParameters {
     }
 }
 
-/// The matrix of one component of one head by which states become keys.
+/// The key projection of one component.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyProjection {
     /// Name of the parameter, as in `layers.0.attention.w_k`.
     pub name: String,
-    /// Component, from 1; none where there is one.
+    /// Component, from 1; none if there is only one.
     pub component: Option<usize>,
-    /// Channels of a state `d`.
+    /// Input channels `d`.
     pub rows: usize,
     /// Channels of all key heads `Hk D`.
     pub columns: usize,
@@ -76,7 +76,7 @@ pub struct KeyProjection {
     pub data: Vec<f64>,
 }
 
-/// Every projection of keys of a model, by name and component.
+/// Every key projection of a model, by name and component.
 pub fn key_projections(model: &Model) -> Vec<KeyProjection> {
     let mut all = Vec::new();
     for (name, tensor) in model.to_host() {

@@ -1,4 +1,4 @@
-//! Matrices as pictures, no larger than a reader can see.
+//! Matrices as images of limited size.
 
 use rayon::prelude::*;
 use regard_kernels::Averaged;
@@ -6,24 +6,24 @@ use regard_report::{HeatMap, Panel, Shade};
 
 use super::{attended::Attended, parameters::KeyProjection};
 
-/// Cells of a picture along one side, at most; more are averaged.
+/// Maximum cells along one side of an image; more are averaged.
 const MOST_CELLS: usize = 256;
 
-/// End of the scale of weights, as a multiple of an even row's: a few large ones would leave all others white.
+/// End of the weight scale, as a multiple of a uniform row's: a few large ones would leave all others white.
 const END: f64 = 10.0;
 
-/// A picture and the name of its file.
+/// An image and its file name.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Picture {
     pub name: String,
     pub map: HeatMap,
 }
 
-/// Means over cells of a matrix whose rows come one by one.
+/// Cell means of a matrix whose rows arrive one by one.
 struct Cells {
     /// Rows and columns of the matrix.
     size: [usize; 2],
-    /// Rows and columns of the picture.
+    /// Rows and columns of the image.
     cells: [usize; 2],
     sums: Vec<f64>,
     counts: Vec<f64>,
@@ -57,7 +57,7 @@ pub(super) fn pooled_weights(attended: &Attended, averaged: Averaged, heads: &[u
     let size = attended.lengths();
     let panels = attended.with_rows(averaged, heads, |rows| {
         let mut cells: Vec<Cells> = heads.iter().map(|_| Cells::new(size)).collect();
-        // Some rows at a time, so that the matrix is never whole.
+        // Some rows at a time, so that the matrix is never complete in memory.
         for first in (0..size[0]).step_by(MOST_CELLS) {
             let block: Vec<Vec<Vec<f64>>> =
                 (first..size[0].min(first + MOST_CELLS)).into_par_iter().map(rows).collect();
@@ -83,7 +83,7 @@ pub(super) fn pooled_weights(attended: &Attended, averaged: Averaged, heads: &[u
     Picture { name: format!("attention {name}"), map }
 }
 
-/// The keys of some heads, one panel per head and component; nothing where queries do not meet keys.
+/// The keys of some heads, one panel per head and component; none if there are no query-key scores.
 pub(super) fn pooled_keys(attended: &Attended, heads: &[usize], name: &str) -> Option<Picture> {
     let mut panels = Vec::new();
     for &h in heads {
@@ -111,7 +111,7 @@ pub(super) fn pooled_keys(attended: &Attended, heads: &[usize], name: &str) -> O
     Some(Picture { name: format!("keys {name}"), map })
 }
 
-/// Projections of keys, one picture per parameter.
+/// Key projections, one image per parameter.
 pub(super) fn projections(all: &[KeyProjection]) -> Vec<Picture> {
     let one = |of_name: &[KeyProjection]| {
         let panel = |projection: &KeyProjection| {

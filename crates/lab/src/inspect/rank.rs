@@ -1,11 +1,11 @@
-//! How many directions an attention matrix has.
+//! Rank measures of an attention matrix.
 
 use serde::Serialize;
 
 use crate::approx::Dense;
 
-/// A singular value counts if it is above this share of the largest. The paper counts those above 1e-6; the largest one of a
-/// matrix whose rows sum to 1 is at least 1, so that the two differ little.
+/// A singular value counts if it is above this fraction of the largest. The paper counts those above 1e-6; the largest
+/// singular value of a matrix whose rows sum to 1 is at least 1, so the two differ little.
 pub const RANK_TOLERANCE: f64 = 1e-6;
 
 /// The rank of one attention matrix.
@@ -13,19 +13,19 @@ pub const RANK_TOLERANCE: f64 = 1e-6;
 pub struct MatrixRank {
     /// Head, from 1.
     pub head: usize,
-    /// The smaller one of its numbers of rows and columns: the largest rank it can have.
+    /// The smaller of its numbers of rows and columns, the maximum rank.
     pub full: usize,
     /// Singular values above [`RANK_TOLERANCE`] of the largest.
     pub rank: usize,
-    /// `exp` of the entropy of the singular values divided by their sum (Roy and Vetterli 2007): 1 where one direction has
-    /// all, the full rank where all have alike.
+    /// `exp` of the entropy of the singular values divided by their sum (Roy and Vetterli 2007): 1 if there is one
+    /// direction, the full rank if all are equal.
     pub effective: f64,
-    /// Directions that hold 90 % of the squared singular values.
+    /// Number of directions with 90 % of the squared singular values.
     pub directions: usize,
 }
 
 impl MatrixRank {
-    /// Of the matrix of head `head`; none where singular values do not converge.
+    /// Rank of the matrix of head `head`; none if singular values do not converge.
     pub fn of(head: usize, matrix: &Dense) -> Option<Self> {
         let mut values = matrix.singular_values()?;
         values.sort_by(|a, b| b.total_cmp(a));

@@ -1,4 +1,4 @@
-//! How much the heads of a layer repeat each other.
+//! Redundancy of the heads of a layer.
 
 use serde::Serialize;
 
@@ -11,9 +11,10 @@ pub struct Redundancy {
     pub heads: [usize; 2],
     /// Root mean square over queries of `|a_i - b_i|`, the Euclidean distance of their rows of weights; at most `sqrt 2`.
     pub distance: Moments,
-    /// Pearson's correlation of their weights on all visible pairs, each less the weight `1 / visible` of an even row.
+    /// Pearson's correlation of their weights on all visible pairs, each minus the weight `1 / visible` of a uniform
+    /// row.
     pub correlation: Moments,
-    /// What their outputs are like; empty where values are not averaged.
+    /// Similarity of their outputs; empty if values are not averaged.
     pub outputs: OutputSimilarity,
 }
 
@@ -26,8 +27,8 @@ pub struct OutputSimilarity {
     pub relative: Moments,
     /// Pearson's correlation of all their elements.
     pub correlation: Moments,
-    /// Linear centred kernel alignment (Kornblith et al. 2019), which a rotation of the channels of one head does not
-    /// change: 1 where one is a rotated and scaled copy of the other.
+    /// Linear centred kernel alignment (Kornblith et al. 2019), which is invariant to rotations of one head's channels:
+    /// 1 if one is a rotated and scaled copy of the other.
     pub alignment: Moments,
 }
 
@@ -40,8 +41,7 @@ pub(super) struct PairSums {
 }
 
 impl PairSums {
-    /// Adds the rows `a` and `b` of one query, cut to the keys that the mask lets it see; not those of a query to which a
-    /// support leaves nothing.
+    /// Adds the rows `a` and `b` of one query, restricted to visible keys; rows with an empty support are skipped.
     pub fn add(&mut self, a: &[f64], b: &[f64]) {
         if [a, b].iter().any(|row| row.iter().all(|weight| *weight == 0.0)) {
             return;
@@ -57,7 +57,7 @@ impl PairSums {
         }
     }
 
-    /// Adds what another part of the rows comes to.
+    /// Adds the sums over another part of the rows.
     pub fn join(&mut self, other: &Self) {
         self.rows += other.rows;
         self.difference += other.difference;
@@ -66,17 +66,17 @@ impl PairSums {
 }
 
 impl Redundancy {
-    /// Of two heads, from 1.
+    /// Redundancy of two heads, numbered from 1.
     pub fn new(heads: [usize; 2]) -> Self {
         let (distance, correlation) = (Moments::default(), Moments::default());
         Self { heads, distance, correlation, outputs: OutputSimilarity::default() }
     }
 
-    /// Adds a sequence: the sums over its rows, and the outputs of both heads where there are any.
+    /// Adds a sequence: the sums over its rows, and the outputs of both heads if there are any.
     pub(super) fn add(&mut self, sums: &PairSums, outputs: Option<[&Dense; 2]>) {
         self.distance.add((sums.difference / sums.rows as f64).sqrt());
         let [xy, xx, yy] = sums.products;
-        // An even row has nothing to correlate.
+        // A uniform row has no correlation.
         self.correlation.add(if xx > 0.0 && yy > 0.0 { xy / (xx * yy).sqrt() } else { f64::NAN });
         if let Some([a, b]) = outputs {
             self.outputs.add(a, b);
@@ -101,7 +101,7 @@ impl OutputSimilarity {
     }
 }
 
-/// `|Y^T X|_F^2 / (|X^T X|_F |Y^T Y|_F)` of columns less their means.
+/// `|Y^T X|_F^2 / (|X^T X|_F |Y^T Y|_F)` of centred columns.
 fn alignment(a: &Dense, b: &Dense) -> f64 {
     // Channels as rows, so that products are over tokens.
     let channels = |x: &Dense| {

@@ -1,4 +1,4 @@
-//! What a model's attention computes on sequences of its data.
+//! Recordings of a model's attention on sequences of its data.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use regard_tasks::{
     train::{Batch, Model, Split, split_batches},
 };
 
-/// All attention of one forward pass over one sequence without padding.
+/// All attentions of one forward pass over one sequence without padding.
 #[derive(Clone, Debug)]
 pub struct Recording {
     /// Tokens of the sequence; of the source in translation.
@@ -22,7 +22,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Of `batch`, one sequence without padding.
+    /// Recording of `batch`, one sequence without padding.
     pub fn of(model: &Model, batch: &Batch) -> Self {
         let log = Arc::new(AttentionLog::new());
         model.predictions(batch, &Context::evaluation().with_attention_log(log.clone()));
@@ -30,7 +30,7 @@ impl Recording {
         Self { tokens, records: log.take() }
     }
 
-    /// Of `most` sequences, spread evenly over a split; those of fewer than two tokens are left out.
+    /// Recordings of `most` sequences, spread evenly over a split; those with fewer than two tokens are left out.
     ///
     /// # Errors
     /// A split that cannot be cut into sequences.

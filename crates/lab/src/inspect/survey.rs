@@ -1,4 +1,4 @@
-//! All that is asked about the attention of a model, measured over sequences.
+//! Measurements of a model's attention over sequences.
 
 use std::{fmt, str::FromStr};
 
@@ -19,22 +19,22 @@ use super::{
 };
 use crate::approx::Dense;
 
-/// What can be asked.
+/// A part of the survey.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Entropy of rows by layer, head and position.
     Entropy,
     /// Singular values of whole matrices.
     Rank,
-    /// How much heads repeat each other.
+    /// Redundancy of heads.
     Redundancy,
     /// Likelihood of queries under keys.
     Likelihood,
     /// Priors, variances, shifts, and norms.
     Learned,
-    /// Pictures of attention matrices.
+    /// Images of attention matrices.
     Maps,
-    /// Pictures of keys and of their projections.
+    /// Images of keys and their projections.
     Keys,
 }
 
@@ -43,7 +43,7 @@ impl Part {
     pub const ALL: [Self; 7] =
         [Self::Entropy, Self::Rank, Self::Redundancy, Self::Likelihood, Self::Learned, Self::Maps, Self::Keys];
 
-    /// Those whose time grows like that of one forward pass.
+    /// Parts whose time grows like that of a forward pass.
     pub const CHEAP: [Self; 4] = [Self::Entropy, Self::Redundancy, Self::Likelihood, Self::Learned];
 
     /// Its name on the command line.
@@ -80,23 +80,23 @@ impl FromStr for Part {
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Of what.
+    /// The parts.
     pub parts: Vec<Part>,
-    /// Layers, from 1; all when empty.
+    /// Layers, numbered from 1; all if empty.
     pub layers: Vec<usize>,
-    /// Heads, from 1; all when empty.
+    /// Heads, numbered from 1; all if empty.
     pub heads: Vec<usize>,
-    /// Matrices whose rank is computed, at most.
+    /// Maximum number of matrices whose rank is computed.
     pub matrices: usize,
 }
 
 /// Why a model cannot be surveyed.
 #[derive(Debug, thiserror::Error)]
 pub enum SurveyError {
-    /// Layers or heads that it does not have, or nothing to look at.
+    /// Layers or heads that it does not have, or no attention.
     #[error("{0}")]
     Model(String),
-    /// Attention that no kernel computes, which has no weights to look at.
+    /// Attention without a kernel, which has no weights to inspect.
     #[error(transparent)]
     Options(#[from] regard_kernels::Error),
 }
@@ -115,45 +115,45 @@ impl Classed for SurveyError {
 pub struct Attention {
     /// Its name, as in `layer 1` or `layer 1, query pooling`.
     pub name: String,
-    /// Which attentions it is drawn with.
+    /// The group of attentions it is drawn with.
     pub place: String,
     /// The mechanism.
     pub mechanism: String,
     /// What is averaged.
     #[serde(serialize_with = "averaged_name")]
     pub averaged: Averaged,
-    /// Heads looked at, from 1.
+    /// Inspected heads, from 1.
     pub heads: Vec<usize>,
-    /// One per head, where asked for.
+    /// One per head, if requested.
     pub entropy: Vec<Entropy>,
     /// One per matrix.
     pub ranks: Vec<MatrixRank>,
     /// One per pair of heads.
     pub redundancy: Vec<Redundancy>,
-    /// One per head, where queries meet keys.
+    /// One per head, if there are query-key scores.
     pub likelihood: Vec<Likelihood>,
     /// One per head.
     pub learned: Vec<HeadParameters>,
-    /// Pictures on one sequence.
+    /// Images for one sequence.
     #[serde(skip)]
     pub(super) pictures: Vec<Picture>,
 }
 
-/// What was measured.
+/// The results.
 #[derive(Clone, Debug, Serialize)]
 pub struct Survey {
     /// Attentions, bottom to top.
     pub attentions: Vec<Attention>,
-    /// Sequences looked at.
+    /// Number of sequences.
     pub sequences: usize,
-    /// Tokens of all of them.
+    /// Total number of tokens.
     pub tokens: usize,
-    /// Tokens of the one that is drawn.
+    /// Tokens of the sequence shown in images.
     pub drawn: usize,
 }
 
-/// Measures what `plan` asks for over recordings of a model with one stack of blocks, or two; `done` is called after each.
-/// Pictures show the one in the middle.
+/// Measures the parts of `plan` over recordings of a model with one or two stacks of blocks; `done` is called after
+/// each. Images show the middle one.
 ///
 /// # Errors
 /// Layers or heads that the model does not have; attention without a kernel; no sequence.
@@ -165,7 +165,7 @@ pub fn survey(
 ) -> Result<Survey, SurveyError> {
     let mut survey = Survey { attentions: Vec::new(), sequences: 0, tokens: 0, drawn: 0 };
     let mut matrices = if plan.asks(Part::Rank) { plan.matrices } else { 0 };
-    // Sequences come by length: the one in the middle is neither short nor long.
+    // Sequences are sorted by length: the middle one has median length.
     let middle = recordings.len() / 2;
     for recording in recordings {
         if survey.sequences == 0 {
@@ -198,7 +198,7 @@ pub fn survey(
     Ok(survey)
 }
 
-/// Name of one average and of those it is drawn with.
+/// Name of one average and of its group.
 fn named(attended: &Attended, averaged: Averaged, two_stacks: bool) -> (String, String) {
     let (name, place) = attended.name(two_stacks);
     let (name, place) = (name, place.to_owned());
@@ -299,7 +299,7 @@ impl Attention {
         }
     }
 
-    /// What needs every row of all heads, one query after the other.
+    /// Measurements that need every row of all heads, query by query.
     fn add_rows(&mut self, attended: &Attended, heads: &[usize]) {
         let [queries, _] = attended.lengths();
         let of_values = self.averaged == Averaged::Values;
@@ -345,7 +345,7 @@ impl Attention {
     }
 }
 
-/// Pairs of `count` things, the first before the second.
+/// Ordered index pairs below `count`.
 fn pairs(count: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..count).flat_map(move |a| (a + 1..count).map(move |b| (a, b)))
 }
@@ -361,7 +361,7 @@ fn output(attended: &Attended, h: usize, row: &[f64]) -> Vec<f64> {
     sum
 }
 
-/// The whole matrix of a head.
+/// The full matrix of a head.
 fn whole(attended: &Attended, averaged: Averaged, h: usize) -> Dense {
     let [queries, keys] = attended.lengths();
     let data = attended.with_rows(averaged, &[h], |rows| {

@@ -11,30 +11,31 @@ use super::{
 };
 use crate::moments::Moments;
 
-/// How the measured variances of the channels go with those of the lemma, at one position.
+/// Agreement of measured channel variances with the lemma, at one position.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ChannelCheck {
     /// The position, from 1.
     pub position: usize,
-    /// Deviation over channels of the lemma's variances.
+    /// Standard deviation over channels of the lemma's variances.
     pub spread: f64,
-    /// Slope of the measured variances on the lemma's; 1 where it holds.
+    /// Regression slope of the measured variances on the lemma's; 1 if it holds.
     pub slope: Estimate,
-    /// Their correlation, below 1 also because variances are measured on few sequences.
+    /// Their correlation, also below 1 because variances are measured on few sequences.
     pub correlation: f64,
 }
 
 impl ChannelCheck {
-    /// Whether the lemma's variances differ enough to be told apart by the few sequences that are measured: by 2 %.
+    /// Whether the lemma's variances differ enough (by 2 %) to be resolved with few sequences.
     pub fn tells(&self) -> bool {
         self.spread > 0.02
     }
 }
 
-/// Sequences at once.
+/// Sequences per batch.
 const BATCH: usize = 8;
 
-/// Checks the first layer of each decoder, without feed-forward part, at powers of two. Each decoder gives one slope.
+/// Checks the first layer of each decoder, without its feed-forward layer, at powers of two. Each decoder gives one
+/// slope.
 ///
 /// # Errors
 /// Options that do not fit the sizes.
@@ -96,7 +97,7 @@ fn fit(decoder: &Decoder, positions: &[usize], sequences: usize) -> Result<Vec<F
     Ok(fits.collect())
 }
 
-/// Squared length of every channel's row of `W_o W_v`.
+/// Squared norm of every channel's row of `W_o W_v`.
 fn row_lengths(layer: &super::decoder::Layer) -> Vec<f64> {
     let parameters = named_parameters(&layer.attention);
     let weight = |name: &str| {

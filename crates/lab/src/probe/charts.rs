@@ -1,4 +1,4 @@
-//! Charts of curves over positions, for decoders that were trained and for those that were not.
+//! Charts of curves over positions, for trained and untrained decoders.
 
 use regard_report::{Axis, Chart, Data, Point, Scale, Series};
 
@@ -8,10 +8,10 @@ use super::{
     tally::Quantity,
 };
 
-/// Most layers in one chart.
+/// Maximum layers per chart.
 const MOST_LAYERS: usize = 6;
 
-/// The first layers and the last, and some between.
+/// The first and last layers, and some in between.
 pub(super) fn shown_layers(layers: usize) -> Vec<usize> {
     if layers <= MOST_LAYERS {
         return (1..=layers).collect();
@@ -33,7 +33,7 @@ fn by_layer(replicates: &Replicates, layers: usize, quantity: Quantity, statisti
     shown_layers(layers).into_iter().enumerate().filter_map(line).collect()
 }
 
-/// Variances over positions, both on axes of factors: one line per layer, and what theory says of the first where it does.
+/// Variances over positions, on log-log axes: one line per layer, and the theory for the first layer if applicable.
 pub(super) fn variances(
     replicates: &Replicates,
     layers: usize,
@@ -53,7 +53,7 @@ pub(super) fn variances(
     )
 }
 
-/// Attention of the last query to the keys before a share of the sequence, one line per layer.
+/// Cumulative attention of the last query over the sequence, one line per layer.
 pub(super) fn cumulative(replicates: &Replicates, layers: usize, subtitle: String) -> Option<Chart> {
     let layers = shown_layers(layers).into_iter().map(|layer| (format!("layer {layer}"), replicates, layer));
     let mut series = cumulative_lines(layers);
@@ -64,7 +64,7 @@ pub(super) fn cumulative(replicates: &Replicates, layers: usize, subtitle: Strin
     Some(cumulative_chart(series, subtitle))
 }
 
-/// One line per name, of this layer of these measurements, where they have one.
+/// One line per name, for this layer of these measurements, if available.
 pub(crate) fn cumulative_lines<'a>(of: impl Iterator<Item = (String, &'a Replicates, usize)>) -> Vec<Series> {
     let line = |(style, (name, replicates, layer)): (usize, (String, &Replicates, usize))| {
         let curve = replicates.curve(layer, Quantity::Cumulative, Statistic::Mean)?;
@@ -112,9 +112,9 @@ pub(super) fn errors(settings: &[ByDepth], subtitle: String) -> Option<Chart> {
     )
 }
 
-/// Its error at each position, one line per number of layers (figure 2 of the paper).
+/// Error of the classifier at each position, one line per number of layers (figure 2 of the paper).
 pub(super) fn errors_by_position(accuracies: &[(usize, Accuracy)], subtitle: String) -> Chart {
-    // Averages over neighbours: one position has few sequences.
+    // Averages over neighbours, since one position has few sequences.
     const NEIGHBOURS: usize = 8;
     let line = |(style, (layers, accuracy)): (usize, &(usize, Accuracy))| {
         let chunk = |(at, errors): (usize, &[f64])| {

@@ -1,4 +1,4 @@
-//! A classifier that guesses a token's position from its vector.
+//! A classifier that predicts a token's position from its hidden state.
 
 use std::sync::atomic::AtomicBool;
 
@@ -13,58 +13,58 @@ use serde::Serialize;
 
 use super::{ProbeError, check, decoder::host, weights::Distribution};
 
-/// Rows at once where nothing is learned.
+/// Rows per batch at evaluation.
 const BLOCK: usize = 4096;
 
-/// Two layers with a ReLU between, trained on frozen vectors (arXiv 2305.13571, section 3): `x w_1 + b_1`, then
-/// `max(., 0) w_2 + b_2`, one class per position, by Adam.
+/// Two layers with a ReLU in between, trained on frozen hidden states (arXiv 2305.13571, section 3): `x w_1 + b_1`,
+/// then `max(., 0) w_2 + b_2`, one class per position, by Adam.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Classifier {
-    /// Updates.
+    /// Number of updates.
     pub updates: usize,
-    /// Sequences of an update.
+    /// Sequences per update.
     pub batch: usize,
-    /// Positions drawn of each of them; all where 0.
+    /// Positions sampled from each sequence; 0: all.
     pub positions: usize,
     /// Learning rate of Adam.
     pub rate: f64,
-    /// Hidden channels; as many as the vectors have where 0.
+    /// Hidden channels; 0: the width of the hidden states.
     pub hidden: usize,
-    /// Sequences to learn from.
+    /// Number of training sequences.
     pub sequences: usize,
-    /// Sequences to measure on.
+    /// Number of held-out sequences.
     pub held: usize,
     /// Seed of the random draws.
     pub seed: u64,
 }
 
-/// Frozen vectors.
+/// Frozen hidden states.
 #[derive(Clone, Copy, Debug)]
 pub struct Features<'a> {
-    /// Sequences to learn from, `[T,L,d]`.
+    /// Training sequences, `[T,L,d]`.
     pub train: &'a [f32],
-    /// Sequences to measure on, `[T',L,d]`.
+    /// Held-out sequences, `[T',L,d]`.
     pub held: &'a [f32],
-    /// Tokens `L`.
+    /// Length `L`.
     pub length: usize,
     /// Channels `d`.
     pub width: usize,
 }
 
-/// How well positions are told on sequences that the classifier has not seen.
+/// Accuracy of the position classifier on held-out sequences.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Accuracy {
-    /// Mean distance of the most probable position from the true one, in tokens.
+    /// Mean distance between the most probable and the true position, in tokens.
     pub error: f64,
-    /// The same of the best guess that looks at nothing, the middle: about `L / 4`.
+    /// The same for the best constant guess, the middle: about `L / 4`.
     pub chance: f64,
-    /// Mean distance of the median of the distribution, the guess that errs least by what the classifier knows.
+    /// Mean distance of the distribution's median, the guess with the lowest expected error under the classifier.
     pub median_error: f64,
-    /// Share of positions told exactly.
+    /// Fraction of positions predicted exactly.
     pub exact: f64,
     /// Mean distance at each position.
     pub by_position: Vec<f64>,
-    /// Cross entropy of the last updates, in nats.
+    /// Cross-entropy of the last updates, in nats.
     pub loss: f64,
 }
 
@@ -73,18 +73,18 @@ pub struct Accuracy {
 pub(super) struct ByDepth<'a> {
     /// The decoder.
     pub label: String,
-    /// How many layers the states went through, and the accuracy there.
+    /// Number of layers below the hidden states, and the accuracy there.
     pub accuracies: &'a [(usize, Accuracy)],
 }
 
 impl Classifier {
-    /// Learns and measures.
+    /// Trains and evaluates the classifier.
     ///
     /// # Errors
-    /// An interrupt, numbers that are not finite.
+    /// An interrupt, non-finite numbers.
     ///
     /// # Panics
-    /// Vectors of another number than length and width say.
+    /// If the number of vectors does not match length and width.
     pub fn probe(&self, features: &Features, stop: &AtomicBool) -> Result<Accuracy, ProbeError> {
         let Features { train, held, length, width } = *features;
         assert!(train.len() % (length * width) == 0 && held.len() % (length * width) == 0, "whole sequences");
@@ -98,7 +98,7 @@ impl Classifier {
             check(stop)?;
             let (vectors, targets) = self.batch(features, update as u64);
             let loss = network.update(&mut adam, update, self.rate, vectors, targets);
-            // About the last hundred.
+            // Average over about the last hundred.
             recent = if update == 1 { loss } else { recent + 0.02 * (loss - recent) };
         }
         if !recent.is_finite() {
@@ -124,7 +124,7 @@ impl Classifier {
         })
     }
 
-    /// Vectors and positions of one update.
+    /// Hidden states and positions of one update.
     fn batch(&self, features: &Features, update: u64) -> (Vec<f32>, Vec<i32>) {
         let Features { train, length, width, .. } = *features;
         let mut stream = ChaCha8Rng::seed_from_u64(substream(self.seed, update));
@@ -176,7 +176,7 @@ impl Network {
         (w_1, parameter(1), w_2, parameter(3))
     }
 
-    /// One step of Adam; the mean cross entropy before it.
+    /// One step of Adam; returns the mean cross-entropy before it.
     fn update(&mut self, adam: &mut AdamW, t: usize, rate: f64, vectors: Vec<f32>, targets: Vec<i32>) -> f64 {
         let (loss, gradients) = self.gradients(vectors, targets);
         let parameters = std::mem::take(&mut self.parameters).into_iter();
@@ -205,7 +205,7 @@ impl Network {
         (f64::from(host(loss)[0]), gradients.map(|gradient| gradient.expect("all parameters are tracked")))
     }
 
-    /// Guesses for every vector.
+    /// Predictions for every hidden state.
     fn guesses(&self, vectors: &[f32]) -> Vec<Guess> {
         let [width, _, classes] = self.sizes;
         let device = Device::flex();
@@ -220,7 +220,7 @@ impl Network {
     }
 }
 
-/// Positions that the classifier's distribution for one vector singles out.
+/// Point predictions from the classifier's distribution for one hidden state.
 #[derive(Clone, Copy, Debug)]
 struct Guess {
     most_probable: usize,
@@ -228,7 +228,7 @@ struct Guess {
 }
 
 impl Guess {
-    /// Of logits, one per position.
+    /// Prediction from logits, one per position.
     fn of(logits: &[f32]) -> Self {
         let ahead = |a: usize, b: usize| if logits[b] > logits[a] { b } else { a };
         let most_probable = (0..logits.len()).reduce(ahead).unwrap_or(0);
@@ -244,9 +244,9 @@ impl Guess {
     }
 }
 
-/// Keeps first weights apart from batches ("start" in ASCII).
+/// Separates initial weights from batches ("start" in ASCII).
 const START: u64 = 0x0073_7461_7274;
-/// Names for the optimizer.
+/// Parameter names for the optimizer.
 const NAMES: [&str; 4] = ["w_1", "b_1", "w_2", "b_2"];
 
 #[cfg(test)]

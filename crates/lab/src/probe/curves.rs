@@ -1,4 +1,4 @@
-//! Curves over positions from several independent measurements, with their confidence.
+//! Curves over positions from several independent measurements, with confidence intervals.
 
 use regard_report::Point;
 use serde::Serialize;
@@ -10,11 +10,11 @@ use super::{
 };
 use crate::moments::Moments;
 
-/// Measurements of the same thing that are independent of each other: decoders, or sequences of a trained model.
+/// Independent replicates of a measurement: decoders, or sequences of a trained model.
 #[derive(Clone, Debug, Default)]
 pub struct Replicates(pub Vec<Tally>);
 
-/// What is taken of the numbers at one position.
+/// Statistic over the values at one position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Statistic {
@@ -29,16 +29,16 @@ pub enum Statistic {
 pub struct Curve {
     /// Layer, from 1.
     pub layer: usize,
-    /// What was measured.
+    /// The measured quantity.
     pub quantity: Quantity,
-    /// Which statistic.
+    /// The statistic.
     pub statistic: Statistic,
     /// Position, from 1, and the estimate there.
     pub points: Vec<(usize, Estimate)>,
 }
 
 impl Replicates {
-    /// The statistic at every position, from 1; none where nothing was measured.
+    /// The statistic at every position, from 1; none if nothing was measured.
     pub fn curve(&self, layer: usize, quantity: Quantity, statistic: Statistic) -> Option<Curve> {
         let curves = self.curves(layer, quantity)?;
         let at = |m: usize| {
@@ -48,7 +48,7 @@ impl Replicates {
         Some(Curve { layer, quantity, statistic, points: (0..curves[0].len()).map(at).collect() })
     }
 
-    /// Slope of the logarithm of the variance over that of the position, at positions that are as far apart in octaves.
+    /// Slope of log variance over log position, at logarithmically spaced positions.
     pub fn log_slope(&self, layer: usize, quantity: Quantity) -> Option<Estimate> {
         let curves = self.curves(layer, quantity)?;
         let one = |curve: &[Moments]| {
@@ -58,13 +58,13 @@ impl Replicates {
         Some(Estimate::of(&curves.into_iter().map(one).collect::<Vec<_>>()))
     }
 
-    /// The variance over all positions together.
+    /// The variance over all positions combined.
     pub fn overall(&self, layer: usize, quantity: Quantity) -> Option<Estimate> {
         let one = |curve: &[Moments]| curve.iter().copied().fold(Moments::default(), Moments::and).variance();
         Some(Estimate::of(&self.curves(layer, quantity)?.into_iter().map(one).collect::<Vec<_>>()))
     }
 
-    /// The mean over positions of the variance times what `factor` gives for the position.
+    /// The mean over positions of the variance times `factor` of the position.
     pub fn scaled(&self, layer: usize, quantity: Quantity, factor: impl Fn(usize) -> f64) -> Option<Estimate> {
         let one = |curve: &[Moments]| {
             let positions = spaced_positions(curve.len());
@@ -90,7 +90,8 @@ impl Statistic {
 }
 
 impl Curve {
-    /// Estimates times a factor of the position, with their confidence, at positions an eighth of an octave apart.
+    /// Estimates times a position-dependent factor, with confidence intervals, at positions an eighth of an octave
+    /// apart.
     pub fn drawn(&self, factor: impl Fn(usize) -> f64) -> Vec<Point> {
         let point = |(m, estimate): &(usize, Estimate)| {
             let factor = factor(*m);
@@ -106,7 +107,7 @@ impl Curve {
         Self { points, ..self.clone() }
     }
 
-    /// Share of the positions whose interval holds what `theory` says.
+    /// Fraction of positions whose interval contains the value of `theory`.
     pub fn share_held(&self, theory: impl Fn(usize) -> f64) -> f64 {
         let held = self.points.iter().filter(|(m, estimate)| estimate.holds(theory(*m))).count();
         held as f64 / self.points.len() as f64

@@ -1,4 +1,4 @@
-//! A decoder that was never trained: no positional embedding, every weight drawn from one distribution.
+//! An untrained decoder: no positional embedding, all weights drawn from one distribution.
 
 use std::sync::Arc;
 
@@ -17,33 +17,33 @@ use super::{
 };
 use crate::moments::Moments;
 
-/// Normalising adds nothing to a variance: inputs of deviation 0.002 have one below the usual epsilon.
+/// Epsilon of norms: inputs of deviation 0.002 have a variance below the usual epsilon.
 pub(super) const EPSILON: f32 = 0.0;
-/// Stream of the inputs; those of the layers are their numbers, from 1.
+/// Random stream of the inputs; those of the layers are their numbers, from 1.
 const INPUTS: u64 = 0;
-/// Streams of a layer beside those of its attention.
+/// Random streams of a layer besides those of its attention.
 const FEED_FORWARD: [u64; 2] = [1 << 32, 1 << 33];
 
-/// Sizes and draws of a pre-norm decoder: `x += attention(norm(x)); x += ff(norm(x))`, norms without weight and bias.
+/// A pre-norm decoder with random weights: `x += attention(norm(x)); x += ff(norm(x))`, norms without weight and bias.
 #[derive(Clone, Debug)]
 pub struct Decoder {
-    /// Options of the attention, its heads and causality among them.
+    /// Attention options, including heads and causality.
     pub attention: AttentionConfig,
     /// Channels `d`.
     pub width: usize,
-    /// Layers.
+    /// Number of layers.
     pub layers: usize,
-    /// Hidden channels of the feed-forward part, of exact GELU; none where 0.
+    /// Hidden channels of the feed-forward layer, with exact GELU; 0 for none.
     pub feed_forward: usize,
-    /// Tokens `L`.
+    /// Length `L`.
     pub length: usize,
-    /// Deviation of inputs and weights.
+    /// Standard deviation of inputs and weights.
     pub deviation: f64,
-    /// What weights are drawn from; inputs are normal.
+    /// Distribution of weights; inputs are normal.
     pub weights: Distribution,
-    /// Queries are 0: attention is the mean over what a query sees, which the lemmas assume.
+    /// Queries are 0: attention is the mean over visible keys, as the lemmas assume.
     pub uniform: bool,
-    /// Seed of the random draws. Decoders of other deviations have the same numbers, scaled.
+    /// Seed of the random draws. Decoders with other deviations have the same weights, scaled.
     pub seed: u64,
 }
 
@@ -135,7 +135,7 @@ impl Layer {
         self.feed(y, z)
     }
 
-    /// As [`Layer::forward`], with the moments of all that is computed added to `tally` as layer `number`.
+    /// As [`Layer::forward`], with the moments of all intermediates added to `tally` as layer `number`.
     pub fn watched(&self, x: Tensor<3>, number: usize, tally: &mut Tally) -> Tensor<3> {
         let [batch, tokens, _] = x.dims();
         let axes = Axes { batch, tokens };
@@ -170,10 +170,10 @@ impl Layer {
         next
     }
 
-    /// Attention of the last query to the keys before each of `D` thresholds, over heads and sequences; `None` of a mechanism
-    /// that is not a weighted mean of values.
+    /// Attention of the last query to the keys before each of `D` thresholds, over heads and sequences; `None` for a
+    /// mechanism that is not a weighted mean of values.
     ///
-    /// Values that are 1 before a threshold and 0 after it come out as the weight before it, whatever the mechanism.
+    /// With values that are 1 before a threshold and 0 after it, any mechanism outputs the weight before it.
     fn cumulative(&self, normal: Tensor<3>) -> Option<Vec<Moments>> {
         let keys = self.attention.project_keys(normal.clone());
         let [batch, tokens, heads, width] = match &keys {
@@ -193,7 +193,7 @@ impl Layer {
         Some((0..width).map(at).collect())
     }
 
-    /// The feed-forward part of `z`, added to `y`.
+    /// The feed-forward layer of `z`, added to `y`.
     fn feed(&self, y: Tensor<3>, z: Tensor<3>) -> Tensor<3> {
         match self.feed_forward.clone() {
             Some([first, second]) => {
@@ -213,12 +213,12 @@ pub(super) fn host<const D: usize>(x: Tensor<D>) -> Vec<f32> {
     x.into_data_as::<f32>().try_into_vec().expect("f32, as asked")
 }
 
-/// Outputs of the heads, where the mechanism has some.
+/// Head outputs, if the mechanism has them.
 fn heads(log: &ActivationLog) -> Option<Vec<f32>> {
     log.take().into_iter().find(|record| record.part == Part::Heads).map(|record| record.values)
 }
 
-/// The same of the last query of each sequence.
+/// The same for the last query of each sequence.
 fn heads_of_last(log: &ActivationLog, [batch, tokens, width]: [usize; 3]) -> Option<Vec<f32>> {
     let heads = heads(log)?;
     let token = heads.len() / (batch * tokens);

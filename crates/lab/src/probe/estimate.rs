@@ -1,4 +1,4 @@
-//! Means of independent estimates with their confidence.
+//! Means of independent estimates with confidence intervals.
 
 use regard_report::Cell;
 use serde::Serialize;
@@ -10,14 +10,14 @@ use crate::moments::Moments;
 pub struct Estimate {
     /// The mean.
     pub mean: f64,
-    /// Half the width of the interval, by Student's t; `None` of a single estimate.
+    /// Half the width of the interval, by Student's t; `None` for a single estimate.
     pub half: Option<f64>,
-    /// Estimates.
+    /// Number of estimates.
     pub count: usize,
 }
 
 impl Estimate {
-    /// Of these estimates.
+    /// Mean of these estimates.
     pub fn of(values: &[f64]) -> Self {
         let moments = Moments::of(values);
         let error = |deviation: f64| deviation / (values.len() as f64).sqrt();
@@ -30,27 +30,27 @@ impl Estimate {
         self.half.map(|half| half / student(self.count - 1))
     }
 
-    /// This many times as much.
+    /// The estimate times a factor.
     #[must_use]
     pub fn times(self, factor: f64) -> Self {
         Self { mean: self.mean * factor, half: self.half.map(|half| half * factor.abs()), ..self }
     }
 
-    /// Whether the interval holds `value`.
+    /// Whether the interval contains `value`.
     pub fn holds(&self, value: f64) -> bool {
         self.half.is_some_and(|half| (self.mean - value).abs() <= half)
     }
 }
 
-/// With half the width of the interval.
+/// The mean with half the width of the interval.
 impl From<Estimate> for Cell {
     fn from(estimate: Estimate) -> Self {
         Self::Estimate { mean: estimate.mean, deviation: estimate.half }
     }
 }
 
-/// The 0.975 quantile of Student's t: to four digits for few degrees of freedom, by its expansion in their inverse (Fisher and
-/// Cornish 1960) beyond.
+/// The 0.975 quantile of Student's t: to four digits for few degrees of freedom, by its expansion in their inverse
+/// (Fisher and Cornish 1960) for more.
 pub fn student(degrees: usize) -> f64 {
     const FEW: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
     const Z: f64 = 1.959_964;

@@ -1,30 +1,30 @@
-//! What theory says about a decoder at its start (arXiv 2305.13571, lemmas 1 to 4), as printed and as it comes out.
+//! Theory of a decoder at initialisation (arXiv 2305.13571, lemmas 1 to 4), as printed and corrected.
 //!
 //! Inputs `x_m ~ N(0, s^2 I)` of width `d`, normalised before attention of `H` heads; every weight has variance `s^2`.
 
 use serde::Serialize;
 
-/// Sizes that the lemmas speak of.
+/// Sizes in the lemmas.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lemmas {
     /// Width `d`.
     pub width: usize,
     /// Heads `H`.
     pub heads: usize,
-    /// Tokens `L`.
+    /// Length `L`.
     pub length: usize,
-    /// Deviation `s` of inputs and weights.
+    /// Standard deviation `s` of inputs and weights.
     pub deviation: f64,
     /// Whether a query sees only keys up to its own position.
     pub causal: bool,
 }
 
-/// A variance as the paper prints it and as it comes out.
+/// A variance as printed in the paper and corrected.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Constant {
     /// As printed.
     pub printed: f64,
-    /// As it comes out.
+    /// Corrected.
     pub corrected: f64,
 }
 
@@ -43,7 +43,7 @@ impl Lemmas {
         self.deviation.powi(2)
     }
 
-    /// Keys that query `m`, from 1, sees.
+    /// Number of keys visible to query `m`, from 1.
     fn seen(&self, m: usize) -> f64 {
         if self.causal { m as f64 } else { self.length as f64 }
     }
@@ -54,7 +54,7 @@ impl Lemmas {
     }
 
     /// Lemma 2: products `q.k`. A head has `D = d / H` channels of variance `d s^2` each, so that the variance is
-    /// `D (d s^2)^2 = d^3 s^4 / H`; printed is `d^3 s^4 / H^2`.
+    /// `D (d s^2)^2 = d^3 s^4 / H`; the paper prints `d^3 s^4 / H^2`.
     pub fn product(&self) -> Constant {
         let corrected = self.d().powi(3) * self.s2().powi(2) / self.heads as f64;
         Constant { printed: corrected / self.heads as f64, corrected }
@@ -66,35 +66,36 @@ impl Lemmas {
         Constant { printed: corrected / self.heads as f64, corrected }
     }
 
-    /// Outputs of the heads at position `m`, from 1: the mean of `m` values.
+    /// Head outputs at position `m`, from 1: the mean of `m` values.
     pub fn heads(&self, m: usize) -> f64 {
         self.d() * self.s2() / self.seen(m)
     }
 
-    /// Lemma 3: `o_m` after the output projection, `d^2 s^4 / m`; `d^2 s^4 / L` everywhere when attention looks both ways.
+    /// Lemma 3: `o_m` after the output projection, `d^2 s^4 / m`; `d^2 s^4 / L` everywhere if attention is
+    /// bidirectional.
     pub fn output(&self, m: usize) -> f64 {
         self.logit().corrected / self.seen(m)
     }
 
-    /// [`Lemmas::output`] with logits of variance `v = d^2 s^4` in place of uniform attention:
+    /// [`Lemmas::output`] with logits of variance `v = d^2 s^4` instead of uniform attention:
     /// `d^2 s^4 ((1 + (e^v - 1)(1 - 1/n)) / n + (v / d)(1 - 1/n))` for `n` keys.
     ///
-    /// The first term is the sum of squared weights of log-normal scores. The second does not fall: values and keys come
-    /// from the same tokens, so that the weighted mean of values is drawn towards `W_v W_k^T q / sqrt(D)`, of variance
-    /// `s^2 v` per element. For `v` well below 1.
+    /// The first term is the sum of squared weights of log-normal scores. The second does not decrease: values and keys
+    /// come from the same tokens, so that the weighted mean of values is biased towards `W_v W_k^T q / sqrt(D)`, of
+    /// variance `s^2 v` per element. Valid for `v` well below 1.
     pub fn output_of_spread_logits(&self, m: usize) -> f64 {
         let (n, v) = (self.seen(m), self.logit().corrected);
         let others = 1.0 - 1.0 / n;
         v * ((1.0 + v.exp_m1() * others) / n + v / self.d() * others)
     }
 
-    /// After the residual sum: `s^2 + d^2 s^4 / m`.
+    /// After the residual addition: `s^2 + d^2 s^4 / m`.
     pub fn residual(&self, m: usize) -> f64 {
         self.s2() + self.output(m)
     }
 
-    /// Lemma 4: variance of a channel after the norm, `(m s^2 + w) / (m s^2 + d^2 s^4)`, where `w` is the squared length of
-    /// the channel's row of `W_o W_v`.
+    /// Lemma 4: variance of a channel after the norm, `(m s^2 + w) / (m s^2 + d^2 s^4)`, where `w` is the squared norm
+    /// of the channel's row of `W_o W_v`.
     pub fn channel(&self, m: usize, w: f64) -> f64 {
         let inputs = self.seen(m) * self.s2();
         (inputs + w) / (inputs + self.logit().corrected)
@@ -109,7 +110,7 @@ pub fn slope(points: &[(f64, f64)]) -> f64 {
     up / points.iter().map(|point| (point.0 - x).powi(2)).sum::<f64>()
 }
 
-/// Positions from 1 to `length`, each but the first few an eighth of an octave after the one before, the last one included.
+/// Positions from 1 to `length`, an eighth of an octave apart except for the first few, including the last.
 pub fn spaced_positions(length: usize) -> Vec<usize> {
     let mut positions: Vec<usize> =
         (0..).map(|step| (f64::from(step) / 8.0).exp2().round() as usize).take_while(|m| *m < length).collect();

@@ -1,4 +1,4 @@
-//! Decoders that were never trained, measured.
+//! Measurements of untrained decoders.
 
 use std::sync::atomic::AtomicBool;
 
@@ -17,9 +17,9 @@ use super::{
     twin::twin,
 };
 
-/// Sequences at once.
+/// Sequences per batch.
 const BATCH: usize = 8;
-/// Stream of the decoder whose states the classifier reads.
+/// Random stream of the decoder whose hidden states the classifier reads.
 const CLASSIFIED: u64 = u64::MAX;
 
 /// A kind of decoder with a name.
@@ -27,30 +27,30 @@ const CLASSIFIED: u64 = u64::MAX;
 pub struct Setting {
     /// Name in tables and charts.
     pub label: String,
-    /// The decoder; its seed names the draws of all its kind.
+    /// The decoder; its seed determines all decoders of its kind.
     pub decoder: Decoder,
-    /// After how many layers the classifier reads; 0 for the inputs.
+    /// Layers after which the classifier reads; 0 for the inputs.
     pub classified: Vec<usize>,
 }
 
-/// What is measured of every setting.
+/// Measurements for every setting.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'a> {
     /// Kinds of decoders.
     pub settings: &'a [Setting],
-    /// Decoders of each kind.
+    /// Number of decoders of each kind.
     pub decoders: usize,
-    /// Sequences through each decoder.
+    /// Sequences per decoder.
     pub sequences: usize,
-    /// Sequences for each decoder's check of lemma 4; none where 0.
+    /// Sequences for each decoder's check of lemma 4; 0 for none.
     pub channel_sequences: usize,
-    /// The classifier of positions.
+    /// The position classifier.
     pub classifier: &'a Classifier,
-    /// In double precision: softmax only.
+    /// Use double precision: softmax only.
     pub double: bool,
 }
 
-/// What was measured of one kind.
+/// Results for one kind.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// The kind.
@@ -59,7 +59,7 @@ pub struct Measured {
     pub replicates: Replicates,
     /// Lemma 4.
     pub channels: Vec<ChannelCheck>,
-    /// How well positions can be told after some layers.
+    /// Accuracy of the position classifier after some layers.
     pub accuracies: Vec<(usize, Accuracy)>,
 }
 
@@ -69,7 +69,7 @@ impl Setting {
         Decoder { seed: substream(self.decoder.seed, number), ..self.decoder.clone() }
     }
 
-    /// What theory says of it.
+    /// The theory for it.
     pub fn lemmas(&self) -> Lemmas {
         let Decoder { attention, width, length, deviation, .. } = &self.decoder;
         Lemmas {
@@ -81,7 +81,7 @@ impl Setting {
         }
     }
 
-    /// Whether the lemmas speak of it: softmax with as many heads of keys as of queries.
+    /// Whether the lemmas apply: softmax with as many key heads as query heads.
     pub fn has_lemmas(&self) -> bool {
         let attention = &self.decoder.attention;
         attention.mechanism == Mechanism::Softmax
@@ -90,7 +90,7 @@ impl Setting {
     }
 }
 
-/// Layers of all decoders that will be run: the unit of progress.
+/// Total number of layers to run, the unit of progress.
 pub fn steps(plan: &Plan) -> usize {
     plan.settings.iter().map(|setting| setting.decoder.layers * plan.decoders + setting.classified.len()).sum()
 }
@@ -98,7 +98,7 @@ pub fn steps(plan: &Plan) -> usize {
 /// Measures every setting; `progress` is called [`steps`] times.
 ///
 /// # Errors
-/// Options that do not fit each other, numbers that are not finite, an interrupt.
+/// Options that do not fit each other, non-finite numbers, an interrupt.
 pub fn measure(plan: &Plan, progress: &dyn Fn(&str), stop: &AtomicBool) -> Result<Vec<Measured>, ProbeError> {
     let one = |setting: &Setting| {
         let drawn: Vec<Decoder> = (0..plan.decoders as u64).map(|number| setting.draw(number)).collect();
@@ -111,7 +111,7 @@ pub fn measure(plan: &Plan, progress: &dyn Fn(&str), stop: &AtomicBool) -> Resul
             false => tally(decoder, plan.sequences, &|| progress(&setting.label), stop),
         });
         let replicates = Replicates(tallies.collect::<Result<_, ProbeError>>()?);
-        // Both ways all positions are alike.
+        // Bidirectional: all positions are equivalent.
         let checked = setting.has_lemmas() && setting.decoder.attention.causal && plan.channel_sequences > 1;
         let channels = match checked {
             true => channels(&drawn, plan.channel_sequences)?,
@@ -147,7 +147,7 @@ fn tally(decoder: &Decoder, sequences: usize, progress: &dyn Fn(), stop: &Atomic
     if finite { Ok(tally) } else { Err(ProbeError::Numeric { deviation: decoder.deviation }) }
 }
 
-/// The classifier after each of the layers asked for, on the normalised states of one decoder.
+/// The classifier after each requested layer, on the normalised hidden states of one decoder.
 fn classify(
     setting: &Setting,
     classifier: &Classifier,

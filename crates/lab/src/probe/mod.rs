@@ -1,8 +1,8 @@
-//! Where a decoder without positional embeddings gets positions from (arXiv 2305.13571): the variance of what causal
-//! attention gives falls with the number of tokens that it averages.
+//! How a decoder without positional embeddings infers positions (arXiv 2305.13571): the output variance of causal
+//! attention decreases with the number of averaged tokens.
 //!
-//! Decoders that were never trained are measured against the lemmas; trained ones by layer; and a classifier shows how much
-//! of the position can be read off a token's vector.
+//! Untrained decoders are compared with the lemmas; trained ones are measured by layer; and a classifier shows how much
+//! of the position can be read from a token's hidden state.
 
 mod channels;
 mod charts;
@@ -42,7 +42,7 @@ pub use trained::{MeasuredModel, ModelPlan, measure_model};
 pub use twin::twin;
 pub use weights::Distribution;
 
-/// Why nothing was measured.
+/// Why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// Options that do not fit each other or the sizes.
@@ -54,15 +54,15 @@ pub enum ProbeError {
     /// A model that cannot be probed.
     #[error("{0}")]
     Model(String),
-    /// A decoder whose numbers leave single precision.
+    /// A decoder that overflows single precision.
     #[error(
         "a decoder of deviation {deviation} gives numbers that are not finite, expected finite ones; lower --deviation"
     )]
     Numeric {
-        /// The deviation of its weights.
+        /// The standard deviation of its weights.
         deviation: f64,
     },
-    /// A classifier whose loss left all bounds.
+    /// A classifier whose loss diverged.
     #[error("the loss of the classifier of positions is not finite, expected a number; lower --rate")]
     Classifier,
     /// The stop flag was raised.

@@ -1,4 +1,4 @@
-//! A trained decoder: tables, charts, files and a page.
+//! Report on a trained decoder: tables, charts, files and an HTML page.
 
 use regard_report::{Block, Cell, Column, Format, Report, Section, Table};
 use regard_tasks::train::Environment;
@@ -15,20 +15,20 @@ use super::{
 };
 use crate::record::{Record, Shown};
 
-/// What was measured of a model, with what a reader needs to judge it.
+/// Measurements of a model, with the context needed to judge them.
 #[derive(Clone, Debug)]
 pub struct ModelProbe {
-    /// The figures.
+    /// The results.
     pub measured: MeasuredModel,
-    /// Model and data, in a few words.
+    /// Short description of model and data.
     pub source: String,
-    /// How much was measured, in a few words.
+    /// Short description of the measurement.
     pub setting: String,
-    /// The classifier, where there was one.
+    /// The classifier, if there was one.
     pub classifier: Option<Classifier>,
-    /// The command that was typed.
+    /// The command line.
     pub command: String,
-    /// Where and when it ran.
+    /// Machine, version and date.
     pub environment: Environment,
 }
 

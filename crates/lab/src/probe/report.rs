@@ -1,4 +1,4 @@
-//! Decoders that were never trained: tables, charts, files and a page.
+//! Report on untrained decoders: tables, charts, files and an HTML page.
 
 use regard_report::{Axis, Block, Chart, Data, Report, Scale, Section, Series, Table};
 use regard_tasks::train::Environment;
@@ -15,21 +15,21 @@ use super::{
 };
 use crate::record::{Record, Shown};
 
-/// Most lines in one chart.
+/// Maximum lines per chart.
 const MOST_LINES: usize = 8;
 
-/// What was measured, with what a reader needs to judge it.
+/// Measurements, with the context needed to judge them.
 #[derive(Clone, Debug)]
 pub struct Probe {
     /// One entry per kind of decoder.
     pub measured: Vec<Measured>,
-    /// What all of them share, in a few words.
+    /// Short description of what they share.
     pub setting: String,
-    /// The classifier, where there was one.
+    /// The classifier, if there was one.
     pub classifier: Option<Classifier>,
-    /// The command that was typed.
+    /// The command line.
     pub command: String,
-    /// Where and when it ran.
+    /// Machine, version and date.
     pub environment: Environment,
 }
 
@@ -43,7 +43,7 @@ impl Probe {
         some.map(|one| ByDepth { label: one.setting.label.clone(), accuracies: &one.accuracies }).collect()
     }
 
-    /// Variance of `o_m` in the first layer times what lemma 3 says it falls by, one line per setting.
+    /// Variance of `o_m` in the first layer divided by that of lemma 3, one line per setting.
     fn ratios(&self) -> Option<Chart> {
         let lines = self.measured.iter().filter(|one| one.setting.has_lemmas()).take(MOST_LINES).enumerate();
         let line = |(style, one): (usize, &Measured)| {
@@ -68,7 +68,7 @@ impl Probe {
         })
     }
 
-    /// Variance of `o_m` in the first layer as a multiple of that at the first position, one line per setting.
+    /// Variance of `o_m` in the first layer relative to the first position, one line per setting.
     fn side_by_side(&self) -> Chart {
         let lines = self.measured.iter().take(MOST_LINES).enumerate();
         let line = |(style, one): (usize, &Measured)| {
@@ -116,14 +116,14 @@ impl Probe {
         format!("{} updates of {} x {positions} positions, {} sequences", own.updates, own.batch, own.sequences)
     }
 
-    /// The setting, short enough for a chart.
+    /// Short description of the setting for a chart.
     fn sizes(&self) -> String {
         let Some(first) = self.measured.first() else { return String::new() };
         let decoder = &first.setting.decoder;
         format!("width {}, {} layers, {} decoders", decoder.width, decoder.layers, first.replicates.0.len())
     }
 
-    /// The answer in a few sentences.
+    /// A summary in a few sentences.
     fn summary(&self) -> String {
         let mut text = format!("{}.", self.setting);
         let slopes = self.measured.iter().filter_map(|one| {
@@ -236,7 +236,7 @@ pub(super) fn slopes_json(replicates: &Replicates, layers: usize) -> Value {
     slopes.collect()
 }
 
-/// Curves, thinned, five digits each.
+/// Thinned curves with five digits.
 pub(super) fn curves_json(replicates: &Replicates, layers: usize) -> Value {
     const FIRST: [Quantity; 8] = [
         Quantity::Query,

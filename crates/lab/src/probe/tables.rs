@@ -1,4 +1,4 @@
-//! What was measured of decoders that were never trained, as tables.
+//! Measurements of untrained decoders as tables.
 
 use regard_report::{Cell, Column, Format, Table};
 
@@ -70,7 +70,7 @@ fn lemma_rows(one: &Measured) -> Vec<Row> {
     let seen = |m: usize| if lemmas.causal { m as f64 } else { lemmas.length as f64 };
     let positions = spaced_positions(lemmas.length);
     let mean = |f: &dyn Fn(usize) -> f64| positions.iter().map(|m| f(*m)).sum::<f64>() / positions.len() as f64;
-    // Beyond that the expansion says nothing.
+    // Beyond that the expansion is invalid.
     let spread = lemmas.logit().corrected < 1.0;
     let times = mean(&|m| seen(m) * lemmas.output_of_spread_logits(m));
     let mut rows = Vec::new();
@@ -106,7 +106,7 @@ fn lemma_rows(one: &Measured) -> Vec<Row> {
     rows
 }
 
-/// How fast the variance of `o_m` falls, and how alike neighbours are, one row per layer of each setting.
+/// Slope of the variance of `o_m`, and similarity of neighbours, one row per layer of each setting.
 pub(super) fn slopes(measured: &[Measured]) -> Table {
     let number = |name: &str, digits| Column::number(name, Format::Fixed(digits));
     let columns = vec![
@@ -148,7 +148,7 @@ pub(super) fn slopes(measured: &[Measured]) -> Table {
     )
 }
 
-/// Lemma 4 channel by channel, one row per position of each setting; `None` where it was not checked.
+/// Lemma 4 channel by channel, one row per position of each setting; `None` if it was not checked.
 pub fn channel_table(measured: &[Measured]) -> Option<Table> {
     let columns = vec![
         Column::text("decoder"),
@@ -178,7 +178,7 @@ pub fn channel_table(measured: &[Measured]) -> Option<Table> {
     })
 }
 
-/// The classifier, one row per number of layers of each setting; `None` where there was none.
+/// The classifier, one row per number of layers of each setting; `None` if there was none.
 pub(super) fn accuracies(settings: &[ByDepth]) -> Option<Table> {
     let columns = vec![
         Column::text("decoder"),

@@ -1,4 +1,4 @@
-//! What is measured of a decoder, by layer and position.
+//! Measurements of a decoder, by layer and position.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::moments::Moments;
 
-/// Intermediates of a layer whose moments are taken.
+/// Measured intermediates of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -18,13 +18,13 @@ pub enum Quantity {
     Key,
     /// Elements of values.
     Value,
-    /// `q.k / sqrt(D)` over the keys that a query sees.
+    /// `q.k / sqrt(D)` over visible keys.
     Logit,
-    /// Outputs of the heads, before the output projection.
+    /// Head outputs, before the output projection.
     Heads,
-    /// What attention adds to the residual stream, `o_m`.
+    /// The attention output added to the residual stream, `o_m`.
     Attention,
-    /// `o_m` over sequences, channel by channel: without what all sequences share.
+    /// `o_m` over sequences, channel by channel: without the part common to all sequences.
     OverSequences,
     /// The residual stream after attention.
     Residual,
@@ -32,14 +32,14 @@ pub enum Quantity {
     Normalised,
     /// The block's output.
     Output,
-    /// Cosine similarity of the block's output at a position and at the next one.
+    /// Cosine similarity of the block's output at neighbouring positions.
     Neighbours,
-    /// Share of the last query's attention on keys before a threshold; "positions" are thresholds here.
+    /// The last query's attention to keys before a threshold; "positions" are thresholds here.
     Cumulative,
 }
 
 impl Quantity {
-    /// As in tables.
+    /// Its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Query => "q",
@@ -58,18 +58,18 @@ impl Quantity {
     }
 }
 
-/// Moments at every position, from those of some sequences.
+/// Moments at every position, over some sequences.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tally {
     curves: BTreeMap<(usize, Quantity), Vec<Moments>>,
 }
 
-/// Axes of a tensor of token vectors.
+/// Sizes of a tensor of token vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Axes {
-    /// Sequences.
+    /// Number of sequences.
     pub batch: usize,
-    /// Tokens of each.
+    /// Tokens per sequence.
     pub tokens: usize,
 }
 
@@ -123,7 +123,7 @@ impl Tally {
 
     /// Adds the moments of `q.k / sqrt(D)` over the keys that each query sees, for `q [B,N,H,D]` and `k [B,N,Hk,D]`.
     ///
-    /// Sums over keys are `q . sum k` and `q^T (sum k k^T) q`, so that no product of a pair is formed.
+    /// Sums over keys are `q . sum k` and `q^T (sum k k^T) q`, so that no pairwise products are needed.
     pub fn add_logits<T: Copy + Into<f64> + Sync>(
         &mut self,
         layer: usize,
@@ -183,7 +183,7 @@ fn cosine<T: Copy + Into<f64>>(a: &[T], b: &[T]) -> f64 {
     product / (left * right).sqrt()
 }
 
-/// Rows of `values [.., width]` with mean 0 and variance 1, as a norm without weight, bias and epsilon makes them.
+/// Normalises rows of `values [.., width]` to mean 0 and variance 1, like a norm without weight, bias and epsilon.
 pub fn normalise(values: &mut [f32], width: usize) {
     values.par_chunks_mut(width).for_each(|row| {
         let moments = Moments::of(&*row);

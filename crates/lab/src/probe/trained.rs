@@ -1,4 +1,4 @@
-//! A decoder that was trained, measured on its data.
+//! Measurements of a trained decoder on its data.
 
 use std::sync::{Arc, atomic::AtomicBool};
 
@@ -21,37 +21,37 @@ use super::{
 };
 use crate::moments::Moments;
 
-/// Sequences at once.
+/// Sequences per batch.
 const BATCH: usize = 8;
 
-/// What is measured of a model.
+/// Measurements of a model.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelPlan<'a> {
     /// Groups of sequences of the test split; each gives an independent estimate.
     pub groups: usize,
-    /// Sequences of a group.
+    /// Sequences per group.
     pub sequences: usize,
-    /// The classifier of positions, which learns on sequences of the training split; none where it makes no update.
+    /// The position classifier, trained on sequences of the training split; skipped if it has no updates.
     pub classifier: &'a Classifier,
 }
 
-/// What was measured.
+/// The results.
 #[derive(Clone, Debug)]
 pub struct MeasuredModel {
-    /// Blocks.
+    /// Number of blocks.
     pub layers: usize,
-    /// Tokens of a sequence.
+    /// Tokens per sequence.
     pub length: usize,
     /// One tally per group.
     pub replicates: Replicates,
-    /// How well positions can be told from the block's outputs; 0 for what enters the first block.
+    /// Accuracy of the position classifier on the blocks' outputs; 0 for the input of the first block.
     pub accuracies: Vec<(usize, Accuracy)>,
 }
 
-/// Measures a causal model of one stack of blocks.
+/// Measures a causal single-stack model.
 ///
 /// # Errors
-/// Another model, data with fewer sequences, an interrupt.
+/// An unsupported model, too few sequences, an interrupt.
 pub fn measure_model(
     model: &Model,
     data: &TaskData,
@@ -84,7 +84,7 @@ pub fn measure_model(
 /// Moments of a group of sequences.
 fn tally(model: &LanguageModel, sequences: &[Vec<i32>], length: usize) -> Tally {
     let mut tally = Tally::default();
-    // Attention's output by layer, all sequences of the group.
+    // Attention outputs by layer, for all sequences of the group.
     let mut outputs: Vec<Vec<f32>> = vec![Vec::new(); model.sizes().layers];
     for batch in sequences.chunks(BATCH) {
         let tokens = joined(batch, length);
@@ -120,7 +120,7 @@ fn tally(model: &LanguageModel, sequences: &[Vec<i32>], length: usize) -> Tally 
     tally
 }
 
-/// Logits and cumulative attention, of softmax attention whose scores are products and nothing else.
+/// Logits and cumulative attention, for softmax attention with plain dot-product scores.
 fn add_scores(records: &[AttentionRecord], axes: Axes, tally: &mut Tally) {
     for AttentionRecord { layer, options, calls, .. } in records {
         let products = options.mechanism == Mechanism::Softmax && options.position != Position::Alibi;
@@ -160,14 +160,14 @@ fn cumulative(q: &[f32], k: &[f32], axes: Axes, [heads, key_heads, width]: [usiz
     moments
 }
 
-/// Variance over sequences of every channel of `values [T,N,d]`, averaged over channels: the constant part of a channel,
-/// which a trained layer has, does not count. As moments whose variance it is.
+/// Variance over sequences of every channel of `values [T,N,d]`, averaged over channels: the constant part of a
+/// channel, which a trained layer has, is removed. Returned as moments with this variance.
 fn over_sequences(values: &[f32], sequences: usize, length: usize) -> Vec<Moments> {
     let width = values.len() / (sequences * length);
     let at = |position: usize| {
         let channel = |c: usize| {
             let own: Vec<f32> = (0..sequences).map(|t| values[(t * length + position) * width + c]).collect();
-            // Of a sample: with few sequences the mean takes a part of the variance.
+            // Sample variance: with few sequences the mean absorbs part of the variance.
             Moments::of(&own).squares / (sequences as f64 - 1.0)
         };
         let variance = Moments::of(&(0..width).map(channel).collect::<Vec<_>>()).mean;
@@ -176,7 +176,7 @@ fn over_sequences(values: &[f32], sequences: usize, length: usize) -> Vec<Moment
     (0..length).map(at).collect()
 }
 
-/// The classifier on what enters the first block and on the output of each, normalised.
+/// The classifier on the input of the first block and on the output of each block, normalised.
 fn classify(
     model: &LanguageModel,
     data: &TaskData,
@@ -189,7 +189,7 @@ fn classify(
     let width = model.sizes().width;
     let mut accuracies = Vec::new();
     for layer in 0..=model.sizes().layers {
-        // Again for every layer: the states of all of them together may not fit.
+        // Recomputed for every layer: the hidden states of all layers together may not fit.
         let states = |sequences: &[Vec<i32>]| -> Result<Vec<f32>, ProbeError> {
             let mut all = Vec::with_capacity(sequences.len() * length * width);
             for batch in sequences.chunks(BATCH) {
@@ -219,7 +219,7 @@ fn joined(sequences: &[Vec<i32>], length: usize) -> TokenBatch {
     TokenBatch { ids: sequences.concat().into(), batch: sequences.len(), length, padding: None, types: None }
 }
 
-/// The length of whole sequences of the test split, and `most` of them, spread over all.
+/// The length of full sequences of the test split, and `most` of them, spread over the split.
 fn held_out(data: &TaskData, most: usize) -> Result<(usize, Vec<Vec<i32>>), ProbeError> {
     let all: Vec<TokenBatch> = data.split(Split::Test, 1)?.map(|batch| batch.tokens).collect();
     let length = all.iter().map(|tokens| tokens.length).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! The float64 twin of a decoder that was never trained, for softmax attention: from the twins of its operators.
+//! The float64 twin of an untrained decoder, for softmax attention, built from the twins of its operators.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use super::{
     tally::{Quantity, Tally},
 };
 
-/// Moments of `sequences` sequences of the decoder, in float64 on the same draws. Slow: for small sizes.
+/// Moments of `sequences` sequences of the decoder, in float64 with the same random weights. Slow: for small sizes.
 ///
 /// # Errors
-/// Another mechanism than softmax, options that do not fit the sizes.
+/// A mechanism other than softmax, options that do not fit the sizes.
 pub fn twin(decoder: &Decoder, sequences: usize) -> Result<Tally, Error> {
     let mechanism = decoder.attention.mechanism;
     if mechanism != Mechanism::Softmax {

@@ -1,4 +1,4 @@
-//! What weights are drawn from.
+//! Weight distributions.
 
 use std::{fmt, str::FromStr};
 
@@ -11,22 +11,22 @@ use regard_kernels::{
 };
 use serde::Serialize;
 
-/// Numbers of one stream.
+/// Numbers per stream.
 const CHUNK: usize = 1 << 14;
 
-/// A distribution of mean 0 and deviation 1.
+/// A distribution with mean 0 and standard deviation 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Distribution {
-    /// Normal, as the lemmas have it.
+    /// Normal, as in the lemmas.
     #[default]
     Normal,
     /// Uniform on `(-sqrt 3, sqrt 3)`.
     Uniform,
     /// -1 or 1.
     Sign,
-    /// Laplace: heavier tails than normal, fourth moment 6 where a normal one has 3.
+    /// Laplace: heavier tails than normal, fourth moment 6 instead of 3.
     Laplace,
 }
 
@@ -34,7 +34,7 @@ impl Distribution {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Normal, Self::Uniform, Self::Sign, Self::Laplace];
 
-    /// As on the command line.
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Normal => "normal",
@@ -44,7 +44,7 @@ impl Distribution {
         }
     }
 
-    /// `count` numbers of the stream `key`, times `deviation`. The same on any number of threads.
+    /// `count` numbers of the stream `key`, times `deviation`. The same for any number of threads.
     pub fn draw(self, key: u64, count: usize, deviation: f64) -> Vec<f32> {
         let mut values = vec![0.0; count];
         values.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, values)| {

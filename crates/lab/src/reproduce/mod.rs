@@ -1,8 +1,8 @@
-//! The papers' figures and tables by name: each is an [`Entry`] with a claim that its own numbers decide.
+//! The papers' figures and tables by name: each is an [`Entry`] with a claim that is decided by its own numbers.
 //!
-//! An entry runs at the paper's scale or at a reduced one for two cores, and leaves `outcome.json` and a report in a
-//! directory of its own; what is there is not run again, so that a run over all entries continues where it stopped. The
-//! page of outcomes ([`page`]) is written from those files alone.
+//! An entry runs at the paper's scale or at a reduced one for two cores, and writes `outcome.json` and a report to its
+//! own directory; recorded entries are not run again, so that a run over all entries continues where it stopped. The
+//! page of outcomes ([`page`]) is written only from those files.
 
 mod entries;
 mod outcome;
@@ -22,7 +22,7 @@ use regard_report::{Chart, Table};
 use regard_tasks::Failure;
 use serde::{Deserialize, Serialize};
 
-/// Where a claim comes from.
+/// Source of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Paper {
     /// Transformer with a mixture of Gaussian keys, arXiv 2110.08678.
@@ -49,14 +49,14 @@ impl fmt::Display for Paper {
     }
 }
 
-/// How large an entry is run.
+/// Scale of an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scale {
     /// For two cores, in minutes.
     #[default]
     Reduced,
-    /// As in the paper, or as near as data at hand allow.
+    /// As in the paper, or as close as available data allow.
     Paper,
 }
 
@@ -69,7 +69,7 @@ impl Scale {
         }
     }
 
-    /// The folder of what is called `name`, at this scale.
+    /// The folder for `name` at this scale.
     fn named(self, name: &str) -> String {
         match self {
             Self::Reduced => name.to_owned(),
@@ -86,21 +86,21 @@ impl Scale {
     }
 }
 
-/// What runs an entry.
+/// Function that runs an entry.
 pub type Run = fn(&Workbench, Scale) -> Result<Finding, Failure>;
 
 /// One figure or table of a paper.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// What it is called on the command line.
+    /// Its name on the command line.
     pub name: &'static str,
     /// The paper.
     pub paper: Paper,
     /// Its figures and tables.
     pub figures: &'static str,
-    /// The claim, as something that numbers can contradict.
+    /// The claim, in falsifiable form.
     pub claim: &'static str,
-    /// What it needs beside the program.
+    /// Data needed besides the program.
     pub data: &'static str,
     /// Folders of trained models that it reads, below [`Workbench::models`].
     pub models: &'static [&'static str],
@@ -108,10 +108,9 @@ pub struct Entry {
     pub paper_setting: &'static str,
     /// The setting for two cores.
     pub reduced_setting: &'static str,
-    /// About how many minutes it takes on two cores, at the reduced scale and at the paper's; entries that share models count
-    /// them each.
+    /// Approximate minutes on two cores, at the reduced scale and at the paper's; shared models count for each entry.
     pub minutes: [f64; 2],
-    /// Measures, and judges the claim by what was measured.
+    /// Measures, and judges the claim by the measurements.
     pub run: Run,
 }
 
@@ -124,7 +123,7 @@ impl Entry {
         }
     }
 
-    /// About how many minutes it takes on two cores at this scale.
+    /// Approximate minutes on two cores at this scale.
     pub fn minutes(&self, scale: Scale) -> f64 {
         match scale {
             Scale::Reduced => self.minutes[0],
@@ -133,20 +132,20 @@ impl Entry {
     }
 }
 
-/// What an entry found.
+/// Result of an entry.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// The claim's fate.
+    /// The verdict.
     pub verdict: Verdict,
-    /// One or two sentences with the figures that decided.
+    /// One or two sentences with the deciding figures.
     pub statement: String,
     /// The numbers.
     pub tables: Vec<Table>,
-    /// Pictures with the names of their files.
+    /// Charts with their file names.
     pub charts: Vec<(String, Chart)>,
 }
 
-/// The entry of this name.
+/// The entry with this name.
 pub fn find(name: &str) -> Option<&'static Entry> {
     ENTRIES.iter().find(|entry| entry.name == name)
 }

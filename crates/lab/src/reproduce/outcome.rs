@@ -1,4 +1,4 @@
-//! What an entry left: its verdict with what it takes to judge and to repeat it, in a file.
+//! The recorded outcome of an entry: its verdict with everything needed to judge and reproduce it, in a file.
 
 use std::{
     fs, io,
@@ -21,25 +21,25 @@ const FILE: &str = "outcome.json";
 pub struct Outcome {
     /// Name of the entry.
     pub name: String,
-    /// How large it was run.
+    /// Its scale.
     pub scale: Scale,
-    /// The setting in words.
+    /// Description of the setting.
     pub setting: String,
-    /// The claim's fate.
+    /// The verdict.
     pub verdict: Verdict,
-    /// The figures that decided.
+    /// The deciding figures.
     pub statement: String,
-    /// Time that it took in seconds.
+    /// Elapsed seconds.
     pub seconds: f64,
-    /// The command that ran this entry alone.
+    /// The command that runs only this entry.
     pub command: String,
-    /// Where and when it ran.
+    /// Machine, version and date.
     pub environment: Environment,
     /// All numbers.
     pub tables: Vec<Value>,
     /// Tables as Markdown, for the page of all outcomes.
     pub markdown: Vec<String>,
-    /// Pictures, as paths below the entry's directory.
+    /// Images, as paths relative to the entry's directory.
     pub pictures: Vec<String>,
 }
 
@@ -51,18 +51,18 @@ pub struct OutcomeError {
     problem: String,
 }
 
-/// Where an entry's outcome lies below the directory of all outcomes.
+/// Directory of an entry's outcome within the directory of all outcomes.
 pub(super) fn directory(all: &Path, name: &str, scale: Scale) -> PathBuf {
     all.join(scale.named(name))
 }
 
 impl Outcome {
-    /// Directory of an entry below the directory of all.
+    /// Directory of an entry within the directory of all outcomes.
     pub fn directory(all: &Path, entry: &Entry, scale: Scale) -> PathBuf {
         directory(all, entry.name, scale)
     }
 
-    /// The recorded outcome, where there is one.
+    /// The recorded outcome, if there is one.
     ///
     /// # Errors
     /// A file that is not an outcome.
@@ -76,10 +76,10 @@ impl Outcome {
         }
     }
 
-    /// Removes what an entry has written, and nothing else.
+    /// Removes only files that an entry has written.
     ///
     /// # Errors
-    /// What cannot be removed.
+    /// Files that cannot be removed.
     pub fn remove(all: &Path, entry: &Entry, scale: Scale) -> Result<(), Failure> {
         let directory = Self::directory(all, entry, scale);
         let gone = |result: io::Result<()>| match result {
@@ -93,7 +93,7 @@ impl Outcome {
     /// Writes the report and, last, the outcome of `finding` into the entry's directory.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// File system errors.
     pub fn write(
         all: &Path,
         entry: &Entry,

@@ -1,4 +1,4 @@
-//! All entries with what became of them: as a table, and as a page of the book.
+//! All entries with their outcomes: as a table, and as a page of the book.
 
 use std::path::Path;
 
@@ -41,8 +41,8 @@ fn minutes(value: f64) -> String {
     if value < 10.0 { fixed(value, 1) } else { fixed(value, 0) }
 }
 
-/// The page of the book: every entry with claim, setting, verdict and numbers, from what is recorded below `all`; pictures
-/// are looked for below `pictures`, as seen from the page.
+/// The page of the book: every entry with claim, setting, verdict and numbers, from the outcomes recorded below `all`;
+/// `pictures` is the path of the images relative to the page.
 ///
 /// # Errors
 /// A recorded outcome that cannot be read.

@@ -1,19 +1,19 @@
-//! What becomes of a claim, from numbers and their errors.
+//! Verdict on a claim, from numbers and their errors.
 
 use std::{fmt, ops::Not};
 
 use regard_report::Sample;
 use serde::{Deserialize, Serialize};
 
-/// The fate of a claim.
+/// Verdict on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// What was measured agrees with it beyond its error.
+    /// The measurement agrees with it beyond its error.
     Holds,
-    /// What was measured contradicts it beyond its error.
+    /// The measurement contradicts it beyond its error.
     DoesNotHold,
-    /// What was measured is within its error of the border.
+    /// The measurement is within its error of the threshold.
     NotDecided,
 }
 
@@ -28,12 +28,12 @@ impl fmt::Display for Verdict {
 }
 
 impl Verdict {
-    /// Of a statement without a measuring error.
+    /// Verdict on a statement without measurement error.
     pub fn of(true_or_not: bool) -> Self {
         if true_or_not { Self::Holds } else { Self::DoesNotHold }
     }
 
-    /// Of several statements that are claimed together: one that does not hold sinks all, one that is open leaves all open.
+    /// Verdict on a conjunction: it fails if any statement fails, and is open if any is open.
     pub fn all(verdicts: impl IntoIterator<Item = Self>) -> Self {
         verdicts.into_iter().fold(Self::Holds, |all, one| match (all, one) {
             (Self::DoesNotHold, _) | (_, Self::DoesNotHold) => Self::DoesNotHold,
@@ -43,7 +43,7 @@ impl Verdict {
     }
 }
 
-/// The fate of the opposite claim.
+/// The verdict on the opposite claim.
 impl Not for Verdict {
     type Output = Self;
 
@@ -66,11 +66,12 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Standard errors that a difference must stand off the border.
+    /// Required distance from the threshold in standard errors.
     const CLEAR: f64 = 2.0;
 
-    /// Between two shares of `count` independent trials each, averaged over `runs` that share those trials: `first - second`.
-    /// The error is that of the trials alone where there is one run; else the larger of that and the spread between runs.
+    /// Difference `first - second` of two proportions over `count` independent trials each, averaged over runs that
+    /// share those trials. The error is that of the trials if there is one run; else the larger of that and the spread
+    /// between runs.
     pub fn of_shares(first: &[f64], second: &[f64], count: usize) -> Self {
         let (one, other) = (Sample::of(first), Sample::of(second));
         let binomial = |share: f64| share * (1.0 - share) / count as f64;
@@ -79,7 +80,7 @@ impl Difference {
         Self { value: one.mean - other.mean, error: trials.max(runs).sqrt() }
     }
 
-    /// Whether it is above `border`, two standard errors apart.
+    /// Whether it is above `border` by two standard errors.
     pub fn above(self, border: f64) -> Verdict {
         let (off, clear) = (self.value - border, Self::CLEAR * self.error);
         match () {

@@ -1,4 +1,4 @@
-//! What an entry works with: models trained from a recipe, kept and shared by name, and progress.
+//! Environment of an entry: models trained from a recipe, cached and shared by name, and progress.
 
 use std::{
     cell::RefCell,
@@ -28,14 +28,14 @@ use crate::{
 /// A comparison to train: configuration text over a preset, as in a file for `--config`.
 pub type Recipe<'a> = &'a str;
 
-/// What training a recipe gave.
+/// Result of training a recipe.
 #[derive(Debug)]
 pub struct Compared {
-    /// Where the models are.
+    /// Directory of the models.
     pub directory: PathBuf,
     /// Every run.
     pub results: Vec<RunResult>,
-    /// Sequences of the test split.
+    /// Number of test sequences.
     pub test_sequences: usize,
 }
 
@@ -54,13 +54,13 @@ impl Compared {
 
 /// Observer of entries.
 pub trait Observer: Watch {
-    /// Says in a few words what is going on.
+    /// Shows a short progress note.
     fn note(&self, text: &str);
 }
 
 /// The tools of an entry.
 pub struct Workbench<'a> {
-    /// How large entries are run.
+    /// Scale of the entries.
     pub scale: Scale,
     /// Directory of all outcomes.
     pub out: &'a Path,
@@ -70,20 +70,20 @@ pub struct Workbench<'a> {
     pub models: Option<&'a Path>,
     /// Folder of data sets, a folder each.
     pub data: Option<&'a Path>,
-    /// Whether models that are there are trained anew, once each.
+    /// Whether existing models are retrained, once each.
     pub overwrite: bool,
-    /// Where and when this runs.
+    /// Machine, version and date.
     pub environment: Environment,
-    /// Who watches.
+    /// The observer.
     pub observer: &'a dyn Observer,
-    /// Raised when the program is to stop.
+    /// Set when the program should stop.
     pub stop: Arc<AtomicBool>,
-    /// Names of the models that were trained here: entries share them, also where all are trained anew.
+    /// Names of the models trained so far: entries share them, even when all are retrained.
     pub trained: RefCell<BTreeSet<String>>,
 }
 
 impl Workbench<'_> {
-    /// Says in a few words what is going on.
+    /// Shows a short progress note.
     pub fn note(&self, text: &str) {
         self.observer.note(text);
     }
@@ -109,8 +109,8 @@ impl Workbench<'_> {
         given(self.data, "--data", name)
     }
 
-    /// Trains a recipe under a name that belongs to it; entries that give the same name share the models, and what is
-    /// trained is not trained again.
+    /// Trains a recipe under a unique name; entries that use the same name share the models, which are not trained
+    /// again.
     ///
     /// # Errors
     /// An invalid configuration, training that fails, an interrupt.
@@ -127,7 +127,7 @@ impl Workbench<'_> {
         if fresh && self.overwrite && path.is_file() {
             compare::remove(&directory)?;
         }
-        // By value: a configuration of before may lack keys that are newer than it.
+        // Compared by value: an older configuration may lack newer keys.
         if !path.is_file() {
             write_whole(&path, config.to_toml().as_bytes()).map_err(|error| Failure::written(&error))?;
         } else if RunConfig::read(&path).map_or(true, |before| before != config) {

@@ -1,4 +1,4 @@
-//! What all charts have in common: the area of the data, axes, rules, names and error bars.
+//! What all charts have in common: the plot area, axes, reference lines, names and error bars.
 
 use super::super::axis::{Ruler, drawable};
 use super::super::chart::{Axis, Chart, Mark, Scale};
@@ -8,20 +8,20 @@ use super::super::svg::{Anchor, Canvas, Letters, MARGIN, Paint, text_width};
 
 /// Width of every chart.
 pub const WIDTH: f64 = 760.0;
-/// Height of the data area of lines and scatter.
+/// Height of the plot area of line and scatter charts.
 pub const HEIGHT: f64 = 300.0;
-/// Height of the row of one bar.
+/// Row height of one bar.
 pub const ROW: f64 = 30.0;
-/// Sizes of letters.
+/// Font sizes.
 pub const TITLE: f64 = 16.0;
 pub const TEXT: f64 = 13.0;
 pub const TICK: f64 = 12.0;
-/// Above the data: title, subtitle, name of the vertical axis.
+/// Space above the plot area: title, subtitle, name of the vertical axis.
 pub const TOP: f64 = 84.0;
-/// Below the data: ticks and name of the horizontal axis.
+/// Space below the plot area: ticks and name of the horizontal axis.
 pub const BOTTOM: f64 = 50.0;
 
-/// The area of the data and the rulers along it.
+/// The plot area and its rulers.
 pub struct Frame {
     pub left: f64,
     pub right: f64,
@@ -32,9 +32,9 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Place of a value; `None` when it has none.
+    /// Position of a point; `None` if it cannot be drawn.
     pub fn at(&self, x: f64, y: f64) -> Option<(f64, f64)> {
-        // Far outside is as good as outside, and keeps numbers short.
+        // Clamp points far outside, which keeps numbers short.
         let limit = |place: f64| place.clamp(-50.0, 50.0);
         let (x, y) = (limit(self.x.place(x)?), limit(self.y.place(y)?));
         Some((self.left + x * (self.right - self.left), self.bottom - y * (self.bottom - self.top)))
@@ -45,7 +45,7 @@ impl Frame {
         x >= self.left - 0.5 && x <= self.right + 0.5 && y >= self.top - 0.5 && y <= self.bottom + 0.5
     }
 
-    /// Ends of an error bar that goes so far below and above `y`, kept inside the frame.
+    /// Ends of an error bar that extends `below` and `above` `y`, clamped to the frame.
     pub fn bar(&self, x: f64, y: f64, below: f64, above: f64) -> Option<(f64, f64)> {
         if !spreads(below, above) {
             return None;
@@ -71,7 +71,7 @@ pub fn name(axis: &Axis) -> String {
     }
 }
 
-/// A value as a hint and at the end of a bar shows it.
+/// A value as shown in a tooltip and at the end of a bar.
 pub fn written(value: f64, axis: &Axis) -> String {
     match axis.unit.as_str() {
         "%" => format!("{} %", significant(100.0 * value, 3)),
@@ -89,7 +89,7 @@ pub fn written(value: f64, axis: &Axis) -> String {
     }
 }
 
-/// Ticks, grid and names of both axes.
+/// Draws ticks, grid and names of both axes.
 pub fn axes(canvas: &mut Canvas, chart: &Chart, frame: &Frame) {
     let tick = |anchor| Letters::new(TICK, Paint::Muted, anchor);
     for (value, text) in &frame.y.ticks {
@@ -110,7 +110,7 @@ pub fn axes(canvas: &mut Canvas, chart: &Chart, frame: &Frame) {
     canvas.text(((frame.left + frame.right) / 2.0, frame.bottom + 40.0), &name(&chart.x), ink(Anchor::Middle));
 }
 
-/// The rule across, with its name where it covers the least of `data`. Returns the place of the name.
+/// Draws the reference line, with its name where it covers the least of `data`. Returns the position of the name.
 pub fn rule(canvas: &mut Canvas, chart: &Chart, frame: &Frame, data: &[(f64, f64)]) -> Option<Area> {
     let (value, text) = chart.rule.as_ref()?;
     let place = frame.y.place(*value).filter(|place| (0.0..=1.0).contains(place))?;
@@ -127,12 +127,12 @@ pub fn rule(canvas: &mut Canvas, chart: &Chart, frame: &Frame, data: &[(f64, f64
     Some(area)
 }
 
-/// Room for the texts of the ticks of a vertical axis.
+/// Room for the tick labels of a vertical axis.
 pub fn tick_room(ruler: &Ruler) -> f64 {
     ruler.ticks.iter().map(|tick| text_width(&tick.1, TICK)).fold(0.0, f64::max) + 22.0
 }
 
-/// A name that fits: cut, with an ellipsis.
+/// A name truncated to fit, with an ellipsis.
 pub fn fitted(name: &str, room: f64) -> String {
     if text_width(name, TEXT) <= room {
         return name.to_owned();
@@ -147,7 +147,7 @@ pub fn fitted(name: &str, room: f64) -> String {
     short + "…"
 }
 
-/// A line between two places with a stroke across each end.
+/// A line between two points with a cap at each end.
 pub fn error_bar(canvas: &mut Canvas, style: usize, from: (f64, f64), to: (f64, f64)) {
     let paint = if style == usize::MAX { Paint::Ink } else { Paint::Series(style) };
     canvas.line(from, to, paint, 1.5, "");
@@ -157,7 +157,7 @@ pub fn error_bar(canvas: &mut Canvas, style: usize, from: (f64, f64), to: (f64, 
     }
 }
 
-/// The deviation where there is one that can be drawn, else 0.
+/// The deviation if it can be drawn, else 0.
 pub fn spread_of(mark: &Mark) -> f64 {
     if drawable(mark.deviation, Scale::Linear) { mark.deviation.max(0.0) } else { 0.0 }
 }

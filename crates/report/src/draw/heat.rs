@@ -1,4 +1,4 @@
-//! Heat maps: panels side by side, one scale of colours below.
+//! Heat maps: panels side by side, with one colour bar below.
 
 use super::super::{
     heat_map::{HeatMap, Panel},
@@ -8,7 +8,7 @@ use super::super::{
 };
 use super::frame::{TEXT, TICK, WIDTH, fitted};
 
-/// Sides of panels, at most.
+/// Maximum side length of panels.
 const SIDE: f64 = 340.0;
 /// Left of a panel: numbers and the name of the axis.
 const LEFT: f64 = 52.0;
@@ -18,10 +18,10 @@ const ABOVE: f64 = 28.0;
 const BELOW: f64 = 44.0;
 /// Below the title and the subtitle.
 const TOP: f64 = 62.0;
-/// The scale of colours.
+/// Size of the colour bar.
 const BAR: (f64, f64) = (220.0, 12.0);
 
-/// Draws all panels and returns the height of the picture; `None` when there is nothing to show.
+/// Draws all panels and returns the image height; `None` if there is nothing to show.
 pub fn heat(canvas: &mut Canvas, map: &HeatMap) -> Option<f64> {
     let panels: Vec<&Panel> = map.panels.iter().filter(|panel| !panel.values.is_empty()).collect();
     if panels.is_empty() {
@@ -71,7 +71,7 @@ fn one(canvas: &mut Canvas, map: &HeatMap, panel: &Panel, (left, top): (f64, f64
     canvas.text((left - 7.0, top + side / 2.0), &map.y, tick(Anchor::End));
 }
 
-/// The colours with the values at their ends and in the middle.
+/// Draws the colour bar with the values at its ends and in the middle.
 fn scale(canvas: &mut Canvas, map: &HeatMap, most: f64, (left, top): (f64, f64)) {
     const STEPS: usize = 110;
     let [low, high] = map.shade.ends(most);

@@ -6,16 +6,16 @@ use super::super::labels::spread;
 use super::super::svg::{Anchor, Canvas, Letters, MARGIN, Paint, text_width};
 use super::frame::{BOTTOM, Frame, HEIGHT, TEXT, TOP, WIDTH, axes, fitted, rule, spreads, tick_room, written};
 
-/// Markers on one line, at most.
+/// Maximum markers per line.
 const MARKERS: usize = 7;
 
-/// Draws lines and returns the height of the picture; `None` when there is nothing to show.
+/// Draws lines and returns the image height; `None` if there is nothing to show.
 pub fn lines(canvas: &mut Canvas, chart: &Chart, series: &[Series]) -> Option<f64> {
     let points = || series.iter().flat_map(|line| &line.points).filter(|p| drawable(p.x, chart.x.scale));
     let drawn = |p: &&Point| drawable(p.y, chart.y.scale);
     let ends = points().filter(drawn).flat_map(|p| {
         let (below, above) = if spreads(p.below, p.above) { (p.below, p.above) } else { (0.0, 0.0) };
-        // On an axis of factors a deviation that reaches zero would stretch it without end.
+        // On a logarithmic axis a deviation that reaches zero would extend it without bound.
         let low = if chart.y.scale == Scale::Linear { p.y - below } else { (p.y - below).max(p.y / 2.0) };
         [low, p.y, p.y + above]
     });
@@ -49,7 +49,7 @@ pub fn lines(canvas: &mut Canvas, chart: &Chart, series: &[Series]) -> Option<f6
         markers(canvas, chart, line, number, &frame);
     }
 
-    // Names stand where the lines end.
+    // Names go where the lines end.
     let last = |line: &&Series| {
         let place = line.points.iter().rev().find_map(|p| frame.at(p.x, p.y));
         place.map_or((frame.right, frame.bottom), |(x, y)| (x.min(frame.right), y.clamp(frame.top, frame.bottom)))
@@ -67,7 +67,7 @@ pub fn lines(canvas: &mut Canvas, chart: &Chart, series: &[Series]) -> Option<f6
     Some(TOP + height + BOTTOM)
 }
 
-/// The parts of a series between values that have no place.
+/// The parts of a series between values that cannot be drawn.
 fn pieces<'a>(line: &'a Series, frame: &Frame) -> Vec<Vec<&'a Point>> {
     let mut pieces = vec![Vec::new()];
     for point in &line.points {
@@ -83,7 +83,7 @@ fn pieces<'a>(line: &'a Series, frame: &Frame) -> Vec<Vec<&'a Point>> {
     pieces
 }
 
-/// Places along the lines of a series, near enough to each other to tell what they cover.
+/// Points along the lines of a series, dense enough to test what the lines cover.
 fn along(line: &Series, frame: &Frame) -> Vec<(f64, f64)> {
     let mut places = Vec::new();
     for piece in pieces(line, frame) {
@@ -117,8 +117,8 @@ fn band(canvas: &mut Canvas, piece: &[&Point], style: usize, frame: &Frame) {
     canvas.band(&outline, style);
 }
 
-/// Leaves out places that a reader could not tell from those around them: of each half pixel across, the first, the
-/// last, the highest and the lowest stay.
+/// Drops points that are visually indistinguishable: for each half pixel of width, the first, last, highest and lowest
+/// stay.
 fn thinned(places: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let column = |place: &(f64, f64)| (place.0 * 2.0).floor();
     let mut kept = Vec::new();

@@ -11,7 +11,7 @@ use super::frame::{
     written,
 };
 
-/// Draws labelled points and returns the height of the picture; `None` when there is nothing to show.
+/// Draws labelled points and returns the image height; `None` if there is nothing to show.
 pub fn scatter(canvas: &mut Canvas, chart: &Chart, marks: &[Mark]) -> Option<f64> {
     let shown: Vec<&Mark> =
         marks.iter().filter(|m| drawable(m.x, chart.x.scale) && drawable(m.y, chart.y.scale)).collect();
@@ -46,7 +46,7 @@ pub fn scatter(canvas: &mut Canvas, chart: &Chart, marks: &[Mark]) -> Option<f64
     let area = Area { left: frame.left + 2.0, top: frame.top, right: frame.right, bottom: frame.bottom - 2.0 };
     for ((name, at), point) in names.iter().zip(beside(&places, &sizes, &obstacles, &area)).zip(&places) {
         let (x, y) = (at.left, at.bottom - 4.0);
-        // A name that had to move away shows what it belongs to.
+        // A displaced name gets a leader line.
         let near = (point.0.clamp(at.left, at.right), point.1.clamp(at.top, at.bottom));
         if (near.0 - point.0).hypot(near.1 - point.1) > 13.0 {
             canvas.line(*point, near, Paint::Muted, 0.8, "");
@@ -56,7 +56,7 @@ pub fn scatter(canvas: &mut Canvas, chart: &Chart, marks: &[Mark]) -> Option<f64
     Some(frame.bottom + BOTTOM)
 }
 
-/// One named value a row: bars from zero, or dots.
+/// One named value per row: bars from zero, or dots.
 pub fn rows(canvas: &mut Canvas, chart: &Chart, marks: &[Mark], bars: bool) -> Option<f64> {
     let scale = chart.y.scale;
     let values =
@@ -68,7 +68,7 @@ pub fn rows(canvas: &mut Canvas, chart: &Chart, marks: &[Mark], bars: bool) -> O
     let left = MARGIN + names.iter().map(|name| text_width(name, TEXT)).fold(0.0, f64::max) + 12.0;
     let texts: Vec<String> = marks.iter().map(|mark| fitted(&row_text(mark, chart), 220.0)).collect();
     let right = WIDTH - MARGIN - texts.iter().map(|text| text_width(text, TEXT)).fold(0.0, f64::max) - MARGIN;
-    // The name of a rule stands above the rows.
+    // The name of a reference line goes above the rows.
     let top = if chart.rule.is_some() { 80.0 } else { 62.0 };
     let bottom = top + ROW * marks.len() as f64 + 6.0;
     let across = |value: f64| ruler.place(value).map(|place| left + place.clamp(0.0, 1.0) * (right - left));
@@ -112,7 +112,7 @@ pub fn rows(canvas: &mut Canvas, chart: &Chart, marks: &[Mark], bars: bool) -> O
     Some(bottom + BOTTOM)
 }
 
-/// The value of a row in full, right of it.
+/// The full value of a row, to its right.
 fn row_text(mark: &Mark, chart: &Chart) -> String {
     if !drawable(mark.y, Scale::Linear) {
         return DASH.into();

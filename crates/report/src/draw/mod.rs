@@ -1,4 +1,4 @@
-//! Charts as pictures.
+//! Charts as SVG.
 
 mod frame;
 mod heat;
@@ -36,7 +36,7 @@ fn draw(chart: &Chart, file: bool) -> String {
     titled(&chart.title, &chart.subtitle, file, draw)
 }
 
-/// A picture under its title; `draw` returns its height, or `None` when there is nothing to show.
+/// An image under its title; `draw` returns its height, or `None` if there is nothing to show.
 fn titled(title: &str, subtitle: &str, file: bool, draw: impl FnOnce(&mut Canvas) -> Option<f64>) -> String {
     let mut canvas = Canvas::default();
     let heading = Letters::new(TITLE, Paint::Ink, Anchor::Start);

@@ -1,24 +1,24 @@
-//! Batches of labelled sequences, padded to the length that the batch needs.
+//! Batches of labelled sequences, padded to the longest sequence of the batch.
 
 use super::{Batch, DataError, Sequences, Streams, order::EpochOrder, padded};
 
-/// How sequences become batches.
+/// Batching options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchOptions {
-    /// Sequences in a batch.
+    /// Sequences per batch.
     pub rows: usize,
     /// A batch is padded to its longest sequence, rounded up to a multiple of this ...
     pub multiple: usize,
     /// ... but never beyond this; longer sequences are truncated.
     pub max_length: usize,
-    /// Batches whose sequences are sorted by length together: more of them means less padding and less mixing.
+    /// Number of batches whose sequences are sorted by length together: more means less padding and less shuffling.
     pub pool: usize,
 }
 
 impl BatchOptions {
     /// Batches of `rows` sequences of at most `max_length` tokens, padded to multiples of 16, pools of 32 batches.
     ///
-    /// On ListOps at batch 32 pools of 32 leave about 3 % padding, where random batches have 45 %.
+    /// On ListOps at batch size 32 pools of 32 give about 3 % padding, random batches 45 %.
     pub fn new(rows: usize, max_length: usize) -> Self {
         Self { rows, multiple: 16, max_length, pool: 32 }
     }
@@ -42,9 +42,9 @@ pub struct ClassificationBatch {
     pub lengths: Vec<usize>,
     /// Label of each row.
     pub labels: Vec<i32>,
-    /// Number of each row's sequence in its set.
+    /// Index of each row's sequence in its set.
     pub items: Vec<usize>,
-    /// Tokens of a row, real or not.
+    /// Tokens per row, including padding.
     pub padded_length: usize,
 }
 
@@ -83,9 +83,9 @@ impl ClassificationBatch {
 
 /// Endless training batches: batch `t` is a pure function of the data, the options, the seed and `t`.
 ///
-/// An epoch shuffles the set, sorts by length within pools of batches, cuts batches of neighbours and shuffles those.
-/// The sequences that do not fill a last batch are left out of the epoch, others in each; a set smaller than a batch
-/// is one batch.
+/// An epoch shuffles the set, sorts by length within pools of batches, cuts it into batches and shuffles those. The
+/// sequences that do not fill a last batch are dropped, different ones in each epoch; a set smaller than a batch is one
+/// batch.
 #[derive(Clone, Debug)]
 pub struct TrainBatches<'a> {
     data: &'a Sequences,
@@ -105,7 +105,7 @@ impl<'a> TrainBatches<'a> {
         Ok(Self { data, options, order })
     }
 
-    /// Batches in an epoch, at least 1.
+    /// Batches per epoch, at least 1.
     pub fn steps_per_epoch(&self) -> u64 {
         self.order.steps_per_epoch()
     }
@@ -117,7 +117,7 @@ impl<'a> TrainBatches<'a> {
     }
 }
 
-/// Batches in which every sequence of `data` occurs exactly once, from the shortest to the longest.
+/// Batches that cover every sequence of `data` exactly once, from the shortest to the longest.
 ///
 /// # Errors
 /// An option of 0.

@@ -1,4 +1,4 @@
-//! Generated sets on disk: one file per set, checked before use, replaced as a whole.
+//! Cache of generated sets on disk: one file per set, checked before use, replaced atomically.
 
 use std::{
     fs, io,
@@ -12,14 +12,14 @@ use super::{ClassificationData, DataError, ListOpsConfig, Progress, Sequences, l
 /// First bytes of every file.
 const MAGIC: &[u8; 8] = b"regardds";
 
-/// Layout of the file, and the generator: raise it when either changes.
+/// Version of the file format and the generator: increment when either changes.
 const VERSION: u32 = 1;
 
-/// Magic, version, parameters, number of sequences, number of symbols; integers are little endian. There follow the
-/// labels (u16), the lengths (u32), the symbols (u8) and the SHA-256 of everything before.
+/// Magic, version, parameters, number of sequences, number of symbols; integers are little-endian. Then come the labels
+/// (u16), the lengths (u32), the symbols (u8) and the SHA-256 of everything before.
 const HEADER: usize = 8 + 4 + 32 + 8 + 8;
 
-/// The ListOps set, from the cache if it is there and sound.
+/// The ListOps set, from the cache if present and intact.
 pub fn load_listops(
     config: &ListOpsConfig,
     seed: u64,
@@ -41,7 +41,7 @@ pub fn load_listops(
         (None, None) => listops::generate(config, seed, progress)?,
         (None, Some(path)) => {
             let trees = listops::generate(config, seed, progress)?;
-            // A set that cannot be kept is still a set.
+            // A set that cannot be cached is still usable.
             if let Err(error) = regard_files::write_whole(path, &encode(&parameters, &trees)) {
                 notes.push(format!("{error}; went on without the cache"));
             }
@@ -73,10 +73,10 @@ fn file_name(parameters: &[u8; 32]) -> PathBuf {
     format!("listops-{digits}.bin").into()
 }
 
-/// The set in a file; `None` where there is no file.
+/// The set in a file; `None` if there is no file.
 ///
 /// # Errors
-/// What is wrong with the file.
+/// A description of what is wrong with the file.
 fn read(path: &Path, parameters: &[u8; 32], classes: usize) -> Result<Option<Sequences>, String> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,

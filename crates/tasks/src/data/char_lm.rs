@@ -20,7 +20,7 @@ use super::{
 /// Plays of Shakespeare, gzip: see `data/README.md` for source and licence.
 const SHAKESPEARE: &[u8] = include_bytes!("../../data/tinyshakespeare.txt.gz");
 
-/// Its name in messages, in place of a path.
+/// Used instead of its path in messages.
 pub(super) const EMBEDDED: &str = "embedded text";
 
 /// Characters of the embedded text.
@@ -33,9 +33,9 @@ pub struct CharLmConfig {
     /// A UTF-8 file (plain, gzip or bzip2); absent: the embedded text (the works of Shakespeare, 1,115,394 characters).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
-    /// Part of the text, at its end, kept for validation, in (0, 1).
+    /// Fraction of the text, at its end, held out for validation, in (0, 1).
     pub valid_fraction: f64,
-    /// Characters that a window predicts, each from the previous ones in the window.
+    /// Characters predicted per window, each from those before it in the window.
     pub context: usize,
 }
 
@@ -48,20 +48,20 @@ impl Default for CharLmConfig {
 /// One text in two splits.
 #[derive(Clone, Debug)]
 pub struct LanguageData {
-    /// Token ids to train on, in order.
+    /// Training token ids, in order.
     pub train: Vec<u16>,
-    /// Token ids to validate on, in order.
+    /// Validation token ids, in order.
     pub valid: Vec<u16>,
     /// The characters behind the ids.
     pub vocabulary: Vocabulary,
-    /// Tokens that a window predicts.
+    /// Tokens predicted per window.
     pub context: usize,
 }
 
 /// The characters behind token ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vocabulary {
-    /// Ascending; the id of a character is its place.
+    /// Ascending; the id of a character is its index.
     characters: Vec<char>,
 }
 
@@ -77,7 +77,7 @@ impl Vocabulary {
         Self::new(present.filter_map(|(_, code)| char::from_u32(code)).collect())
     }
 
-    /// Given characters, as a checkpoint keeps them.
+    /// From given characters, as stored in a checkpoint.
     ///
     /// # Errors
     /// Characters that do not ascend; more than 65,536 of them.
@@ -143,16 +143,16 @@ impl Vocabulary {
     }
 }
 
-/// Windows of a text, or sequences, each token to be predicted from those before it in its row.
+/// Windows of a text, or sequences, in which each token is predicted from those before it in its row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LanguageBatch {
     /// Token ids `[rows, length]`.
     pub inputs: Vec<i32>,
-    /// The token after each of `inputs`, `[rows, length]`; negative where it does not count.
+    /// The token after each of `inputs`, `[rows, length]`; negative if ignored.
     pub targets: Vec<i32>,
     /// Windows.
     pub rows: usize,
-    /// Tokens of a window.
+    /// Tokens per window.
     pub length: usize,
 }
 
@@ -181,20 +181,20 @@ impl LanguageBatch {
 }
 
 impl LanguageData {
-    /// `rows` windows at random places of the training text, a pure function of `seed` and `step`.
+    /// `rows` windows at random positions of the training text, a pure function of `seed` and `step`.
     ///
     /// # Panics
-    /// If the training text is not longer than `context`, which that of loaded data always is.
+    /// If the training text is not longer than `context`; that of loaded data always is.
     pub fn train_batch(&self, seed: u64, step: u64, rows: usize) -> LanguageBatch {
         let mut stream = Streams::new(seed, "windows").at(step);
-        // A window of `context` predictions reads one token more.
+        // A window of `context` predictions needs one more token.
         let places = (self.train.len() - self.context) as u64;
         let starts: Vec<usize> = (0..rows).map(|_| stream.random_range(0..places) as usize).collect();
         LanguageBatch::gather(&self.train, &starts, self.context)
     }
 
     /// The validation text in consecutive windows, `rows` per batch: every token after the first is predicted exactly
-    /// once. The last window may be shorter and is then a batch of its own.
+    /// once. The last window may be shorter and is then a separate batch.
     pub fn evaluation_batches(&self, rows: usize) -> impl ExactSizeIterator<Item = LanguageBatch> + '_ {
         let predictions = self.valid.len().saturating_sub(1);
         let (whole, rest) = (predictions / self.context, predictions % self.context);
@@ -262,7 +262,8 @@ impl Task for LanguageData {
     }
 }
 
-/// Reads the text and splits it: the first part trains, the rest validates. The vocabulary is that of the whole text.
+/// Reads the text and splits it: the first part is for training, the rest for validation. The vocabulary is that of the
+/// whole text.
 fn load(config: &CharLmConfig, progress: Progress<'_>) -> Result<LanguageData, DataError> {
     let path = config.path.as_deref();
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! Labelled sequences in three splits, whatever task they are of.
+//! Labelled sequences in three splits, for any task.
 
 use super::{
     Batch, BatchOptions, Batches, DataError, Objective, Sequences, Shape, Split, SplitBatches, Task, TrainBatches,
@@ -9,17 +9,17 @@ use crate::metrics::majority_rate;
 /// Labelled sequences in three splits.
 #[derive(Clone, Debug)]
 pub struct ClassificationData {
-    /// To train on.
+    /// Training split.
     pub train: Sequences,
-    /// To choose a model by.
+    /// Validation split, for model selection.
     pub valid: Sequences,
-    /// To report results on.
+    /// Test split, for reported results.
     pub test: Sequences,
     /// Labels are `0 .. classes`.
     pub classes: usize,
     /// Token ids are `0 .. vocabulary`; 0 is padding.
     pub vocabulary: usize,
-    /// No sequence is longer, and no batch wider.
+    /// Maximum length of sequences and batches.
     pub max_length: usize,
     /// Remarks for the user, as when a damaged cache file was replaced.
     pub notes: Vec<String>,

@@ -9,10 +9,10 @@ use super::{
     TranslationConfig, tokenizer::SMALLEST_VOCABULARY,
 };
 
-/// Largest vocabulary: more than any model of words has, few enough that its logits fit somewhere.
+/// Largest vocabulary: more than any language model has, few enough that its logits fit into memory.
 const LARGEST_VOCABULARY: usize = 1 << 20;
 
-/// A line per task: its variant of [`TaskName`], its name, its options and their type.
+/// One line per task: its variant of [`TaskName`], its name, its options and their type.
 macro_rules! tasks {
     ($($(#[$about:meta])* $variant:ident = $name:literal, $options:ident: $type:ty;)*) => {
         /// A task by name.
@@ -34,7 +34,7 @@ macro_rules! tasks {
             }
         }
 
-        /// Which task, and the options of each (those of the other tasks are ignored).
+        /// The chosen task, and the options of each task (those of the others are ignored).
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields, default)]
         pub struct TaskConfig {
@@ -51,7 +51,7 @@ macro_rules! tasks {
         }
 
         impl TaskConfig {
-            /// The options of the task that is chosen.
+            /// The options of the chosen task.
             pub fn options(&self) -> &dyn TaskOptions {
                 match self.name {
                     $(TaskName::$variant => &self.$options,)*
@@ -65,13 +65,13 @@ tasks! {
     /// Long Range Arena ListOps: the value of a nested expression over lists of digits.
     #[default]
     Listops = "listops", listops: ListOpsConfig;
-    /// Classification of texts read byte by byte.
+    /// Byte-level text classification.
     Text = "text", text: TextConfig;
     /// Character language model.
     CharLm = "char-lm", char_lm: CharLmConfig;
     /// Copying a random word over a long distance.
     Copy = "copy", copy: CopyConfig;
-    /// Translation of sentences.
+    /// Sentence translation.
     Translation = "translation", translation: TranslationConfig;
     /// Masked language model.
     MaskedLm = "masked-lm", masked_lm: MaskedLmConfig;
@@ -112,8 +112,8 @@ impl TaskConfig {
 
     /// Checks the options, then generates or reads the data.
     ///
-    /// `seed` is the run's, overruled by [`TaskConfig::seed`]. Generated sets are kept in `cache_dir`, if there is one;
-    /// a damaged file there is replaced and a cache that cannot be written is done without, with a note in the result.
+    /// `seed` is the run's, overridden by [`TaskConfig::seed`]. Generated sets are cached in `cache_dir`, if given; a
+    /// damaged file there is replaced and a cache that cannot be written is skipped, with a note in the result.
     /// `progress` is called from the calling thread.
     ///
     /// ```
@@ -128,7 +128,7 @@ impl TaskConfig {
     /// ```
     ///
     /// # Errors
-    /// Those of [`TaskConfig::check`]; data that are missing or corrupt.
+    /// As for [`TaskConfig::check`]; missing or corrupt data.
     pub fn load(&self, seed: u64, cache_dir: Option<&Path>, progress: Progress<'_>) -> Result<TaskData, DataError> {
         self.check()?;
         self.options().load(self.seed.unwrap_or(seed), cache_dir, progress)

@@ -1,7 +1,8 @@
-//! Copying: `0 w 0 w` with a random word `w`, of which the second one is to be predicted (Kitaev et al. 2020, section 5.1).
+//! Copying: `0 w 0 w` with a random word `w`, whose second occurrence is to be predicted (Kitaev et al. 2020, section
+//! 5.1).
 //!
-//! Nothing in a sequence but the first word tells what the second will be, so only a model that looks back over half the
-//! sequence, to the right token, predicts better than one symbol in `symbols`.
+//! Only the first word determines the second, so only a model that looks back over half the sequence, to the right
+//! token, predicts better than one symbol in `symbols`.
 
 use std::path::Path;
 
@@ -13,27 +14,28 @@ use super::{
     TaskOptions,
 };
 
-/// Most sequences of a split that is drawn, and their most tokens: all tokens of a split can be counted.
+/// Maximum number and length of the sequences of a generated split, so that the token count of a split does not
+/// overflow.
 const MOST_SEQUENCES: usize = 1 << 32;
 const LONGEST_COPY: usize = 1 << 30;
 
-/// A target that does not count.
+/// An ignored target.
 const IGNORED: i32 = -1;
 
-/// Sequences `0 w 0 w` of a random word `w`; the defaults are those of Kitaev et al. 2020 (arXiv 2001.04451, section 5.1) and
-/// of the Scatterbrain paper.
+/// Sequences `0 w 0 w` of a random word `w`; defaults from Kitaev et al. 2020 (arXiv 2001.04451, section 5.1) and the
+/// Scatterbrain paper.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CopyConfig {
-    /// Tokens of a sequence, an even number: the word has `length / 2 - 1`.
+    /// Sequence length, even: the word has `length / 2 - 1` symbols.
     pub length: usize,
-    /// Different symbols of words, `1 ..= symbols`.
+    /// Number of distinct symbols, `1 ..= symbols`.
     pub symbols: usize,
-    /// Training sequences.
+    /// Number of training sequences.
     pub train: usize,
-    /// Validation sequences.
+    /// Number of validation sequences.
     pub valid: usize,
-    /// Test sequences.
+    /// Number of test sequences.
     pub test: usize,
 }
 
@@ -84,7 +86,7 @@ impl TaskOptions for CopyConfig {
     }
 }
 
-/// Random words, made when they are asked for: sequence `i` of a split is a function of the seed and `i`.
+/// Random words, generated on demand: sequence `i` of a split is a function of the seed and `i`.
 #[derive(Clone, Debug)]
 pub struct CopyData {
     config: CopyConfig,
@@ -100,7 +102,7 @@ impl CopyData {
         Self { config: config.clone(), train: streams("train"), valid: streams("valid"), test: streams("test") }
     }
 
-    /// Sequences of a split.
+    /// Number of sequences of a split.
     fn sequences(&self, split: Split) -> usize {
         match split {
             Split::Valid => self.config.valid,
@@ -108,14 +110,14 @@ impl CopyData {
         }
     }
 
-    /// `rows` training sequences drawn by `seed` and `step`.
+    /// `rows` training sequences sampled by `seed` and `step`.
     pub fn train_batch(&self, seed: u64, step: u64, rows: usize) -> LanguageBatch {
         let mut stream = Streams::new(seed, "copy order").at(step);
         let items = (0..rows).map(|_| stream.random_range(0..self.config.train as u64));
         self.gather(&self.train, items)
     }
 
-    /// The sequences of a split in order, `rows` per batch, the last one smaller where they do not divide.
+    /// The sequences of a split in order, `rows` per batch; the last batch may be smaller.
     pub fn evaluation_batches(&self, split: Split, rows: usize) -> impl ExactSizeIterator<Item = LanguageBatch> + '_ {
         let (count, rows) = (self.sequences(split), rows.max(1));
         let streams = match split {
@@ -128,8 +130,8 @@ impl CopyData {
         })
     }
 
-    /// The sequences of `items`. Targets are the symbols of the second word alone: the first cannot be predicted, and both
-    /// zeros stand where they always do.
+    /// The sequences of `items`. Only the symbols of the second word are targets: the first cannot be predicted, and
+    /// the positions of both zeros are fixed.
     fn gather(&self, streams: &Streams, items: impl Iterator<Item = u64>) -> LanguageBatch {
         let CopyConfig { length, symbols, .. } = self.config;
         let half = length / 2;

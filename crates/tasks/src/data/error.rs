@@ -21,12 +21,12 @@ pub enum DataError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system or the decompressor said.
+        /// The error of the system or the decompressor.
         source: io::Error,
         /// What to do about it.
         remedy: String,
     },
-    /// A row of a file that is not as expected.
+    /// An invalid row of a file.
     #[error("{}:{line}: {problem}", path.display())]
     Row {
         /// The file.
@@ -36,7 +36,7 @@ pub enum DataError {
         /// What was seen, what was expected and a remedy.
         problem: String,
     },
-    /// A file that can be read but does not serve as a whole.
+    /// A readable file with unusable content.
     #[error("{}: {problem}", path.display())]
     Content {
         /// The file.
@@ -50,7 +50,7 @@ pub enum DataError {
 }
 
 impl DataError {
-    /// Whether the options are to blame, not the data: exit code 2, not 3.
+    /// Whether the options are invalid rather than the data: exit code 2, not 3.
     pub fn is_config(&self) -> bool {
         matches!(self, Self::Config { .. })
     }
@@ -59,7 +59,7 @@ impl DataError {
         Self::Config { key: key.into(), problem: problem.into() }
     }
 
-    /// Bytes of a file that are no text.
+    /// Bytes of a file that are not text.
     pub(crate) fn text(path: impl Into<PathBuf>, error: &NotText) -> Self {
         Self::Row { path: path.into(), line: error.line, problem: error.to_string() }
     }

@@ -1,4 +1,4 @@
-//! Plain and compressed files, told apart by their first bytes.
+//! Plain and compressed files, distinguished by their first bytes.
 
 use std::{
     cell::Cell,
@@ -12,7 +12,7 @@ use flate2::read::MultiGzDecoder;
 
 use super::{DataError, Progress};
 
-/// Bytes read from the disk at a time, and so between two reports of progress.
+/// Bytes read from disk at a time, and so between two progress reports.
 const BUFFER: usize = 1 << 16;
 
 /// First bytes of a gzip member (RFC 1952, section 2.3.1).
@@ -21,7 +21,7 @@ const GZIP: &[u8] = &[0x1f, 0x8b];
 /// What follows `BZh` and a digit in a bzip2 stream: the start of a block, or of the end if there is none.
 const BZIP2: [&[u8]; 2] = [&[0x31, 0x41, 0x59, 0x26, 0x53, 0x59], &[0x17, 0x72, 0x45, 0x38, 0x50, 0x90]];
 
-/// Counts the bytes read of several files, as they lie on the disk.
+/// Counts the bytes read from several files, before decompression.
 pub(super) struct Meter<'a> {
     done: Cell<u64>,
     total: u64,
@@ -29,7 +29,7 @@ pub(super) struct Meter<'a> {
 }
 
 impl<'a> Meter<'a> {
-    /// For these files; one that is not there counts as empty.
+    /// A meter for these files; a missing one counts as empty.
     pub fn new<'p>(paths: impl IntoIterator<Item = &'p Path>, progress: Progress<'a>) -> Self {
         let total = paths.into_iter().filter_map(|path| std::fs::metadata(path).ok()).map(|about| about.len()).sum();
         progress(0, total);

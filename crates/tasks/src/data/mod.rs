@@ -1,7 +1,7 @@
 //! Data sets: generators, readers, the cache of generated sets, and batches.
 //!
-//! A [`TaskConfig`] names a task; [`TaskConfig::load`] turns it into [`TaskData`]. Which items batch `t` holds is a
-//! pure function of the data, the seed and `t`, so a resumed run needs to know nothing but its step.
+//! A [`TaskConfig`] describes a task; [`TaskConfig::load`] loads its [`TaskData`]. The items of batch `t` are a pure
+//! function of the data, the seed and `t`, so a resumed run only needs its step.
 
 mod batch;
 mod cache;
@@ -45,5 +45,5 @@ pub use self::{
 };
 pub(crate) use task::padded;
 
-/// Progress of a load: parts done and their total. The unit is the task's (trees, bytes).
+/// Loading progress: parts done and their total, in a task-specific unit (trees, bytes).
 pub type Progress<'a> = &'a dyn Fn(u64, u64);

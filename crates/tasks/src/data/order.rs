@@ -1,20 +1,21 @@
-//! Which items make which batch: the order of an epoch.
+//! Assignment of items to batches: the order of an epoch.
 
 use rand::seq::SliceRandom;
 
 use super::Streams;
 
-/// Endless batches over items `0 .. count`: those of step `t` are a pure function of the items, the seed and `t`.
+/// Endless batches over items `0 .. count`: the batch of step `t` is a pure function of the items, the seed and `t`.
 ///
-/// An epoch shuffles the items, sorts by length within pools of batches, cuts batches of neighbours and shuffles those. The
-/// items that do not fill a last batch are left out of the epoch, others in each; fewer items than a batch are one batch.
+/// An epoch shuffles the items, sorts by length within pools of batches, cuts them into batches and shuffles those. The
+/// items that do not fill a last batch are dropped, different ones in each epoch; fewer items than a batch are one
+/// batch.
 #[derive(Clone, Debug)]
 pub(super) struct EpochOrder {
     count: usize,
     rows: usize,
     pool: usize,
     streams: Streams,
-    /// The order of the epoch last asked for.
+    /// The order of the last requested epoch.
     order: Option<(u64, Vec<usize>)>,
 }
 
@@ -24,7 +25,7 @@ impl EpochOrder {
         Self { count, rows, pool, streams, order: None }
     }
 
-    /// Batches in an epoch, at least 1.
+    /// Batches per epoch, at least 1.
     pub fn steps_per_epoch(&self) -> u64 {
         (self.count / self.rows).max(1) as u64
     }

@@ -1,7 +1,7 @@
-//! Decodes text from bytes, the same way for everything that is read.
+//! Decoding of text, the same for all input.
 //!
-//! Text is UTF-8. A byte-order mark before it is no part of it, and `\r\n` ends a line as `\n` does. A lone `\r` is a
-//! character as any other: no system has ended lines with it for decades, and files of translations must keep their lines.
+//! Text is UTF-8. A leading byte-order mark is skipped, and `\r\n` ends a line as `\n` does. A lone `\r` is an ordinary
+//! character: no system has used it as a line ending for decades, and translation files must keep their lines.
 
 use std::{
     borrow::Cow,
@@ -12,13 +12,13 @@ use std::{
 
 use super::{DataError, file::Meter};
 
-/// Longest line accepted, so that a file without line ends cannot fill the memory.
+/// Longest line accepted, so that a file without line endings cannot fill memory.
 pub(super) const LONGEST_LINE: usize = 1 << 24;
 
 /// The byte-order mark in UTF-8.
 const MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Byte-order marks of other encodings; the longer ones first, since one begins as another.
+/// Byte-order marks of other encodings; the longer ones first, since one is a prefix of another.
 const OTHER_MARKS: [(&[u8], &str); 4] = [
     (&[0xff, 0xfe, 0, 0], "UTF-32LE"),
     (&[0, 0, 0xfe, 0xff], "UTF-32BE"),
@@ -31,9 +31,9 @@ const OTHER_MARKS: [(&[u8], &str); 4] = [
 pub struct NotText {
     /// Line, counted from 1.
     pub line: u64,
-    /// The byte that is not text, counted from 0.
+    /// Offset of the invalid byte, from 0.
     at: u64,
-    /// The byte, or the name of the encoding that the first bytes tell of.
+    /// The byte, or the encoding indicated by the first bytes.
     seen: Result<u8, &'static str>,
 }
 
@@ -78,7 +78,7 @@ pub fn decode_text(bytes: &[u8]) -> Result<Cow<'_, str>, NotText> {
     Ok(if text.contains("\r\n") { text.replace("\r\n", "\n").into() } else { text.into() })
 }
 
-/// Reads a file that is text, as configurations and tokenizers are.
+/// Reads a text file, such as a configuration or a tokenizer.
 ///
 /// # Errors
 /// A file that cannot be read or is not UTF-8.
@@ -87,26 +87,26 @@ pub fn read_text(path: &Path) -> Result<String, DataError> {
     Ok(decode_text(&bytes).map_err(|error| DataError::text(path, &error))?.into_owned())
 }
 
-/// The lines of a text, one after the other, without their ends.
+/// The lines of a text, in order, without line endings.
 #[derive(Debug)]
 pub struct TextLines<R> {
     source: R,
     name: PathBuf,
-    /// Lines read.
+    /// Number of lines read.
     number: u64,
-    /// Bytes read.
+    /// Number of bytes read.
     offset: u64,
-    /// The last line and its end.
+    /// The last line with its ending.
     bytes: Vec<u8>,
 }
 
 impl<R: BufRead> TextLines<R> {
-    /// Of what is open at `source`; `name` is what errors call it.
+    /// Lines of `source`; `name` is its name in errors.
     pub fn new(source: R, name: impl Into<PathBuf>) -> Self {
         Self { source, name: name.into(), number: 0, offset: 0, bytes: Vec::new() }
     }
 
-    /// The next line, of any bytes.
+    /// The next line, as arbitrary bytes.
     pub(super) fn row(&mut self) -> Result<Option<&[u8]>, DataError> {
         self.offset += self.bytes.len() as u64;
         self.bytes.clear();
@@ -156,10 +156,10 @@ impl<R: BufRead> Iterator for TextLines<R> {
     }
 }
 
-/// Gives `take` every line of a file that is open at `source`, without its end; what `take` finds wrong is an error at the line.
+/// Passes every line of the file `source` to `take`, without its ending; an error of `take` is reported with the line.
 ///
 /// # Errors
-/// A file that cannot be read or is in UTF-16, a line that is too long, and those of `take`.
+/// A file that cannot be read or is in UTF-16, a line that is too long, and errors of `take`.
 pub(super) fn each_line(
     source: impl BufRead,
     path: &Path,
@@ -173,7 +173,7 @@ pub(super) fn each_line(
     Ok(())
 }
 
-/// The lines of a file, decompressed, without their ends.
+/// The lines of a file, decompressed, without line endings.
 ///
 /// # Errors
 /// A file that cannot be read, is empty or is not UTF-8.

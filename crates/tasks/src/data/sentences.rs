@@ -1,10 +1,10 @@
-//! The sentences of running text.
+//! Splitting of running text into sentences.
 
 use std::path::Path;
 
 use super::DataError;
 
-/// A line that ends a document, as collections of short texts have it.
+/// A line that ends a document, as in collections of short texts.
 const END_OF_DOCUMENT: &str = "<|endoftext|>";
 
 /// A sentence of a text.
@@ -15,12 +15,12 @@ pub(super) struct Sentence {
     pub first: bool,
 }
 
-/// The sentences of a file, in order. Lines of a paragraph are joined; empty lines part paragraphs; a paragraph is cut after
-/// words that end in a full stop, an exclamation or a question mark (closing quotes and brackets aside) before a word that
-/// does not begin in lower case.
+/// The sentences of a file, in order. Lines of a paragraph are joined; empty lines separate paragraphs; a paragraph is
+/// split after words that end in a full stop, an exclamation or a question mark (ignoring closing quotes and brackets)
+/// before a word that does not begin in lower case.
 ///
 /// # Errors
-/// A file without a word.
+/// A file without words.
 pub(super) fn sentences(path: &Path, lines: &[String]) -> Result<Vec<Sentence>, DataError> {
     let (mut all, mut first) = (Vec::new(), true);
     let mut words: Vec<&str> = Vec::new();

@@ -15,7 +15,7 @@ pub struct Sequences {
 }
 
 impl Sequences {
-    /// No sequences yet; labels will be `0 .. classes`.
+    /// An empty set with labels `0 .. classes`.
     ///
     /// # Panics
     /// If there are more than 65,536 classes.
@@ -79,7 +79,7 @@ impl Sequences {
         self.classes
     }
 
-    /// Tokens of all sequences together.
+    /// Total number of tokens.
     pub fn tokens(&self) -> usize {
         self.symbols.len()
     }
@@ -100,7 +100,7 @@ impl Sequences {
         }
     }
 
-    /// The sequences of `items`, in their order.
+    /// The sequences of `items`, in order.
     pub(crate) fn select(&self, items: &[usize]) -> Self {
         let mut chosen = Self::new(self.classes);
         for &i in items {

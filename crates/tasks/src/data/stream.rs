@@ -4,17 +4,17 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
 
-/// The streams of one name under one seed.
+/// The streams with one name and seed.
 ///
-/// Stream `i` does not need streams `0 .. i`: parallel generation does not depend on the number of threads, and a resumed
-/// run starts at any step.
+/// Stream `i` is available without streams `0 .. i`, which makes parallel generation independent of the number of
+/// threads and lets a resumed run start at any step.
 #[derive(Clone, Debug)]
 pub struct Streams {
     origin: ChaCha8Rng,
 }
 
 impl Streams {
-    /// The key is SHA-256 over the seed (little endian) and the name, so streams of different names are unrelated.
+    /// The key is SHA-256 over the seed (little-endian) and the name, so streams with different names are independent.
     pub fn new(seed: u64, name: &str) -> Self {
         let key = Sha256::new().chain_update(seed.to_le_bytes()).chain_update(name).finalize();
         Self { origin: ChaCha8Rng::from_seed(key.into()) }

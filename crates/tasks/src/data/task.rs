@@ -1,4 +1,4 @@
-//! What a task is: options that load data, and data with an objective that are cut into batches.
+//! The task interface: options that load data, and data with an objective and batches.
 
 use std::{fmt::Debug, path::Path, sync::Arc};
 
@@ -17,7 +17,7 @@ pub type Batches<'a> = Box<dyn FnMut(u64) -> Batch + Send + 'a>;
 /// The batches of a split.
 pub type SplitBatches<'a> = Box<dyn ExactSizeIterator<Item = Batch> + 'a>;
 
-/// What a model learns.
+/// Training objective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Objective {
     /// One label per sequence.
@@ -25,20 +25,19 @@ pub enum Objective {
         /// Labels are `0 .. classes`.
         classes: usize,
     },
-    /// The next token, from the previous ones.
+    /// Next-token prediction.
     NextToken {
-        /// Whether the tokens that count follow from those before them, so that they can all be right: then accuracy is
-        /// measured too.
+        /// Whether the targets are determined by the tokens before them, so that accuracy is measured too.
         certain: bool,
     },
     /// Masked tokens, from all others.
     Fill,
-    /// The translation of a sentence.
+    /// Translation of a sentence.
     Translate,
 }
 
 impl Objective {
-    /// Whether the share of right answers is measured.
+    /// Whether accuracy is measured.
     pub fn has_accuracy(self) -> bool {
         matches!(self, Self::Classify { .. } | Self::NextToken { certain: true })
     }
@@ -48,8 +47,8 @@ impl Objective {
         !matches!(self, Self::Classify { .. })
     }
 
-    /// The attention of the model's first stack: that of a language model is causal whatever the key says, that of a model
-    /// that fills gaps is not.
+    /// The attention of the model's first stack: causal for a language model whatever the key says, never causal for a
+    /// masked model.
     pub fn attention(self, options: &AttentionConfig) -> AttentionConfig {
         let causal = match self {
             Self::NextToken { .. } => true,
@@ -60,24 +59,24 @@ impl Objective {
     }
 }
 
-/// What a model of a task needs to know of it.
+/// Properties of a task that a model depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// What the model learns.
+    /// The objective.
     pub objective: Objective,
     /// Token ids are `0 .. vocabulary`.
     pub vocabulary: usize,
-    /// The longest sequence that a model must take.
+    /// The model's maximum length.
     pub max_length: usize,
 }
 
-/// A part of the data to evaluate on.
+/// An evaluation split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Split {
-    /// To choose a model by.
+    /// For model selection.
     Valid,
-    /// To report results on. A language model's text has two parts only: there it is the validation part.
+    /// For reported results. A language model's text has only two parts: there it is the validation part.
     Test,
 }
 
@@ -91,7 +90,7 @@ impl Split {
     }
 }
 
-/// Data of a task: all that training, evaluation and reports ask of them. Whatever implements it can be trained on.
+/// Data of a task: everything that training, evaluation and reports need. Any implementation can be trained on.
 ///
 /// ```
 /// use burn::tensor::Device;
@@ -138,7 +137,7 @@ impl Split {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Task: Debug + Send + Sync {
-    /// What a model of these data must provide.
+    /// Properties that a model depends on.
     fn shape(&self) -> Shape;
 
     /// Training batches of `rows` sequences.
@@ -153,36 +152,36 @@ pub trait Task: Debug + Send + Sync {
     /// No rows.
     fn split(&self, split: Split, rows: usize) -> Result<SplitBatches<'_>, DataError>;
 
-    /// Size of the data in a few words.
+    /// Short description of the data size.
     fn setting(&self) -> String;
 
-    /// Remarks for the user, gathered while the data were loaded.
+    /// Remarks for the user from loading.
     fn notes(&self) -> &[String] {
         &[]
     }
 
-    /// The tokenizer, where tokens are pieces of words.
+    /// The tokenizer, if tokens are subwords.
     fn tokenizer(&self) -> Option<&TextTokenizer> {
         None
     }
 
-    /// The characters behind the ids, where tokens are characters.
+    /// The characters behind the ids, if tokens are characters.
     fn characters(&self) -> Option<&Vocabulary> {
         None
     }
 
-    /// Share of the most frequent label of the test split, which any model must beat, where there are labels.
+    /// Fraction of the most frequent label of the test split, the baseline, if there are labels.
     fn majority(&self) -> Option<f64> {
         None
     }
 
-    /// Sentences with the translations to measure against, where there are any.
+    /// Sentences with reference translations, if any.
     fn pairs(&self, _: Split) -> Option<&SentencePairs> {
         None
     }
 }
 
-/// Options of a task that is chosen by name.
+/// Options of a named task.
 pub trait TaskOptions {
     /// One line for a list.
     fn summary(&self) -> &'static str;
@@ -196,53 +195,53 @@ pub trait TaskOptions {
     /// Generates or reads the data; the options have passed [`TaskOptions::check`].
     ///
     /// # Errors
-    /// Data that are missing or corrupt.
+    /// Missing or corrupt data.
     fn load(&self, seed: u64, cache_dir: Option<&Path>, progress: Progress<'_>) -> Result<TaskData, DataError>;
 
-    /// What is known of the data before they are read; a vocabulary that files decide is the usual or the largest one.
+    /// Properties known before the data are read; a vocabulary that depends on files is the usual or maximum one.
     fn shape(&self) -> Shape;
 
-    /// Sequences and tokens of the smallest batch where `rows` are asked for. How many sequences there are, and how long they
-    /// are, may be in files: then one of one token.
+    /// Sequences and tokens of the smallest batch when `rows` are requested. If number and length of sequences depend
+    /// on files: one sequence of one token.
     fn smallest_batch(&self, _rows: usize) -> [usize; 2] {
         [1, 1]
     }
 
-    /// What the data hold in memory, where that is known.
+    /// Memory held by the data, if known.
     fn held(&self) -> Option<Held> {
         None
     }
 }
 
-/// What data hold in memory at least.
+/// Minimum memory held by data.
 #[derive(Clone, Debug)]
 pub struct Held {
-    /// A sentence that goes on with the size.
+    /// Beginning of a sentence that ends with the size.
     pub what: String,
     /// Bytes.
     pub bytes: u128,
-    /// What to do where that is too much.
+    /// Remedy if that is too much.
     pub remedy: &'static str,
 }
 
-/// Tokens and what is to be predicted from them.
+/// Tokens and targets.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// The sequences; in translation those of the target language, each after a begin.
+    /// The sequences; in translation those of the target language, each after a begin token.
     pub tokens: TokenBatch,
-    /// One per sequence (classification) or one per token (the others), row by row; negative ones do not count.
+    /// One per sequence (classification) or one per token (the others), row by row; negative ones are ignored.
     pub targets: Arc<[i32]>,
-    /// The sequences translated from.
+    /// The source sequences of a translation.
     pub source: Option<TokenBatch>,
 }
 
 impl Batch {
-    /// Targets that count.
+    /// Number of targets that are not ignored.
     pub fn items(&self) -> usize {
         self.targets.iter().filter(|target| **target >= 0).count()
     }
 
-    /// Real tokens that go through the model.
+    /// Number of real tokens processed by the model.
     pub fn real_tokens(&self) -> usize {
         self.tokens.real_tokens() + self.source.as_ref().map_or(0, TokenBatch::real_tokens)
     }
@@ -255,17 +254,17 @@ pub(crate) fn padded(ids: Vec<i32>, lengths: &[usize], length: usize) -> TokenBa
     TokenBatch { ids: ids.into(), batch: lengths.len(), length, padding, types: None }
 }
 
-/// Places of `most` of `count` things, or of all where `most` is 0: the middle of each of `most` equal parts.
+/// Indices of `most` of `count` items, or of all if `most` is 0: the middle of each of `most` equal parts.
 pub fn evenly(count: usize, most: usize) -> impl Iterator<Item = usize> {
     let most = if most == 0 { count } else { most.min(count) };
-    // The size of a generated split is whatever a user sets.
+    // The size of generated splits is up to the user.
     (0..most).map(move |part| ((2 * part as u128 + 1) * count as u128 / (2 * most as u128)) as usize)
 }
 
-/// `most` batches of a split, or all of them if `most` is 0: spread evenly, since they come sorted by length.
+/// `most` batches of a split, or all of them if `most` is 0: spread evenly, since they are sorted by length.
 ///
 /// # Errors
-/// Batches of no rows.
+/// Batches without rows.
 pub fn split_batches(
     data: &TaskData,
     split: Split,

@@ -19,24 +19,24 @@ use super::{
 /// Token ids: padding and one for each byte.
 const VOCABULARY: usize = 257;
 
-/// Byte-level classification of the rows of a TSV file (plain, gzip or bzip2, told apart by content).
+/// Byte-level classification of the rows of a TSV file (plain, gzip or bzip2, detected by content).
 ///
-/// A column is a number from 0; a negative one counts from the end of the row, -1 being the last.
+/// Columns are numbered from 0; negative numbers count from the end of the row, -1 being the last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TextConfig {
     /// Training rows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub train: Option<PathBuf>,
-    /// Validation rows; absent: `valid_fraction` of the training rows, drawn by the seed.
+    /// Validation rows; absent: a random `valid_fraction` of the training rows, by the seed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub valid: Option<PathBuf>,
     /// Test rows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<PathBuf>,
-    /// Part of the training rows held out where `valid` is absent, in (0, 1).
+    /// Fraction of the training rows held out if `valid` is absent, in (0, 1).
     pub valid_fraction: f64,
-    /// Column of the label, a whole number.
+    /// Column of the label, an integer.
     pub label_column: i64,
     /// Column of the text.
     pub text_column: i64,
@@ -46,7 +46,7 @@ pub struct TextConfig {
     pub classes: usize,
     /// The smallest label in the files.
     pub first_label: usize,
-    /// Bytes kept of each text; also the longest sequence that a model must take.
+    /// Bytes kept of each text; also the model's maximum length.
     pub max_length: usize,
 }
 
@@ -109,7 +109,7 @@ impl TaskOptions for TextConfig {
     }
 }
 
-/// Reads the files; where there is no validation file, holds out rows of the training file.
+/// Reads the files; without a validation file, holds out rows of the training file.
 fn load(config: &TextConfig, seed: u64, progress: Progress<'_>) -> Result<ClassificationData, DataError> {
     let required = |key: &str, path: &Option<PathBuf>| {
         path.clone().ok_or_else(|| DataError::config(&format!("text.{key}"), "is not set; give a TSV file"))

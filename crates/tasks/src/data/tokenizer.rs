@@ -1,7 +1,7 @@
-//! Byte-pair encoding (Sennrich et al. 2016) of text, by the `tokenizers` crate.
+//! Byte-pair encoding (Sennrich et al. 2016), using the `tokenizers` crate.
 //!
-//! Words are split as in GPT-2 and start with their space; the alphabet is the 256 bytes, so that every text has ids and
-//! every text comes back. White space is normalised: words are one space apart, none at the ends.
+//! Words are split as in GPT-2 and start with their space; the alphabet is the 256 bytes, so that every text can be
+//! encoded and decoded. Whitespace is normalised: one space between words, none at the ends.
 
 use std::{fmt, path::Path};
 
@@ -22,19 +22,19 @@ pub use regard_nn::models::special::{BEGIN, END, MASK, PADDING, UNKNOWN};
 
 use super::{DataError, plain_text::read_text};
 
-/// How the special ids are written, in their order.
+/// Text of the special ids, in order.
 const SPECIAL: [&str; 5] = ["<pad>", "<s>", "</s>", "<unk>", "<mask>"];
 
-/// The first id that is none of the special ones.
+/// The first id that is not special.
 pub const FIRST_TOKEN: i32 = SPECIAL.len() as i32;
 
-/// Special ids and bytes, below which no vocabulary goes.
+/// Minimum vocabulary: special ids and bytes.
 pub const SMALLEST_VOCABULARY: usize = SPECIAL.len() + 256;
 
-/// A pair of neighbours that occurs once is not worth an id.
+/// A pair that occurs only once is not worth an id.
 const LEAST_OCCURRENCES: u64 = 2;
 
-/// Model and pre-tokenizer as they are trained.
+/// Model and pre-tokenizer types for training.
 type InTraining = TokenizerImpl<BPE, NormalizerWrapper, ByteLevel, PostProcessorWrapper, ByteLevel>;
 
 /// Text to token ids and back. Ids 0 to 4 are padding, begin, end, unknown and mask; no text encodes to them.
@@ -46,8 +46,8 @@ pub struct TextTokenizer {
 }
 
 impl TextTokenizer {
-    /// Learns a vocabulary of at most `vocabulary` ids from texts. The same texts give the same vocabulary, in any order and
-    /// on any number of threads.
+    /// Learns a vocabulary of at most `vocabulary` ids from texts. The same texts give the same vocabulary, in any
+    /// order and with any number of threads.
     ///
     /// # Errors
     /// A vocabulary below [`SMALLEST_VOCABULARY`].
@@ -82,7 +82,7 @@ impl TextTokenizer {
         Self::of(json).map_err(DataError::Value)
     }
 
-    /// Reads what [`TextTokenizer::json`] gave.
+    /// Reads the output of [`TextTokenizer::json`].
     ///
     /// # Errors
     /// A file that cannot be read or is not such a tokenizer.
@@ -90,9 +90,9 @@ impl TextTokenizer {
         Self::of(read_text(path)?).map_err(|problem| DataError::Content { path: path.into(), problem })
     }
 
-    /// A tokenizer from the content of its file; the problem as a sentence where there is one.
+    /// A tokenizer from the content of its file, or the problem as a sentence.
     fn of(json: String) -> Result<Self, String> {
-        // Read twice: on what is no JSON the crate panics.
+        // Parsed twice: the crate panics on invalid JSON.
         let syntax = serde_json::from_str::<serde_json::Value>(&json).map_err(tokenizers::Error::from);
         let mut inner: Tokenizer = syntax
             .and_then(|_| json.parse())
@@ -107,7 +107,7 @@ impl TextTokenizer {
         if !bytes || !matches!(inner.get_model(), ModelWrapper::BPE(_)) {
             return Err("not a byte-pair encoding of bytes; give the tokenizer.json of a run".into());
         }
-        // Text that looks like a special id is text.
+        // Text that looks like a special token is ordinary text.
         inner.set_encode_special_tokens(true);
         Ok(Self { inner, json })
     }
@@ -128,7 +128,7 @@ impl TextTokenizer {
         if text.is_empty() {
             return Vec::new();
         }
-        // A vocabulary with all bytes, as `of` has seen to, leaves nothing to fail.
+        // With all bytes in the vocabulary, which `of` checks, encoding cannot fail.
         let encoding = self.inner.encode_fast(text, false);
         encoding.map_or(Vec::new(), |encoding| encoding.get_ids().iter().map(|&id| id as i32).collect())
     }
@@ -138,13 +138,13 @@ impl TextTokenizer {
         texts.par_iter().map(|text| self.encode(text.as_ref())).collect()
     }
 
-    /// The text of ids; special ids and those outside the vocabulary have none.
+    /// The text of ids; special ids and those outside the vocabulary are skipped.
     pub fn decode(&self, ids: &[i32]) -> String {
         let ids: Vec<u32> = ids.iter().filter_map(|&id| u32::try_from(id).ok()).collect();
         self.inner.decode(&ids, true).map_or(String::new(), |text| normalized(&text))
     }
 
-    /// How one id is written in a table: its text with `▁` for the space before a word, the name of a special id.
+    /// An id as shown in a table: its text with `▁` for the space before a word, or the name of a special id.
     pub fn piece(&self, id: i32) -> String {
         let Ok(number) = u32::try_from(id) else { return String::new() };
         if let Some(name) = SPECIAL.get(number as usize) {
@@ -166,7 +166,7 @@ impl PartialEq for TextTokenizer {
     }
 }
 
-/// Words one space apart.
+/// Words separated by single spaces.
 fn normalized(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for word in text.split_whitespace() {

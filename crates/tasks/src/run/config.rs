@@ -1,4 +1,4 @@
-//! What defines a run, as a structure and as TOML.
+//! The configuration of a run, as a structure and as TOML.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,17 +16,17 @@ use crate::{
     train::TrainConfig,
 };
 
-/// Everything that defines a run. In files the keys of the attention stand at the top (`mechanism`, `heads`,
-/// `keys.components`), beside the tables `model`, `task`, `train` and `compare`.
+/// Everything that defines a run. In files the attention keys are at the top level (`mechanism`, `heads`,
+/// `keys.components`), next to the tables `model`, `task`, `train` and `compare`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunConfig {
-    /// Seed of parameters, batches, dropout and generated data.
+    /// Seed for parameters, batches, dropout and generated data.
     pub seed: u64,
-    /// The attention; of an encoder-decoder the encoder's.
+    /// The attention; in an encoder-decoder the encoder's.
     pub attention: AttentionConfig,
-    /// Self-attention of a decoder that has an encoder: `attention` but for the keys of `decoder.*`.
+    /// Self-attention of the decoder in an encoder-decoder: `attention` with overrides from `decoder.*`.
     pub decoder: AttentionConfig,
-    /// Attention of that decoder to the encoder: `attention` but for the keys of `cross.*`.
+    /// Cross-attention of that decoder: `attention` with overrides from `cross.*`.
     pub cross: AttentionConfig,
     /// `model.*`
     pub model: ModelConfig,
@@ -42,10 +42,10 @@ pub struct RunConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CompareConfig {
-    /// What is compared: names of mechanisms, with overrides where wanted, as in `mgk:heads=2,keys.components=3`. `smgk`
-    /// and `smlk` are `mgk` and `mlk` with `keys.design=shifted`.
+    /// Entries to compare: names of mechanisms, optionally with overrides, as in `mgk:heads=2,keys.components=3`.
+    /// `smgk` and `smlk` are `mgk` and `mlk` with `keys.design=shifted`.
     pub mechanisms: Vec<String>,
-    /// Every mechanism is trained once with each.
+    /// Seeds; every entry is trained once per seed.
     pub seeds: Vec<u64>,
 }
 
@@ -56,20 +56,21 @@ impl Default for CompareConfig {
     }
 }
 
-/// Most keys per position: far more than any mixture has, few enough that their priors and variances fit anywhere.
+/// Maximum keys per position: far more than any mixture has, few enough that their priors and variances fit into
+/// memory.
 const MOST_COMPONENTS: usize = 1024;
 
-/// Most rows of a projection, rounds of hashing and values of a hash: what they draw is held by every layer.
+/// Maximum projection rows, hashing rounds and hash values, since every layer stores these random tensors.
 const MOST_DRAWN: usize = 1 << 16;
 
-/// What counts and sizes are.
+/// Expected type of counts and sizes.
 const WHOLE: &str = "a whole number from 0";
 
 /// Tables of a configuration other than the attention's.
 pub const SECTIONS: [&str; 6] = ["decoder", "cross", "model", "task", "train", "compare"];
 
 impl RunConfig {
-    /// As a TOML table, with the attention's keys at the top.
+    /// As a TOML table, with the attention keys at the top level.
     pub fn to_table(&self) -> Table {
         let table = |value: Result<Table, toml::ser::Error>| value.expect("plain structures are TOML");
         let mut all = Table::new();
@@ -94,10 +95,10 @@ impl RunConfig {
         toml::to_string(&self.to_table()).expect("plain structures are TOML")
     }
 
-    /// Reads a whole table whose keys are known to exist.
+    /// Reads a complete table whose keys are known to be valid.
     ///
     /// # Errors
-    /// A value of the wrong kind, with its key.
+    /// A value of the wrong type, with its key.
     pub(super) fn from_table(mut table: Table) -> Result<Self, (String, String)> {
         let mut sections = Table::new();
         for name in SECTIONS {
@@ -137,10 +138,10 @@ impl RunConfig {
         self.varied(entry, "compare.mechanisms", "an entry of compare.mechanisms")
     }
 
-    /// The same of an entry that stands elsewhere: `origin` is where, `one` is what errors call it.
+    /// The same for an entry from elsewhere: `origin` is its location, `one` its name in errors.
     ///
     /// # Errors
-    /// As [`RunConfig::candidate`].
+    /// As for [`RunConfig::candidate`].
     pub fn varied(&self, entry: &str, origin: &str, one: &str) -> Result<(String, Self), Failure> {
         let (name, overrides) = entry.split_once(':').unwrap_or((entry, ""));
         let mut layers = Layers::over(self.clone());
@@ -172,8 +173,8 @@ impl RunConfig {
         Ok((label.chars().map(plain).collect(), config))
     }
 
-    /// The first key that makes another run of `self` than of `other`, with both values. What may change when a run is
-    /// resumed is how long it goes on, its optimizer and how often it reports, not what is learned from what.
+    /// The first key by which `self` and `other` are different runs, with both values. A resumed run may change its
+    /// length, its optimizer and how often it reports, but not its model or data.
     pub fn other_run(&self, other: &Self) -> Option<(String, String, String)> {
         let fixed = |key: &str| match key.split_once('.') {
             Some(("train", key)) => ["batch", "accumulate", "start"].contains(&key),
@@ -192,12 +193,12 @@ impl RunConfig {
         self.task.options().shape().objective == Objective::Translate
     }
 
-    /// The attentions of the model, each by its place.
+    /// The attentions of the model, by place.
     pub fn attentions(&self) -> Attentions {
         Attentions { encoder: self.attention.clone(), decoder: self.decoder.clone(), cross: self.cross.clone() }
     }
 
-    /// Name of the attention for tables and run directories; of an encoder-decoder those of all places where they differ.
+    /// Name of the attention for tables and run directories; for an encoder-decoder those of all places if they differ.
     pub fn label(&self) -> String {
         let mut label = self.attention.label();
         if self.translates() {
@@ -210,7 +211,7 @@ impl RunConfig {
         label
     }
 
-    /// Checks that the attention fits its places and the model.
+    /// Checks that the attention suits its places and the model.
     ///
     /// # Errors
     /// The first invalid size or option.
@@ -221,7 +222,7 @@ impl RunConfig {
         Ok(self.model.check(&self.attention)?)
     }
 
-    /// Checks what can be known before data are read.
+    /// Checks everything that does not depend on the data.
     ///
     /// # Errors
     /// The first invalid number.
@@ -233,7 +234,7 @@ impl RunConfig {
     }
 }
 
-/// The values of a table and of those in it, by dotted key.
+/// All values of a table and its subtables, by dotted key.
 fn flat(table: &Table) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     for (key, value) in table {
@@ -247,7 +248,7 @@ fn flat(table: &Table) -> BTreeMap<String, Value> {
     all
 }
 
-/// The values of `own` that are not those of `base`, tables key by key.
+/// The values of `own` that differ from `base`, key by key in tables.
 fn difference(own: Table, base: &Table) -> Table {
     let mut left = Table::new();
     for (key, value) in own {
@@ -265,7 +266,7 @@ fn difference(own: Table, base: &Table) -> Table {
     left
 }
 
-/// `base` with the values of `own` over it, tables key by key.
+/// `base` overridden by the values of `own`, key by key in tables.
 fn overlaid(mut base: Table, own: Table) -> Table {
     for (key, value) in own {
         match (base.remove(&key), value) {
@@ -276,7 +277,7 @@ fn overlaid(mut base: Table, own: Table) -> Table {
     base
 }
 
-/// Options of an attention, their sizes within what is drawn and held.
+/// Attention options, with checked sizes of random tensors.
 fn read_attention(prefix: &str, table: Table) -> Result<AttentionConfig, (String, String)> {
     let attention: AttentionConfig = read(prefix, Value::Table(table))?;
     let (features, support) = (&attention.features, &attention.support);
@@ -310,7 +311,7 @@ fn read<T: for<'a> Deserialize<'a>>(prefix: &str, value: Value) -> Result<T, (St
             (prefix, path) => format!("{prefix}.{path}"),
         };
         let mut problem = error.inner().to_string();
-        // Kinds of numbers by their meaning, not by their names in the program.
+        // Describe number types by meaning, not by their Rust names.
         for (kind, meaning) in
             [("usize", WHOLE), ("u64", WHOLE), ("u32", WHOLE), ("i64", "a whole number"), ("f64", "a number")]
         {

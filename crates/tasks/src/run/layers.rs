@@ -1,4 +1,4 @@
-//! Layers of configuration, merged key by key, each key remembering where its value came from.
+//! Configuration layers, merged key by key, with the origin of each value.
 
 use std::{collections::BTreeMap, ffi::OsString, fs, path::Path};
 
@@ -16,17 +16,17 @@ use crate::{
     data::{TaskName, decode_text},
 };
 
-/// Environment variables that are not keys of the configuration: they stand for flags, and the last one is for the build.
+/// Environment variables that are not configuration keys: they correspond to flags, and the last one is for the build.
 const FLAGS: [&str; 6] =
     ["REGARD_THREADS", "REGARD_VECTORS", "REGARD_CACHE", "REGARD_CONFIG", "REGARD_PRESET", "REGARD_COMMIT"];
 
-/// A configuration under construction.
+/// A configuration builder.
 #[derive(Clone, Debug)]
 pub struct Layers {
     values: Table,
-    /// Every key that exists, with a value of its kind.
+    /// Every valid key, with a value of its type.
     schema: Table,
-    /// Where a value came from, by dotted key; defaults and presets are not listed.
+    /// Origins of values, by dotted key; defaults and presets are not listed.
     origins: BTreeMap<String, String>,
 }
 
@@ -37,20 +37,20 @@ impl Default for Layers {
 }
 
 impl Layers {
-    /// Over the defaults.
+    /// Layers on top of the defaults.
     pub fn new() -> Self {
         Self::over(RunConfig::default())
     }
 
-    /// Over a whole configuration.
+    /// Layers on top of a complete configuration.
     pub fn over(config: RunConfig) -> Self {
         Self { values: config.to_table(), schema: schema(), origins: BTreeMap::new() }
     }
 
-    /// Lays a preset over what is there.
+    /// Applies a preset.
     ///
     /// # Errors
-    /// A preset that does not exist.
+    /// An unknown preset.
     pub fn preset(&mut self, name: &str) -> Result<(), Failure> {
         let text = preset::find(name).ok_or_else(|| {
             let names: Vec<&str> = preset::PRESETS.iter().map(|(name, ..)| *name).collect();
@@ -60,10 +60,10 @@ impl Layers {
         self.text(text, &format!("preset {name}"))
     }
 
-    /// Lays a file over what is there; its key `preset`, if any, comes below it.
+    /// Applies a file; the preset of its key `preset`, if any, is applied first.
     ///
     /// # Errors
-    /// A file that cannot be read or is not TOML, a key that does not exist.
+    /// A file that cannot be read or is not TOML, an unknown key.
     pub fn file(&mut self, path: &Path) -> Result<(), Failure> {
         let bytes = fs::read(path).map_err(|error| Failure::reading(path, &error))?;
         let text = decode_text(&bytes)
@@ -71,10 +71,10 @@ impl Layers {
         self.text(&text, &path.display().to_string())
     }
 
-    /// Lays TOML text over what is there; `name` is what errors call it.
+    /// Applies TOML text; `name` is its name in errors.
     ///
     /// # Errors
-    /// Text that is not TOML, a key that does not exist.
+    /// Text that is not TOML, an unknown key.
     pub fn text(&mut self, text: &str, name: &str) -> Result<(), Failure> {
         let parsed = DeTable::parse(text).map_err(|error| {
             let line = error.span().map_or(1, |span| line_of(text, span.start));
@@ -116,10 +116,10 @@ impl Layers {
         Ok(())
     }
 
-    /// Lays the environment over what is there: `REGARD_MODEL__WIDTH=64` sets `model.width`.
+    /// Applies the environment: `REGARD_MODEL__WIDTH=64` sets `model.width`.
     ///
     /// # Errors
-    /// A key that does not exist, a value that is not text.
+    /// An unknown key, a value that is not text.
     pub fn environment(&mut self, variables: impl Iterator<Item = (OsString, OsString)>) -> Result<(), Failure> {
         let named = variables.map(|(name, value)| (name.to_string_lossy().into_owned(), value));
         let mut ours: Vec<_> = named.filter(|(name, _)| name.starts_with("REGARD_")).collect();
@@ -137,10 +137,10 @@ impl Layers {
         Ok(())
     }
 
-    /// Lays `key=value` over what is there.
+    /// Applies `key=value`.
     ///
     /// # Errors
-    /// No `=`, or a key that does not exist.
+    /// No `=`, or an unknown key.
     pub fn assign(&mut self, assignment: &str, origin: &str) -> Result<(), Failure> {
         let (key, value) = assignment.split_once('=').ok_or_else(|| {
             Failure::usage(format!("{origin} '{assignment}' has no '=', expected KEY=VALUE, as in model.width=128"))
@@ -151,7 +151,7 @@ impl Layers {
     /// Sets one key. The text is read as TOML; anything else is taken as a string.
     ///
     /// # Errors
-    /// A key that does not exist.
+    /// An unknown key.
     pub fn set(&mut self, key: &str, text: &str, origin: &str) -> Result<(), Failure> {
         let known = self.known(key, origin)?.clone();
         if known.is_table() {
@@ -159,7 +159,7 @@ impl Layers {
         }
         let parsed = format!("x = {text}").parse::<Table>().ok().and_then(|mut table| table.remove("x"));
         let value = match (parsed, &known) {
-            // Text that looks like a number stays text where text is expected.
+            // A string that happens to look like a number stays a string if a string is expected.
             (Some(value), Value::String(_)) if !value.is_array() => match value {
                 Value::String(text) => Value::String(text),
                 _ => Value::String(text.to_owned()),
@@ -181,11 +181,11 @@ impl Layers {
         Ok(())
     }
 
-    /// Sets `mechanism` or `task.name`, which `origin` holds, as `--mechanism` does. `smgk` and `smlk` are names of mechanisms
-    /// here too.
+    /// Sets `mechanism` or `task.name` from `origin`, as `--mechanism` does. `smgk` and `smlk` are valid mechanism
+    /// names here too.
     ///
     /// # Errors
-    /// A name that is none.
+    /// An unknown name.
     pub fn set_named(&mut self, key: &str, name: &str, origin: &str) -> Result<(), Failure> {
         let names: Vec<&str> = match key {
             "mechanism" => Mechanism::ALL.iter().map(|mechanism| mechanism.name()).chain(["smgk", "smlk"]).collect(),
@@ -205,7 +205,7 @@ impl Layers {
         self.set(key, plain, origin)
     }
 
-    /// Whether somebody set this key, in a file, the environment or on the command line.
+    /// Whether this key was set explicitly, in a file, the environment or on the command line.
     pub fn is_set(&self, key: &str) -> bool {
         self.origins.contains_key(key)
     }
@@ -213,10 +213,10 @@ impl Layers {
     /// The configuration.
     ///
     /// # Errors
-    /// A value of the wrong kind, with the place where it stands.
+    /// A value of the wrong type, with its location.
     pub fn resolve(&self) -> Result<RunConfig, Failure> {
         RunConfig::from_table(self.values.clone()).map_err(|(key, problem)| {
-            // An element of a list came from where the list did.
+            // An element of a list has the origin of the list.
             let list = key.split('[').next().unwrap_or(&key);
             let place = self.origins.get(list).map_or(String::new(), |origin| format!("{origin}: "));
             let near = nearest_variant(&problem);
@@ -229,7 +229,7 @@ impl Layers {
         let mut parts = path.split('.').peekable();
         while let Some(part) = parts.next() {
             if parts.peek().is_none() {
-                // An integer is accepted where a fraction is expected.
+                // An integer is accepted where a float is expected.
                 let value = match (lookup(&self.schema, path), value) {
                     (Some(Value::Float(_)), Value::Integer(whole)) => Value::Float(whole as f64),
                     (_, value) => value,
@@ -266,7 +266,7 @@ impl Layers {
     }
 }
 
-/// Every key that a configuration can have, tables aside.
+/// Every valid key, except tables.
 pub fn keys() -> Vec<String> {
     let (schema, mut all) = (schema(), Vec::new());
     list(&schema, "", &mut all);
@@ -282,7 +282,7 @@ fn lookup<'a>(table: &'a Table, path: &str) -> Option<&'a Value> {
     }
 }
 
-/// All keys, those of tables and those in them.
+/// All keys, including tables and their content.
 fn list(table: &Table, prefix: &str, keys: &mut Vec<String>) {
     for (key, value) in table {
         let path = join(prefix, key);
@@ -297,11 +297,11 @@ fn join(prefix: &str, key: &str) -> String {
     if prefix.is_empty() { key.to_owned() } else { format!("{prefix}.{key}") }
 }
 
-/// ", did you mean 'x'?" where something is near.
+/// ", did you mean 'x'?" if there is a similar name.
 pub fn nearest<'a>(seen: &str, names: impl Iterator<Item = &'a str>) -> String {
-    // A key is often right but for the table it stands in.
+    // A key is often right except for its table.
     let last = |path: &str| path.rsplit('.').next().unwrap_or(path).to_owned();
-    // One slip in a short name leaves less in common than the measure for longer ones asks for.
+    // One typo in a short name leaves too little similarity for the measure used for longer ones.
     let alike = |a: &str, b: &str| if strsim::osa_distance(a, b) == 1 { 0.99 } else { strsim::jaro_winkler(a, b) };
     let score = |name: &str| alike(seen, name).max(0.98 * alike(&last(seen), &last(name)));
     let best = names.map(|name| (score(name), name)).max_by(|a, b| a.0.total_cmp(&b.0));
@@ -324,7 +324,7 @@ fn line_of(text: &str, at: usize) -> usize {
     1 + text.as_bytes()[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// A value without its places in the text.
+/// A value without its source spans.
 fn plain(value: &DeValue) -> Option<Value> {
     Some(match value {
         DeValue::String(text) => Value::String(text.clone().into_owned()),
@@ -344,7 +344,7 @@ fn plain(value: &DeValue) -> Option<Value> {
     })
 }
 
-/// A configuration with every optional key present.
+/// A configuration with every optional key set.
 fn schema() -> Table {
     let mut full = RunConfig::default();
     full.attention = AttentionConfig { key_value_heads: Some(1), window: Some(1), ..full.attention };

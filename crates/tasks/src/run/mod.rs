@@ -1,11 +1,11 @@
-//! A run as a value: its configuration, where each value of that came from, its directory, and the model in it.
+//! Runs: configuration with the origin of each value, directory, and model.
 //!
-//! [`Layers`] merge a configuration, the later ones winning: defaults, preset, file, environment (`REGARD_*`), assignments. A
-//! key that does not exist is an error with the place where it stands and the nearest key that does. [`Run::train`] trains what
-//! a configuration describes into a directory; [`Run::open`] reads a directory back.
+//! [`Layers`] merge a configuration, later ones overriding earlier ones: defaults, preset, file, environment
+//! (`REGARD_*`), assignments. An unknown key is an error with its location and the nearest known key. [`Run::train`]
+//! trains a configuration into a directory; [`Run::open`] loads a directory.
 //!
-//! An encoder-decoder has three attentions. The keys at the top are of all of them; `[decoder]` and `[cross]` hold what
-//! differs in the decoder's self-attention and in its attention to the encoder.
+//! An encoder-decoder has three attentions. The top-level keys apply to all of them; `[decoder]` and `[cross]` hold
+//! what differs in the decoder's self-attention and cross-attention.
 
 mod config;
 mod layers;

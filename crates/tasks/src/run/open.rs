@@ -1,4 +1,4 @@
-//! Reads run directories back, and continues training them.
+//! Loading of run directories, and further training.
 
 use std::path::{Path, PathBuf};
 
@@ -17,49 +17,49 @@ use crate::{
 /// A checkpoint of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Which {
-    /// The best on the validation split, or the mean of the last ones where `train.average` asked for it.
+    /// The best on the validation split, or the average of the last ones if `train.average` is set.
     #[default]
     Best,
     /// The newest.
     Last,
 }
 
-/// A run directory whose configuration is read, and nothing else yet.
+/// A run directory of which only the configuration has been read.
 #[derive(Clone, Debug)]
 pub struct Stored {
     /// The directory.
     pub path: PathBuf,
-    /// What the run was trained with.
+    /// The configuration of the run.
     pub config: RunConfig,
 }
 
-/// A trained model with all that it takes to measure it and to train on.
+/// A trained model with everything needed to evaluate it and to continue training.
 #[derive(Debug)]
 pub struct Run {
     /// Its directory.
     pub path: PathBuf,
-    /// What it was trained with.
+    /// Its configuration.
     pub config: RunConfig,
-    /// What it was trained on.
+    /// Its data.
     pub data: TaskData,
     /// The model, on a device without autodiff.
     pub model: Model,
-    /// Updates done.
+    /// Number of updates done.
     pub step: usize,
 }
 
 impl RunConfig {
-    /// The configuration in a file, over the defaults.
+    /// The configuration in a file, on top of the defaults.
     ///
     /// # Errors
-    /// A file that cannot be read or is none.
+    /// A file that cannot be read or is not a configuration.
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let mut layers = Layers::new();
         layers.file(path)?;
         layers.resolve()
     }
 
-    /// The model that trains on `data`.
+    /// The model to train on `data`.
     ///
     /// # Errors
     /// Sizes or options that do not fit each other.
@@ -67,7 +67,7 @@ impl RunConfig {
         Ok(Model::build(&self.model, self.attentions(), data, self.seed, &self.training_device())?)
     }
 
-    /// The device that trains.
+    /// The device for training.
     pub fn training_device(&self) -> Device {
         let device = Device::flex().autodiff();
         if self.model.checkpointing { device.gradient_checkpointing() } else { device }
@@ -78,7 +78,7 @@ impl Stored {
     /// Reads the configuration of a run directory.
     ///
     /// # Errors
-    /// A directory without a run, a configuration that is none.
+    /// A directory without a run, an invalid configuration.
     pub fn open(path: &Path) -> Result<Self, Failure> {
         let file = path.join(CONFIG);
         if !file.is_file() {
@@ -108,7 +108,7 @@ impl Stored {
     /// The run with its model and the data that `load` reads.
     ///
     /// # Errors
-    /// As [`Stored::checkpoint`]; data that are missing; a checkpoint of another model.
+    /// As for [`Stored::checkpoint`]; missing data; a checkpoint of another model.
     pub fn load(
         self,
         which: Which,
@@ -130,28 +130,28 @@ fn filled(model: Model, tensors: HostTensors, checkpoint: &Path) -> Result<Model
 }
 
 impl Run {
-    /// Reads a run directory back: configuration, model and data.
+    /// Loads a run directory: configuration, model and data.
     ///
     /// # Errors
-    /// A directory without a run, a damaged checkpoint, data that are missing.
+    /// A directory without a run, a damaged checkpoint, missing data.
     pub fn open(path: impl AsRef<Path>, which: Which) -> Result<Self, Failure> {
         Stored::open(path.as_ref())?.load(which, load)
     }
 
-    /// Trains what `config` describes in a directory of its own, which is new or empty.
+    /// Trains `config` in a new or empty directory.
     ///
     /// # Errors
-    /// An invalid configuration, data that are missing, a directory that holds something, a number that is not finite.
+    /// An invalid configuration, missing data, a non-empty directory, a non-finite number.
     pub fn train(path: impl AsRef<Path>, config: RunConfig) -> Result<Self, Failure> {
         config.check()?;
         let data = load(&config)?;
         train(path.as_ref(), config, data, Existing::Refuse)
     }
 
-    /// Trains for `steps` more updates after the last checkpoint, as a run that was configured to be that long would have.
+    /// Continues training for `steps` updates after the last checkpoint: the same as a run configured for that length.
     ///
     /// # Errors
-    /// As [`Run::train`]; a directory that another process writes to.
+    /// As for [`Run::train`]; a directory in use by another process.
     pub fn train_on(self, steps: usize) -> Result<Self, Failure> {
         let Self { path, mut config, data, .. } = self;
         let (_, last) = Stored { path: path.clone(), config: config.clone() }.checkpoint(Which::Last)?;

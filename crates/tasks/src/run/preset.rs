@@ -1,6 +1,6 @@
 //! Named configurations.
 
-/// Name, one line, and text of each preset.
+/// Name, summary, and text of each preset.
 pub const PRESETS: &[(&str, &str, &str)] = &[
     (
         "quick",
@@ -37,7 +37,7 @@ pub const PRESETS: &[(&str, &str, &str)] = &[
     ("char-lm", "character language model on Shakespeare", include_str!("../../configs/char-lm.toml")),
 ];
 
-/// Text of the preset of this name.
+/// Text of the preset with this name.
 pub fn find(name: &str) -> Option<&'static str> {
     PRESETS.iter().find(|(preset, ..)| *preset == name).map(|(.., text)| *text)
 }

@@ -11,62 +11,63 @@ use crate::{
     values::{Real, choice, seed, size, threads, within},
 };
 
-/// Most runs of one point: tables of positions of a decoder reach to the last.
+/// Maximum runs of one point: a decoder's position table must cover all of them.
 const MOST_RUNS: u64 = 10_000;
 
 #[derive(Debug, Args)]
 pub struct Bench {
-    /// Exact attention at a list of shapes in place of mechanisms at lengths: batches, head widths, shared keys, few queries.
+    /// Time exact attention at a list of shapes instead of mechanisms over lengths: batches, head widths, shared keys,
+    /// few queries.
     #[arg(long, conflicts_with_all = [
         "level", "mechanism", "lengths", "heads", "head_width", "batch", "threads_sweep", "causal", "preset", "config", "set",
         "crossover", "compare",
     ])]
     pub shapes: bool,
-    /// What is measured: the mechanism alone, or with the layer or model around it.
+    /// What to measure: the mechanism alone, or inside a layer or model.
     #[arg(long, value_parser = choice(&LEVELS), default_value = "operator")]
     pub level: Level,
-    /// Mechanism, with options after a colon where wanted, as in sparse:support.kind=smyrf; may be repeated. By default those of
-    /// figure 6 of the Scatterbrain paper; with --level step that of the configuration.
+    /// Mechanism, optionally with options after a colon, as in sparse:support.kind=smyrf; may be repeated. Default:
+    /// those of figure 6 of the Scatterbrain paper; with --level step the configuration's.
     #[arg(long, value_name = "ENTRY")]
     pub mechanism: Vec<String>,
-    /// Tokens of a sequence, each measured; with --level decode those before the token that is timed. By default 512 to 65536,
-    /// with --level step the longest of the task.
+    /// Sequence lengths to measure; with --level decode context lengths. Default: 512 to 65536, with --level step the
+    /// task's maximum.
     #[arg(long, value_parser = size(1), value_name = "N,N,...", value_delimiter = ',')]
     pub lengths: Vec<usize>,
-    /// Longest length of mechanisms whose time grows with its square.
+    /// Maximum length for mechanisms of quadratic time.
     #[arg(long, value_parser = size(0), value_name = "N", default_value_t = 16_384)]
     pub longest_quadratic: usize,
-    /// Query heads, each measured; 8 by default, with --level step those of the configuration.
+    /// Numbers of query heads to measure; default: 8, with --level step the configuration's.
     #[arg(long, value_parser = size(1), value_name = "N,N,...", value_delimiter = ',')]
     pub heads: Vec<usize>,
-    /// Channels of a head, each measured; 64 by default.
+    /// Head widths to measure; default: 64.
     #[arg(long, value_parser = size(1), value_name = "N,N,...", value_delimiter = ',')]
     pub head_width: Vec<usize>,
-    /// Sequences per batch, each measured; 1 by default, with --level step train.batch.
+    /// Batch sizes to measure; default: 1, with --level step train.batch.
     #[arg(long, value_parser = size(1), value_name = "N,N,...", value_delimiter = ',')]
     pub batch: Vec<usize>,
-    /// Numbers of threads, each measured in turn, in place of --threads.
+    /// Thread counts to measure, instead of --threads.
     #[arg(long, value_parser = threads(), value_name = "N,N,...", value_delimiter = ',')]
     pub threads_sweep: Vec<usize>,
     /// Each query sees only keys up to its own position.
     #[arg(long)]
     pub causal: bool,
-    /// Level decode: how keys and values are stored.
+    /// Level decode: storage format of keys and values.
     #[arg(long, value_parser = choice(&STORAGES), default_value = "f32")]
     pub kv_cache: Storage,
-    /// Level step: named configuration; a decoder of 4 layers, 256 wide, where there is neither it nor --config.
+    /// Level step: named configuration; without it or --config, a decoder with 4 layers of width 256.
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
-    /// Level step: configuration file (TOML), laid over the preset.
+    /// Level step: configuration file (TOML), applied on top of the preset.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Level step: tokens in the vocabulary; the task's by default, 1000 without a configuration.
+    /// Level step: vocabulary size; default: the task's, 1000 without a configuration.
     #[arg(long, value_parser = size(1), value_name = "N")]
     pub vocabulary: Option<usize>,
-    /// One option of all mechanisms, as in key_value_heads=1, with --level step of the model too; may be repeated.
+    /// Set one option of all mechanisms, as in key_value_heads=1, with --level step also of the model; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Untimed runs of each mechanism before the timed ones.
+    /// Untimed warm-up runs of each mechanism.
     #[arg(long, value_parser = within(1, MOST_RUNS), value_name = "N", default_value_t = 1)]
     pub warm_up: usize,
     /// Timed runs of each mechanism at each combination of sizes.
@@ -75,16 +76,16 @@ pub struct Bench {
     /// Stop repeating a measurement after this many seconds.
     #[arg(long, value_parser = Real, value_name = "NUMBER", default_value_t = 20.0)]
     pub seconds: f64,
-    /// Also the length at which each mechanism overtakes exact attention, which is added where it is missing.
+    /// Also find the length at which each mechanism becomes faster than exact attention, which is added if missing.
     #[arg(long)]
     pub crossover: bool,
-    /// Also ratios to an earlier result, or to a git revision that is built and takes turns with this program.
+    /// Also show ratios to an earlier result, or to a git revision that is built and run alternately with this program.
     #[arg(long, value_name = "FILE.json|REVISION")]
     pub compare: Option<OsString>,
     /// Seed for tensors, projections and hashes.
     #[arg(long, value_parser = seed(), value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// Directory for the table, the charts as SVG and a report.
+    /// Output directory for the table, SVG charts and a report.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 }

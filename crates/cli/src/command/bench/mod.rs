@@ -24,16 +24,16 @@ pub use args::Bench;
 use revision::Revision;
 use subjects::Chosen;
 
-/// Tensors as large as the queries that one mechanism has at once: `q k v grad_out`, output, three gradients, and as much again
-/// for what is kept. A lower bound for mixtures.
+/// Query-sized tensors that one mechanism holds at once: `q k v grad_out`, output, three gradients, and four more for
+/// saved tensors. A lower bound for mixtures.
 const TENSORS: u128 = 12;
-/// The same of decoding: keys and values.
+/// The same for decoding: keys and values.
 const CACHED: u128 = 2;
 
 /// Measures time and memory of mechanisms.
 ///
 /// # Errors
-/// Invalid options, more memory than there is, a mechanism that differs from its twin, an interrupt.
+/// Invalid options, not enough memory, a mechanism that differs from its twin, an interrupt.
 pub fn run(args: &Bench, common: &Common) -> Outcome {
     let level = args.level;
     if !(args.seconds >= 0.0 && args.seconds.is_finite()) {
@@ -84,7 +84,7 @@ pub fn run(args: &Bench, common: &Common) -> Outcome {
     verdict(&benchmark)
 }
 
-/// All measurements of this program, with a bar or a line each.
+/// All measurements of this program, with a progress bar or one line each.
 fn measure(plan: &Plan, common: &Common) -> Outcome<Vec<Measurement>> {
     let bar = console::bar(plan.points() as u64, common.quiet);
     bar.set_prefix("bench");
@@ -105,18 +105,18 @@ fn measure(plan: &Plan, common: &Common) -> Outcome<Vec<Measurement>> {
     Ok(measurements?)
 }
 
-/// What `--compare` names.
+/// The argument of `--compare`.
 enum Against {
     File(Earlier),
     Revision(Revision),
 }
 
 impl Against {
-    /// A path that exists is a file, anything else a revision.
+    /// An existing path is a file, anything else a revision.
     fn new(name: &OsStr) -> Outcome<Self> {
         let (path, name) = (Path::new(name), name.to_string_lossy());
         if !path.exists() {
-            // Nobody calls a revision so.
+            // No revision has such a name.
             if path.extension().is_some_and(|extension| extension == "json") {
                 let error = std::io::Error::from(std::io::ErrorKind::NotFound);
                 return Err(Failure::reading(path, &error));
@@ -131,7 +131,7 @@ impl Against {
     }
 }
 
-/// Builds the revision, then runs it and this program in turns, one timed run of everything each time.
+/// Builds the revision, then runs it and this program alternately, with one timed run of everything each time.
 fn alternate(revision: &Revision, repeats: usize, common: &Common) -> Outcome<(Vec<Measurement>, Earlier)> {
     let theirs = revision.build(common.quiet)?;
     let ours = std::env::current_exe().map_err(|error| Failure::data(format!("cannot find this program: {error}")))?;
@@ -141,7 +141,7 @@ fn alternate(revision: &Revision, repeats: usize, common: &Common) -> Outcome<(V
     let mut results = [Vec::new(), Vec::new()];
     let mut environment = None;
     for round in 0..repeats {
-        // Each goes first as often as the other.
+        // Each goes first equally often.
         for turn in 0..2 {
             let which = (round + turn) % 2;
             let (program, who) = [(&ours, "this program"), (&theirs, name.as_str())][which];
@@ -159,7 +159,7 @@ fn alternate(revision: &Revision, repeats: usize, common: &Common) -> Outcome<(V
     Ok((ours, Earlier { name, measurements: theirs, environment }))
 }
 
-/// A failure where a mechanism is wrong: its times are shown, but they are not worth anything.
+/// A failure if a mechanism is wrong: its times are shown, but meaningless.
 fn verdict(benchmark: &Benchmark) -> Outcome {
     let wrong = benchmark.wrong();
     if wrong.is_empty() {
@@ -176,7 +176,7 @@ fn verdict(benchmark: &Benchmark) -> Outcome {
     Err(Failure::new(Class::Check, message))
 }
 
-/// Checks that the largest tensors fit into this machine.
+/// Checks that the largest tensors fit into memory.
 fn check_memory(level: Level, lengths: &[usize], heads: &[usize], head_widths: &[usize], batches: &[usize]) -> Outcome {
     let most = |sizes: &[usize]| sizes.iter().copied().max().unwrap_or(1);
     let longest = most(lengths);
@@ -186,7 +186,7 @@ fn check_memory(level: Level, lengths: &[usize], heads: &[usize], head_widths: &
     fits(&format!("{longest} tokens need at least"), bytes, "lower --lengths, --batch or --heads")
 }
 
-/// What all points share, in a few words, and the sizes that are swept.
+/// A short description of what all points share and of the swept sizes.
 fn setting(plan: &Plan, measurements: &[Measurement]) -> String {
     let list = |values: &[usize]| values.iter().map(usize::to_string).collect::<Vec<_>>().join("|");
     let mut head_widths: Vec<usize> = measurements.iter().map(|m| m.at.head_width).collect();
@@ -212,7 +212,7 @@ fn setting(plan: &Plan, measurements: &[Measurement]) -> String {
 mod tests {
     use super::*;
 
-    /// A result of one mechanism whose check has passed, or has not.
+    /// A result with one mechanism whose check passed or failed.
     fn judged(passed: bool) -> Benchmark {
         let text = format!(
             r#"{{"environment": {{"commit": null, "date": "", "platform": "", "processor": "", "processors": 1,

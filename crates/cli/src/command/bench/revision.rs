@@ -15,10 +15,10 @@ use crate::{
     error::{Failure, Outcome},
 };
 
-/// The package that is built, and what it leaves.
+/// The package to build, and its binary.
 const PACKAGE: &str = "regard-cli";
 const PROGRAM: &str = "regard";
-/// Options that are not handed on, and whether they have a value.
+/// Options that are not passed on, and whether they take a value.
 const OWN: [(&str, bool); 8] = [
     ("--compare", true),
     ("--out", true),
@@ -32,11 +32,11 @@ const OWN: [(&str, bool); 8] = [
 
 /// A commit of the repository around the current directory.
 pub struct Revision {
-    /// As it was given.
+    /// The name as given.
     name: String,
-    /// Its whole hash.
+    /// The full hash.
     commit: String,
-    /// The top of the checkout.
+    /// Root of the checkout.
     repository: PathBuf,
 }
 
@@ -76,7 +76,7 @@ impl Revision {
         Ok(Self { name: name.into(), commit, repository })
     }
 
-    /// The program of this revision: built in a worktree of its own, which is removed again, and kept in the cache directory.
+    /// The program of this revision: built in a temporary worktree and kept in the cache directory.
     ///
     /// # Errors
     /// No cargo, a revision that does not build, files that cannot be written.
@@ -98,7 +98,7 @@ impl Revision {
         let mut cargo = Command::new("cargo");
         cargo.args(["build", "--release", "--package", PACKAGE, "--quiet", "--target-dir"]).arg(&target);
         cargo.current_dir(&worktree.path).stdin(Stdio::null()).stdout(Stdio::null());
-        // A commit that the environment names for this build is not that one's.
+        // Override a commit that the environment names for the current build.
         cargo.env("REGARD_COMMIT", &self.commit[..self.commit.len().min(7)]);
         let output = cargo.output().map_err(|error| {
             Failure::data(format!("--compare {self}: cannot run cargo ({error}); install Rust, or compare with a file"))
@@ -115,7 +115,7 @@ impl Revision {
     }
 }
 
-/// Runs git in a directory: the line that it prints, `None` where it says no.
+/// Runs git in a directory: the line that it prints, `None` if it fails.
 fn git(directory: &Path, arguments: &[&str], place: &str) -> Outcome<Option<OsString>> {
     let output = Command::new("git").args(arguments).current_dir(directory).stdin(Stdio::null()).output();
     let output = output.map_err(|error| {
@@ -125,7 +125,7 @@ fn git(directory: &Path, arguments: &[&str], place: &str) -> Outcome<Option<OsSt
     Ok((output.status.success() && !line.is_empty()).then(|| system_text(line)))
 }
 
-/// Bytes of the system as what it takes for a path.
+/// Bytes of the system as a path.
 fn system_text(bytes: &[u8]) -> OsString {
     #[cfg(unix)]
     return std::os::unix::ffi::OsStringExt::from_vec(bytes.to_vec());
@@ -133,7 +133,7 @@ fn system_text(bytes: &[u8]) -> OsString {
     String::from_utf8_lossy(bytes).into_owned().into()
 }
 
-/// The files of a revision, for as long as it is built.
+/// The files of a revision while it is built.
 struct Worktree {
     repository: PathBuf,
     path: PathBuf,
@@ -158,7 +158,7 @@ impl Drop for Worktree {
     fn drop(&mut self) {
         let mut command = Command::new("git");
         command.args(["worktree", "remove", "--force"]).arg(&self.path).current_dir(&self.repository);
-        // What cannot be removed does no harm; 'git worktree prune' would.
+        // A leftover does no harm; 'git worktree prune' removes it.
         let _ = command.stdin(Stdio::null()).output();
     }
 }
@@ -166,14 +166,14 @@ impl Drop for Worktree {
 /// One run of a program with the options of this command, each mechanism timed once.
 ///
 /// # Errors
-/// A program that does not know the options, or fails.
+/// A program that rejects the options, or fails.
 pub fn once(program: &Path, who: &str) -> Outcome<Earlier> {
     let mut command = Command::new(program);
     command.args(handed_on(std::env::args_os().skip(1))).args(["--repeats", "1", "--json", "--quiet"]);
     command.arg("--threads").arg(rayon::current_num_threads().to_string());
     let output = command.stdin(Stdio::null()).output();
     let output = output.map_err(|error| Failure::data(format!("cannot run {}: {error}", program.display())))?;
-    // A mechanism that is wrong fails the command, but its result is there.
+    // A wrong mechanism fails the command, but the result is still printed.
     let text = String::from_utf8_lossy(&output.stdout);
     Earlier::read(who, &text).map_err(|problem| {
         let said = String::from_utf8_lossy(&output.stderr);
@@ -182,7 +182,7 @@ pub fn once(program: &Path, who: &str) -> Outcome<Earlier> {
     })
 }
 
-/// The arguments but for those that are of this command alone.
+/// The arguments without those that only this command uses.
 fn handed_on(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut kept = Vec::new();
     let mut arguments = arguments;

@@ -1,4 +1,4 @@
-//! From arguments to the mechanisms and sizes that are measured.
+//! From arguments to the mechanisms and sizes to measure.
 
 use regard_kernels::AttentionOptions;
 use regard_lab::bench::{Level, Recipe, Subject};
@@ -12,7 +12,7 @@ use regard_tasks::{
 use super::Bench;
 use crate::error::{Failure, Outcome};
 
-/// The mechanisms of the Scatterbrain paper's figure 6, with the sizes that speed is promised for.
+/// The mechanisms of the Scatterbrain paper's figure 6, with the sizes of the speed targets.
 const MECHANISMS: [&str; 5] = [
     "softmax",
     "performer:features.rows=32",
@@ -20,13 +20,13 @@ const MECHANISMS: [&str; 5] = [
     "sparse:support.kind=local,support.radius=32",
     "scatterbrain:support.kind=local,support.radius=32,features.rows=32",
 ];
-/// A growing state, and three that do not grow.
+/// One mechanism with a growing state, and three with a constant one.
 const DECODED: [&str; 4] =
     ["softmax", "linear", "mlk", "scatterbrain:support.kind=local,support.radius=32,features.rows=32"];
-/// Vocabulary of the model that is measured where no configuration is given.
+/// Vocabulary of the default model.
 const VOCABULARY: usize = 1000;
 
-/// What is measured at which sizes.
+/// What to measure at which sizes.
 pub struct Chosen {
     pub subjects: Vec<Subject>,
     pub lengths: Vec<usize>,
@@ -35,11 +35,11 @@ pub struct Chosen {
     pub batches: Vec<usize>,
 }
 
-/// The mechanisms with their options, each with a name of its own, and the sizes, of which those that are not given are
-/// usual ones or the configuration's.
+/// The mechanisms with their options, each with a unique name, and the sizes, which default to usual ones or the
+/// configuration's.
 ///
 /// # Errors
-/// Options that do not exist or do not fit each other.
+/// Unknown or incompatible options.
 pub fn choose(args: &Bench) -> Outcome<Chosen> {
     let level = args.level;
     let base = base(args, level)?;
@@ -89,14 +89,14 @@ pub fn choose(args: &Bench) -> Outcome<Chosen> {
             checked.map_err(|failure: Failure| failure.at(label))?;
         }
     }
-    // The mechanism alone is name enough, where no other goes by it.
+    // The mechanism's name suffices if it is unique.
     let short: Vec<String> = all.iter().map(|(_, config, _)| config.attention.label()).collect();
     let named = all.into_iter().enumerate().map(|(n, (long, config, own_heads))| {
         let alone = short.iter().filter(|other| **other == short[n]).count() == 1;
         let label = if alone { short[n].clone() } else { long };
         let recipe =
             if level == Level::Step { Some(recipe(&config, args.vocabulary, configured(args))?) } else { None };
-        // A language model is causal whatever the key says, and so is what decodes.
+        // A language model is causal whatever the key says, and so is decoding.
         let causal = level == Level::Decode || recipe.as_ref().is_some_and(|recipe: &Recipe| recipe.classes.is_none());
         let options = AttentionOptions { causal: causal || config.attention.causal, ..config.attention };
         Ok(Subject { label, options, own_heads, recipe })
@@ -118,7 +118,7 @@ fn configured(args: &Bench) -> bool {
     args.preset.is_some() || args.config.is_some()
 }
 
-/// What the entries of `--mechanism` change.
+/// The configuration that the entries of `--mechanism` modify.
 fn base(args: &Bench, level: Level) -> Outcome<RunConfig> {
     let step = level == Level::Step;
     let of_models = [
@@ -169,7 +169,7 @@ fn candidate(base: &RunConfig, entry: &str, level: Level) -> Outcome<(String, Ru
     Ok((label, config))
 }
 
-/// A small language model: 4 layers, 256 wide, on 8 sequences of 256 tokens.
+/// A small language model: 4 layers of width 256, on 8 sequences of 256 tokens.
 fn decoder() -> RunConfig {
     let mut config = RunConfig {
         model: ModelConfig { width: 256, layers: 4, feed_forward: 1024, ..ModelConfig::default() },

@@ -1,10 +1,10 @@
-//! Backward pass: the forward's phases in reverse, each again block sums settled per head.
+//! Backward pass: the forward phases in reverse, each again block sums combined per head.
 //!
 //! With `dg_i` the gradient of the average that row `i` sees, a token `j` gets `w_j R_j` and its score
 //! `w_j (x_j.R_j - T_j)`, where `R_j = sum_i c_ij dg_i`, `T_j = sum_i c_ij g_i.dg_i` and `c_ij` is 1 without causality.
 //! In the causal form `c_ij` is the share of the prefix of `j` in the prefix of `i >= j`, the product of one minus the
-//! weights of the tokens between: both sums are a scan from the end, `R_j = dg_j + (1 - w_{j+1}) R_{j+1}`, whose factors
-//! never exceed 1.
+//! weights of the tokens in between: both sums are scans from the end, `R_j = dg_j + (1 - w_{j+1}) R_{j+1}`, whose
+//! factors never exceed 1.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use crate::{
 
 use super::plan::{Average, BLOCK, Plan, add_scaled, follow, multiply};
 
-/// Columns of `u` whose share of the gradient of `w_t` is one task.
+/// Columns of `u` per task in the gradient of `w_t`.
 const PROJECTION_ROWS: usize = 64;
 
 /// Gradient of one average on its way to the tokens.
@@ -42,21 +42,21 @@ impl Pull {
         }
     }
 
-    /// Its parts, the sums first, for tasks that each take only what belongs to their own rows and head.
+    /// Its parts, the sums first, for tasks that each access only their own rows and head.
     fn share(&mut self) -> (Disjoint<'_, f32>, OwnRows<'_>) {
         let rows = OwnRows { rows: Disjoint::new(&mut self.rows), totals: Disjoint::new(&mut self.totals) };
         (Disjoint::new(&mut self.sums), rows)
     }
 }
 
-/// What a pull holds for each row.
+/// The per-row data of a pull.
 struct OwnRows<'a> {
     rows: Disjoint<'a, f32>,
     totals: Disjoint<'a, f32>,
 }
 
 impl Plan<'_> {
-    /// Gradients of all inputs in their order; that of `w_t` is empty unless `project`.
+    /// Gradients of all inputs in order; that of `w_t` is empty unless `project`.
     pub fn backward(&self, saved: &[Vec<f32>], grad_out: &[f32], project: bool) -> Vec<Vec<f32>> {
         let queries = Average { weights: &saved[0], state: &saved[1] };
         let keys = Average { weights: &saved[2], state: &saved[3] };
@@ -78,8 +78,8 @@ impl Plan<'_> {
         if self.shared { vec![dq, dk, dw_q, dw_k, dw_t] } else { vec![dq, dk, dv, dw_q, dw_k, dw_t] }
     }
 
-    /// From the output to `v` and the average of gated keys, and the residual's share of `q`. Leaves `u` in `values`,
-    /// unless that is empty.
+    /// From the output to `v` and the average of gated keys, and the residual's contribution to `q`. Stores `u` in
+    /// `values`, unless that is empty.
     fn unproject(
         &self,
         (queries, keys): (Average, Average),
@@ -175,7 +175,7 @@ impl Plan<'_> {
         gradient
     }
 
-    /// Carries the block sums of a pull over the blocks, and its scalars over the rows.
+    /// Propagates the block sums of a pull over the blocks, and its scalars over the rows.
     fn settle(&self, average: Average, pull: &mut Pull) {
         let (heads, head_width) = (self.shape.heads, self.shape.head_width);
         let (sums, pull) = pull.share();
@@ -225,7 +225,7 @@ impl Plan<'_> {
     /// Returns the gradient of `w_k`.
     fn gated_keys(&self, (queries, keys): (Average, Average), dk: &mut [f32], pull: &mut Pull) -> Vec<f32> {
         let (heads, head_width, width) = (self.shape.heads, self.shape.head_width, self.width());
-        // Without causality all blocks read the sum over all while they leave sums of their own: these go elsewhere.
+        // Without causality all blocks read the total while writing their own sums: these go to a separate buffer.
         let mut next_sums = vec![0.0; pull.sums.len()];
         let sums = std::mem::take(&mut pull.sums);
         let (_, own) = pull.share();
@@ -408,7 +408,7 @@ impl Plan<'_> {
     }
 }
 
-/// What the rows of a block send to the row before it, added to `carry`: each row's own gradient and what came from the
+/// What the rows of a block pass back to the row before it, added to `carry`: each row's own gradient and that of the
 /// rows after it, weighted by the share of the earlier average in that of the row.
 #[inline(always)]
 fn send_back(carry: &mut [f32], gradients: &Disjoint<f32>, rows: &Rows, weights: &[f32]) {
@@ -421,7 +421,7 @@ fn send_back(carry: &mut [f32], gradients: &Disjoint<f32>, rows: &Rows, weights:
     }
 }
 
-/// Adds to each row of a block what comes from the rows after it; `carry` is what comes from the blocks after it.
+/// Adds to each row of a block the gradient from the rows after it; `carry` is that from the blocks after it.
 #[inline(always)]
 fn receive(carry: &[f32], gradients: &Disjoint<f32>, rows: &Rows, weights: &[f32]) {
     let mut keep = 1.0;

@@ -1,4 +1,4 @@
-//! Causal decoding: both averages and their denominators, whatever the length of the prefix.
+//! Causal decoding: the state is both averages and their denominators, independent of the length of the prefix.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use super::{
 struct Running {
     /// Largest score so far, `[B,H]`.
     tops: Vec<f32>,
-    /// Sum of `e^(score - top)`, `[B,H]`; 0 where nothing was seen.
+    /// Sum of `e^(score - top)`, `[B,H]`; 0 before the first real token.
     denominators: Vec<f64>,
     /// `[B,H,D]`.
     averages: Vec<f32>,
@@ -34,7 +34,7 @@ impl Running {
         }
     }
 
-    /// Takes a token of head `at` with its score.
+    /// Adds a token of head `at` with its score.
     #[inline(always)]
     fn take(&mut self, at: usize, score: f32, token: &[f32]) {
         let (top, denominator) = (&mut self.tops[at], &mut self.denominators[at]);
@@ -57,7 +57,7 @@ impl Running {
     }
 }
 
-/// State of [`Additive`] between tokens. Padding of the operator speaks of the first tokens; any after it are real.
+/// State of [`Additive`] between tokens. The operator's padding applies to the first tokens; all later ones are real.
 #[derive(Debug)]
 struct Decoder {
     operator: Additive,
@@ -65,7 +65,7 @@ struct Decoder {
     position: usize,
     queries: Running,
     keys: Running,
-    /// Gated keys, then values `u`, of the token at hand: `[B,H*D]`.
+    /// Gated keys, then values `u`, of the current token: `[B,H*D]`.
     token: Vec<f32>,
 }
 
@@ -82,7 +82,7 @@ pub(super) fn decoder(operator: &Additive) -> Box<dyn Decode> {
 
 impl Decode for Decoder {
     fn step(&mut self, inputs: &[View<f32>], out: &mut [f32]) {
-        // The operator's padding has the length of a whole sequence, a step has one token: it is looked up here.
+        // The operator's padding has the length of a full sequence, a step has one token: look it up here.
         let mut single = self.operator.clone();
         let padding = single.mask.valid.take();
         single.mask.query_valid = None;
@@ -152,7 +152,7 @@ impl Decode for Decoder {
     }
 }
 
-/// Takes one token `[H*D]` of batch row `b` into the averages of all its heads.
+/// Adds one token `[H*D]` of batch row `b` to the averages of all its heads.
 #[inline(always)]
 fn take_all(plan: &Plan, running: &mut Running, b: usize, token: &[f32], vectors: &[f32]) {
     let (heads, head_width) = (plan.shape.heads, plan.shape.head_width);

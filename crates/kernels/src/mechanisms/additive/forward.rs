@@ -1,4 +1,4 @@
-//! Forward pass: two rounds of block sums, each settled per head, then values, projection and residual in one go.
+//! Forward pass: two rounds of block sums, each combined per head, then values, projection and residual in one pass.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::{
 
 use super::plan::{Average, BLOCK, Plan, add_scaled, follow, multiply};
 
-/// Stands for "no maximum yet": below every score, but finite, so that differences with it are never NaN.
+/// Means "no maximum yet": below every score, but finite, so that differences with it are never NaN.
 const LOWEST: f32 = f32::MIN;
 
 impl Plan<'_> {
@@ -38,7 +38,7 @@ impl Plan<'_> {
                 let (b, block) = self.place(task);
                 self.sum_block(gate, b, block, |h, rows| {
                     // SAFETY: these belong to this batch row, block and head, which no other task has and which this
-                    // one takes one head at a time.
+                    // one accesses one head at a time.
                     unsafe {
                         let top = tops.range((b * heads + h) * blocks + block, 1);
                         let at = self.partial(b, block, h);
@@ -68,8 +68,8 @@ impl Plan<'_> {
         (weights, state)
     }
 
-    /// Scores of a block's rows, their maximum, and the sum of the rows weighted by `e^(score - maximum)`; for each
-    /// head into what `target` lends: scores, sum, maximum.
+    /// Scores of a block's rows, their maximum, and the sum of the rows weighted by `e^(score - maximum)`; written for
+    /// each head to the buffers of `target`: scores, sum, maximum.
     fn sum_block<'t>(
         &self,
         gate: Option<Average>,
@@ -85,7 +85,8 @@ impl Plan<'_> {
         }
         let real = self.mask.valid_row(b).map(|real| &real[rows.clone()]);
         let vectors = if gate.is_some() { self.w_k } else { self.w_q };
-        // Scores over all channels need the gated keys of all heads at once; else one head's, still in cache, will do.
+        // Scores over all channels need the gated keys of all heads at once; otherwise those of one head, still in
+        // cache, suffice.
         let kept = if self.released { heads } else { 1 };
         let gated = if gate.is_some() { kept * BLOCK * head_width } else { 0 };
         with_parts!(gated = gated, state = head_width, powers = BLOCK, all_scores = heads * BLOCK, {
@@ -154,7 +155,7 @@ impl Plan<'_> {
         });
     }
 
-    /// Turns a head's scores into weights, and its block sums into one average in slot 0.
+    /// Converts a head's scores to weights, and its block sums to one average in slot 0.
     #[inline(always)]
     fn settle_total(
         &self,
@@ -187,8 +188,8 @@ impl Plan<'_> {
         unsafe { sums.range(at.start, at.len()) }.copy_from_slice(total);
     }
 
-    /// Turns a head's scores into weights within the prefix that ends at each, and its block sums into the averages
-    /// that enter each block.
+    /// Converts a head's scores to weights within the prefix that ends at each, and its block sums to the averages that
+    /// enter each block.
     #[inline(always)]
     fn settle_prefixes(
         &self,
@@ -222,7 +223,7 @@ impl Plan<'_> {
                 denominator = denominator * f64::from(decay) + power;
                 *weight = if denominator == 0.0 { 0.0 } else { (power / denominator) as f32 };
             }
-            // The slot gives its sum and keeps the average that enters its block.
+            // Replaces the slot's sum with the average that enters its block.
             let inverse = if denominator == 0.0 { 0.0 } else { 1.0 / denominator };
             let keep = (old_denominator * f64::from(exp(old_top - top)) * inverse) as f32;
             let add = (f64::from(exp(block_top - top)) * inverse) as f32;
@@ -307,7 +308,7 @@ impl Plan<'_> {
     }
 }
 
-/// Adds the rows, each with its weight; those of weight 0 may hold anything. Four at a time, the sum stays in registers.
+/// Adds weighted rows; rows of weight 0 may hold anything. Four at a time, so that the sum stays in registers.
 #[inline(always)]
 fn add_rows(total: &mut [f32], weights: &[f32], rows: &Rows, data: &[f32]) {
     let (fours, rest) = weights.as_chunks::<4>();

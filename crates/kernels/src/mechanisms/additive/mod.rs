@@ -1,8 +1,8 @@
 //! Fastformer's additive attention (arXiv 2108.09084, section 3).
 //!
 //! Per head, with `s = 1/sqrt(D)`: `g_q = sum_i alpha_i q_i`, `alpha = softmax_i(s w_q.q_i)`; `p_i = g_q * k_i`;
-//! `g_k = sum_i beta_i p_i`, `beta = softmax_i(s w_k.p_i)`; `u_i = g_k * v_i`; the output is `[u heads] W_t + q`.
-//! In the causal form both averages run over the prefix of each row. Nothing of size `N x N` exists in either.
+//! `g_k = sum_i beta_i p_i`, `beta = softmax_i(s w_k.p_i)`; `u_i = g_k * v_i`; the output is `[u heads] W_t + q`. In
+//! the causal form both averages run over the prefix of each row. Neither form uses memory of size `N x N`.
 
 mod backward;
 mod decode;
@@ -21,7 +21,7 @@ use crate::{
 };
 use plan::Plan;
 
-/// Inputs `q k [v] w_q w_k w_t`, `v` absent where `shared_value`; `q k v [B,H,N,D]` (token first `[B,N,H,D]`),
+/// Inputs `q k [v] w_q w_k w_t`, without `v` if `shared_value`; `q k v [B,H,N,D]` (token first `[B,N,H,D]`),
 /// `w_q w_k [H,D]` or `[H,H*D]`, `w_t [H*D,H*D]`; the output is `[B,N,H*D]` in either layout.
 ///
 /// Only real tokens enter the two averages. A row that sees no real token outputs 0, the residual included, and passes
@@ -32,7 +32,7 @@ pub struct Additive {
     pub layout: Layout,
     /// Causality and padding; a window is refused.
     pub mask: Mask,
-    /// What a head's score vector sees.
+    /// The channels that a head's score vector covers.
     pub scores: AdditiveScores,
     /// `v = q`.
     pub shared_value: bool,
@@ -43,7 +43,7 @@ impl Additive {
         Inputs::new(&self.inputs(), self.layout, &self.mask, inputs)
     }
 
-    /// Sizes of the call, everything checked.
+    /// Checked sizes of the call.
     fn shape(&self, shapes: &[&[usize]]) -> Result<AttentionShape, Error> {
         let names = self.inputs();
         if shapes.len() != names.len() {
@@ -54,7 +54,7 @@ impl Additive {
             ));
         }
         let (q, k) = (shapes[0], shapes[1]);
-        // Without a tensor of values those of the keys stand in, so that no error speaks of a tensor nobody gave.
+        // Without values use the keys' shape, so that no error mentions a tensor that was not given.
         let v = if self.shared_value { k } else { shapes[2] };
         let shape = AttentionShape::from_tensors(q, k, v, self.layout, false)?;
         if k != q {

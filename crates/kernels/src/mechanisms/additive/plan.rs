@@ -1,4 +1,4 @@
-//! What both passes share: the call's sizes and tensors, its cut into blocks of rows, and the running average.
+//! Shared by both passes: the call's sizes and tensors, its blocks of rows, and the running average.
 
 use std::ops::Range;
 
@@ -6,8 +6,8 @@ use crate::{AttentionShape, Mask, Rows, View, mechanism::AdditiveScores};
 
 use super::Additive;
 
-/// Rows of a task. A product packs `w_t` anew for each block: with 512 channels 256 rows took a tenth less time than 128,
-/// 512 rows little less again, and a block of `u` and one of the output still fit an L2 cache of 2 MiB.
+/// Rows per task. A product packs `w_t` again for each block: with 512 channels 256 rows took a tenth less time than
+/// 128, 512 rows only slightly less, and a block of `u` and one of the output still fit in an L2 cache of 2 MiB.
 pub(super) const BLOCK: usize = 256;
 
 /// One call: its sizes and its tensors.
@@ -15,9 +15,9 @@ pub(super) struct Plan<'a> {
     pub shape: AttentionShape,
     pub mask: &'a Mask,
     pub causal: bool,
-    /// Whether the score vector of a head sees the channels of all.
+    /// Whether the score vector of a head covers all channels.
     pub released: bool,
-    /// Whether there is no tensor of values of its own.
+    /// Whether values are shared with queries.
     pub shared: bool,
     /// `1 / sqrt(D)`.
     pub scale: f32,
@@ -101,19 +101,19 @@ impl<'a> Plan<'a> {
         self.first[b]
     }
 
-    /// Where a head's average for a block lies in [`Average::state`] and its like.
+    /// Range of a head's average for a block in [`Average::state`] and similar buffers.
     pub fn slot(&self, b: usize, block: usize, h: usize) -> Range<usize> {
         let block = if self.causal { block } else { 0 };
         self.partial(b, block, h)
     }
 
-    /// Where a head's partial sum over a block lies.
+    /// Range of a head's partial sum over a block.
     pub fn partial(&self, b: usize, block: usize, h: usize) -> Range<usize> {
         let start = (b * self.blocks() + block) * self.width() + h * self.shape.head_width;
         start..start + self.shape.head_width
     }
 
-    /// Where a head's scalars of these rows lie in a buffer `[B,H,N]`.
+    /// Range of a head's scalars for these rows in a buffer `[B,H,N]`.
     pub fn scalars(&self, b: usize, h: usize, rows: &Range<usize>) -> Range<usize> {
         let start = (b * self.shape.heads + h) * self.shape.queries;
         start + rows.start..start + rows.end
@@ -166,9 +166,9 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Takes one more token into a running average in which it has `weight`.
+/// Adds a token to a running average in which it has `weight`.
 ///
-/// A weight of 0 marks padding, whose content may be anything and must not be touched.
+/// A weight of 0 marks padding, whose content may be anything and must not be read.
 #[inline(always)]
 pub(super) fn follow(average: &mut [f32], weight: f32, token: &[f32]) {
     if weight != 0.0 {

@@ -1,4 +1,4 @@
-//! Every query sees every real key: one sum over all keys, read by all queries.
+//! Bidirectional form: every query sees every real key, so one sum over all keys serves all queries.
 
 use super::{
     blocks::{Blocks, CHUNK},
@@ -41,14 +41,14 @@ pub(super) fn forward(operands: &Operands, out: &mut [f32]) -> Saved {
                     numerators,
                     value_width,
                 );
-                // SAFETY: the denominators of these queries are this task's.
+                // SAFETY: the denominators of these queries belong to this task.
                 let denominators = unsafe { shared_denominators.range(head * shape.queries + queries.start, count) };
                 simd::vectorize(
                     #[inline(always)]
                     || {
                         for (t, denominator) in denominators.iter_mut().enumerate() {
                             *denominator = simd::dot(&features[t * width..(t + 1) * width], z);
-                            // SAFETY: this row of this head is this task's.
+                            // SAFETY: this row of this head belongs to this task.
                             let row = unsafe { shared_out.row(&rows, queries.start + t) };
                             let scale = inverse(*denominator);
                             for (y, &x) in row.iter_mut().zip(&numerators[t * value_width..]) {
@@ -103,7 +103,7 @@ fn fold(partial: Vec<f32>, blocks: usize, len: usize) -> Vec<f32> {
     total
 }
 
-/// Gradients of queries with those of the sums on the way, then gradients of keys from the latter.
+/// Gradients of queries and, along the way, of the sums, then gradients of keys from the latter.
 pub(super) fn backward(operands: &Operands, output: Output, sums: &[f32], wanted: &[bool]) -> Vec<Option<Vec<f32>>> {
     let shape = operands.shape;
     let key_heads = shape.batch * shape.key_heads;
@@ -165,7 +165,7 @@ fn backward_queries(operands: &Operands, output: Output, sums: &[f32], gradients
                                 grad_features,
                                 width,
                             );
-                            // SAFETY: these rows of this query head are this task's.
+                            // SAFETY: these rows of this query head belong to this task.
                             unsafe {
                                 gradients.write_queries((b, h), queries, features, grad_features, grad_denominators, z);
                             }
@@ -182,7 +182,7 @@ fn backward_queries(operands: &Operands, output: Output, sums: &[f32], gradients
     fold(partial, blocks.count, len)
 }
 
-/// Adds what one sum gives to the gradients of one block of keys.
+/// Adds the contribution of one sum to the gradients of one block of keys.
 fn backward_keys(
     operands: &Operands,
     (b, s, block): (usize, usize, usize),
@@ -227,7 +227,7 @@ fn backward_keys(
                     grad_values,
                     value_width,
                 );
-                // SAFETY: this block of this key head is this task's.
+                // SAFETY: this block of this key head belongs to this task.
                 unsafe {
                     gradients.write_keys((b, s, block), keys, &KeyChunk { components, mixed, grad_mixed, grad_values })
                 };

@@ -3,7 +3,7 @@
 use super::{Linear, operands::inverse};
 use crate::{Decode, View, operator::reorder_rows, parallel::with_parts, simd};
 
-/// `Z [D,Dv]` and `z [D]` of every batch row and sum, a constant number of bytes whatever the number of tokens.
+/// `Z [D,Dv]` and `z [D]` of every batch row and sum, of constant size, independent of the number of tokens.
 #[derive(Debug)]
 pub(super) struct Sums {
     operator: Linear,
@@ -20,7 +20,7 @@ impl Sums {
 
 impl Decode for Sums {
     /// # Panics
-    /// If the inputs do not hold one token a batch row, or are not of the sizes of the first step.
+    /// If the inputs do not hold one token per batch row, or their sizes differ from the first step.
     fn step(&mut self, inputs: &[View<f32>], out: &mut [f32]) {
         let operands = self.operator.operands(inputs);
         let shape = operands.shape;

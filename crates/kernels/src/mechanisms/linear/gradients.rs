@@ -7,20 +7,20 @@ use crate::{memory::arbitrary, parallel::Disjoint, simd};
 
 /// Gradient buffers of one backward pass, `None` where not wanted.
 ///
-/// Prior and shift collect a contribution from every key: each block of keys has sums of its own, added up at the end in
-/// a fixed order.
+/// Prior and shift collect a contribution from every key: each block of keys has its own sums, added at the end in a
+/// fixed order.
 pub(super) struct Gradients {
     q: Option<Vec<f32>>,
     k: Option<Vec<f32>>,
     v: Option<Vec<f32>>,
-    /// `[B, sums, blocks, M]`, in double precision: its terms cancel, for the gradient sums to 0 over components.
+    /// `[B, sums, blocks, M]`, in double precision: its terms cancel, since the gradient sums to 0 over components.
     log_prior: Option<Vec<f64>>,
     /// `[B, Hk, blocks, M, D]`.
     shift: Option<Vec<f32>>,
     blocks: usize,
 }
 
-/// Gradient buffers as tasks see them.
+/// Gradient buffers shared between tasks.
 pub(super) struct Shared<'a> {
     operands: &'a Operands<'a>,
     q: Option<Disjoint<'a, f32>>,
@@ -31,7 +31,7 @@ pub(super) struct Shared<'a> {
     blocks: usize,
 }
 
-/// What a chunk of keys has computed, one dense row per key.
+/// Results for a chunk of keys, one dense row per key.
 pub(super) struct KeyChunk<'a> {
     /// `phi(k_jr)` `[M, keys, D]`, empty with one component.
     pub components: &'a [f32],
@@ -44,7 +44,7 @@ pub(super) struct KeyChunk<'a> {
 }
 
 impl Gradients {
-    /// Buffers for the inputs that are `wanted`, their keys in `blocks` blocks.
+    /// Buffers for the `wanted` inputs, with keys in `blocks` blocks.
     pub fn new(operands: &Operands, blocks: usize, wanted: &[bool]) -> Self {
         let shape = operands.shape;
         let [q, k, v, log_prior, shift] = [0, 1, 2, 3, 4].map(|i| wanted.get(i).copied().unwrap_or(false));
@@ -73,12 +73,12 @@ impl Gradients {
         }
     }
 
-    /// The gradients in the order of the inputs, of which there are `inputs`. Every query must have gone through
+    /// The gradients in the order of the inputs, of which there are `inputs`. Every query must have been passed to
     /// [`Shared::write_queries`] or [`Shared::clear_queries`], and every key through [`Shared::write_keys`].
     pub fn finish(self, operands: &Operands, inputs: usize) -> Vec<Option<Vec<f32>>> {
         let (shape, components) = (operands.shape, operands.components);
         let log_prior = self.log_prior.map(|partial| {
-            // With one component the prior cancels altogether; with more, a sum belongs to one query head.
+            // With one component the prior cancels; with more, a sum belongs to one query head.
             let mut total = vec![0.0f64; shape.heads * components];
             if components > 1 {
                 for (s, sum) in partial.chunks_exact(self.blocks * components).enumerate() {
@@ -87,8 +87,8 @@ impl Gradients {
                         head.iter_mut().zip(block).for_each(|(t, p)| *t += p);
                     }
                 }
-                // The scale of a head's prior cancels, so its gradient sums to 0: what it sums to is rounding, which all
-                // components share in proportion to their weight.
+                // The scale of a head's prior cancels, so its gradient should sum to 0: the remainder is rounding
+                // error, which is subtracted in proportion to the weights.
                 for (h, head) in total.chunks_exact_mut(components).enumerate() {
                     let rounding: f64 = head.iter().sum();
                     for (r, t) in head.iter_mut().enumerate() {
@@ -152,7 +152,7 @@ impl Shared<'_> {
             || {
                 let chunk = features.chunks_exact(rows.width).zip(grad.chunks_exact(rows.width));
                 for (((features, grad), &grad_denominator), i) in chunk.zip(grad_denominators).zip(queries) {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: guaranteed by the caller.
                     let row = unsafe { q.row(&rows, i) };
                     for (((y, &f), &g), &z) in row.iter_mut().zip(features).zip(grad).zip(z) {
                         *y = slope(f) * (g + grad_denominator * z);
@@ -162,20 +162,20 @@ impl Shared<'_> {
         );
     }
 
-    /// Gradient 0 for queries that see nothing.
+    /// Zeroes the gradient of queries that see nothing.
     ///
     /// # Safety
     /// No other task may hold these rows of `q`'s gradient.
     pub unsafe fn clear_queries(&self, (b, h): (usize, usize), queries: Range<usize>) {
         let Some(q) = &self.q else { return };
         for i in queries {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { q.row(&self.operands.shape.query_rows(b, h), i) }.fill(0.0);
         }
     }
 
-    /// Hands what sum `s` of batch row `b` gives on to keys, values, prior and shift through the keys of `block`: writes
-    /// for the first sum of a key head, adds for those after it.
+    /// Propagates the gradient of sum `s` of batch row `b` to keys, values, prior and shift through the keys of
+    /// `block`: writes for the first sum of a key head, adds for later ones.
     ///
     /// # Safety
     /// No other task may work on this block of this key head, and the sums of a key head must come in ascending order.
@@ -193,7 +193,7 @@ impl Shared<'_> {
             let shift = self.shift.as_ref().map(|p| unsafe { p.range((sum * operands.components + r) * width, width) });
             let written = !first || (r > 0 && operands.shifted());
             // An earlier sum has written the rows, or for shifted keys an earlier component.
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { self.write_component((b, s, r), keys.clone(), chunk, written, log_prior, shift) };
         }
         let (Some(v), rows) = (&self.v, shape.value_rows(b, key_head)) else { return };
@@ -201,7 +201,7 @@ impl Shared<'_> {
             #[inline(always)]
             || {
                 for (grad, j) in chunk.grad_values.chunks_exact(rows.width).zip(keys) {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: guaranteed by the caller.
                     let row = unsafe { v.row(&rows, j) };
                     for (y, &x) in row.iter_mut().zip(grad) {
                         *y = if first { x } else { *y + x };
@@ -211,10 +211,10 @@ impl Shared<'_> {
         );
     }
 
-    /// [`Shared::write_keys`] of one component.
+    /// [`Shared::write_keys`] for one component.
     ///
     /// # Safety
-    /// That of [`Shared::write_keys`].
+    /// As for [`Shared::write_keys`].
     unsafe fn write_component(
         &self,
         (b, s, r): (usize, usize, usize),
@@ -240,7 +240,7 @@ impl Shared<'_> {
                 for ((features, grad), j) in chunk.zip(keys) {
                     let padded = real.is_some_and(|real| real[j] == 0);
                     if let Some(k) = &self.k {
-                        // SAFETY: the caller's promise.
+                        // SAFETY: guaranteed by the caller.
                         let row = unsafe { k.row(&rows, j) };
                         if padded && !written {
                             row.fill(0.0);

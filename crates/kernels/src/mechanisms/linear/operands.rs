@@ -1,4 +1,4 @@
-//! The tensors of one call and what kernels read off them: features, values, scaled gradients.
+//! The tensors of one call and what kernels derive from them: features, values, scaled gradients.
 
 use std::ops::Range;
 
@@ -8,14 +8,15 @@ use crate::{
     simd,
 };
 
-/// Features are not let below `e^-40`. The product of two such is `e^-80`, still far from the smallest float, so that a
-/// denominator is 0 only where no key is visible; beside any feature of ordinary size `e^-40` is below rounding.
+/// Features are clamped to at least `e^-40`. The product of two such is `e^-80`, still far above the smallest float, so
+/// that a denominator is 0 only where no key is visible; next to any feature of ordinary size `e^-40` is below rounding
+/// error.
 const FLOOR: f32 = -40.0;
 
-/// `phi(x) = elu(x) + 1`: `e^x` below 0, `x + 1` above. Its slope is `min(phi(x), 1)`. NaN stays NaN.
+/// `phi(x) = elu(x) + 1`: `e^x` below 0, `x + 1` above. Its derivative is `min(phi(x), 1)`. NaN stays NaN.
 ///
-/// `e^x` is `2^n e^r` with `|r| <= ln 2 / 2` and the polynomial of Moshier's Cephes library (`expf`), good to 1e-7; the
-/// short range `FLOOR <= x <= 0` spares the general function's care for overflow.
+/// `e^x` is `2^n e^r` with `|r| <= ln 2 / 2` and the polynomial of Moshier's Cephes library (`expf`), accurate to 1e-7;
+/// the short range `FLOOR <= x <= 0` needs no overflow handling.
 #[inline(always)]
 pub(super) fn phi(x: f32) -> f32 {
     // ln 2 in two parts: the first has few enough bits for n times it to be exact.
@@ -39,7 +40,7 @@ pub(super) fn phi(x: f32) -> f32 {
     if x > 0.0 { x + 1.0 } else { power }
 }
 
-/// Slope of [`phi`], read off its value. NaN stays NaN.
+/// Derivative of [`phi`], from its value. NaN stays NaN.
 #[inline(always)]
 pub(super) fn slope(feature: f32) -> f32 {
     if feature > 1.0 { 1.0 } else { feature }
@@ -51,7 +52,7 @@ pub(super) fn inverse(denominator: f32) -> f32 {
     if denominator == 0.0 { 0.0 } else { 1.0 / denominator }
 }
 
-/// Weights `exp(log_prior)` of each query head, scaled to sum 1: a common factor cancels in the output.
+/// Weights `exp(log_prior)` of each query head, normalised to sum to 1: a common factor cancels in the output.
 pub(super) fn normalised(log_prior: &[f32], components: usize) -> Vec<f32> {
     let mut prior = log_prior.to_vec();
     for head in prior.chunks_exact_mut(components) {
@@ -65,16 +66,16 @@ pub(super) fn normalised(log_prior: &[f32], components: usize) -> Vec<f32> {
 
 /// Inputs of one call.
 ///
-/// Sums are kept one per key head, shared by the query heads that read it; where a mixture mixes a key head's components
-/// differently for each query head, one per query head. So sum `s` of a batch row belongs to key head `s / splits` and
-/// serves the `shares` query heads from `s * shares` on, and `splits` or `shares` is 1.
+/// Sums are kept one per key head, shared by the query heads that read it; for a mixture, where each query head mixes a
+/// key head's components differently, one per query head. So sum `s` of a batch row belongs to key head `s / splits`
+/// and serves the `shares` query heads from `s * shares` on, and `splits` or `shares` is 1.
 pub(super) struct Operands<'a> {
     pub shape: AttentionShape,
     pub mask: &'a Mask,
     pub components: usize,
-    /// Sums of a key head.
+    /// Sums per key head.
     pub splits: usize,
-    /// Query heads of a sum.
+    /// Query heads per sum.
     pub shares: usize,
     q: &'a [f32],
     k: &'a [f32],
@@ -110,7 +111,7 @@ impl<'a> Operands<'a> {
         }
     }
 
-    /// Sums of a batch row.
+    /// Sums per batch row.
     pub fn sums(&self) -> usize {
         self.shape.key_heads * self.splits
     }
@@ -166,8 +167,8 @@ impl<'a> Operands<'a> {
         );
     }
 
-    /// `f_j` of sum `s`, one dense row per key, 0 for a padded key. Of a mixture `components` takes `phi(k_jr)` as
-    /// `[M, keys, D]`, or nothing if empty.
+    /// `f_j` of sum `s`, one dense row per key, 0 for a padded key. For a mixture `components` receives `phi(k_jr)` as
+    /// `[M, keys, D]`, unless it is empty.
     pub fn key_features(&self, b: usize, s: usize, keys: Range<usize>, components: &mut [f32], mixed: &mut [f32]) {
         let (width, count, real) = (self.shape.head_width, keys.len(), self.mask.valid_row(b));
         let mixed = &mut mixed[..count * width];
@@ -200,10 +201,10 @@ impl<'a> Operands<'a> {
         );
     }
 
-    /// Rows of `v`, dense, in place or copied to `buffer`; 0 for a padded key, whatever the tensor holds there.
+    /// Rows of `v`, dense, in place or copied to `buffer`; 0 for a padded key, whatever its content.
     ///
-    /// Rows far apart are copied too: those of a power of two of bytes apart share so few sets of the cache that products
-    /// which read them more than once would evict them themselves.
+    /// Rows with a large stride are copied too: with a power-of-two stride they map to so few cache sets that products
+    /// which read them more than once would evict them.
     pub fn values<'t>(&'t self, b: usize, s: usize, keys: Range<usize>, buffer: &'t mut [f32]) -> Matrix<'t> {
         let rows = self.shape.value_rows(b, s / self.splits);
         let real = self.mask.valid_row(b);

@@ -1,4 +1,5 @@
-//! Token by token: the state is one head of keys and values, however many experts there are and a token uses.
+//! Decoding token by token: the state is one head of keys and values, independent of the number of experts and of
+//! active experts.
 
 use super::{MixtureOfHeads, Parts};
 use crate::{Decode, Storage, View};

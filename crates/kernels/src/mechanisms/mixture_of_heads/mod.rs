@@ -14,22 +14,22 @@ use crate::{
 };
 use decode::HeadCache;
 
-/// Inputs `x [x_kv] w_gate w_query w_key w_value w_out`: `x [B,N,d]` for queries, `x_kv [B,S,d]` for keys and values where
-/// they are others, `w_gate [d,E]`, `w_query [E,d,D]`, `w_key w_value [d,D]`, `w_out [E,D,d]`; the output is `[B,N,d]`.
+/// Inputs `x [x_kv] w_gate w_query w_key w_value w_out`: `x [B,N,d]` for queries, `x_kv [B,S,d]` for keys and values in
+/// cross-attention, `w_gate [d,E]`, `w_query [E,d,D]`, `w_key w_value [d,D]`, `w_out [E,D,d]`; the output is `[B,N,d]`.
 ///
-/// With `p = softmax(x w_gate)` and the `k` likeliest experts of each token (ties to the lowest index),
-/// `y = sum_i w_i softmax(x W_q^i K^T / sqrt(D)) V W_o^i`. Padded queries choose nobody and output 0.
+/// With `p = softmax(x w_gate)` and the `k` most probable experts of each token (ties go to the lowest index),
+/// `y = sum_i w_i softmax(x W_q^i K^T / sqrt(D)) V W_o^i`. Padded queries choose no expert and output 0.
 #[derive(Clone, Debug)]
 pub struct MixtureOfHeads {
     /// Attention mask.
     pub mask: Mask,
-    /// Experts that a token uses, `k`.
+    /// Active experts per token, `k`.
     pub active: usize,
-    /// What the output of a chosen expert is multiplied by.
+    /// The weights of the chosen experts.
     pub gates: GateKind,
-    /// Whether keys and values come from a sequence of their own, `x_kv`.
+    /// Whether keys and values come from a separate sequence, `x_kv`.
     pub cross: bool,
-    /// Dropout on the weights of attention.
+    /// Dropout on the attention weights.
     pub dropout: Option<Dropout>,
 }
 
@@ -48,11 +48,11 @@ pub struct Sizes {
     pub queries: usize,
     /// Keys `S`.
     pub keys: usize,
-    /// Channels of a token `d`.
+    /// Model width `d`.
     pub width: usize,
     /// Experts `E`.
     pub experts: usize,
-    /// Channels of a head `D`.
+    /// Head width `D`.
     pub head_width: usize,
 }
 
@@ -100,7 +100,7 @@ impl MixtureOfHeads {
     }
 
     fn read<'a, T: Number>(&self, inputs: &[View<'a, T>]) -> Inputs<'a, T> {
-        // In cross-attention the padding of keys says nothing of the queries, though they be as many.
+        // In cross-attention key padding does not apply to the queries, even if they are equally many.
         let query_valid = self.query_padding().or_else(|| self.mask.valid.as_ref().map(|_| all_real(inputs[0].shape)));
         let mask = Mask { query_valid, ..self.mask.clone() };
         Inputs::new(&self.inputs(), Layout::TokenFirst, &mask, inputs)
@@ -126,7 +126,7 @@ impl MixtureOfHeads {
         Softmax { layout: Layout::TokenFirst, mask: self.mask.clone(), dropout: self.dropout, ..Softmax::default() }
     }
 
-    /// The losses of the router for these inputs.
+    /// The router losses for these inputs.
     ///
     /// # Panics
     /// If the shapes do not fit together.
@@ -150,7 +150,7 @@ impl MixtureOfHeads {
     }
 }
 
-/// A call with its logits and its choice.
+/// A call with its logits and routing.
 struct Parts<'a> {
     op: &'a MixtureOfHeads,
     sizes: Sizes,
@@ -166,7 +166,7 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// `logits` where they are there already.
+    /// `logits` if already computed.
     fn new(op: &'a MixtureOfHeads, inputs: &[View<'a, f32>], logits: Option<&'a [f32]>) -> Self {
         let x = inputs[0];
         let sizes = op.sizes(&inputs.iter().map(|input| input.shape).collect::<Vec<_>>()).expect("checked shapes");
@@ -307,7 +307,7 @@ impl Operator for MixtureOfHeads {
     }
 }
 
-/// A padding without a padded token, for tokens of this shape.
+/// Padding in which every token is real, for tokens of this shape.
 fn all_real(shape: &[usize]) -> Arc<Padding> {
     Arc::new(Padding::from_lengths(&vec![shape[1]; shape[0]], shape[1]))
 }
@@ -333,7 +333,7 @@ fn grads<const N: usize>(grads: Vec<Option<Vec<f32>>>) -> [Option<Vec<f32>>; N] 
     grads.try_into().expect("one gradient an input")
 }
 
-/// The sum of two gradients that are both there or both not.
+/// The sum of two gradients that are both present or both absent.
 fn sum(a: Option<Vec<f32>>, b: Option<Vec<f32>>) -> Option<Vec<f32>> {
     a.zip(b).map(|(mut a, b)| {
         parallel::add_copies(&mut a, &b);

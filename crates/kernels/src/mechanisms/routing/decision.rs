@@ -1,4 +1,4 @@
-//! Which experts each token uses, and the tokens of each expert.
+//! Routing: the experts of each token, and the tokens of each expert.
 
 use std::{ops::Range, sync::Arc};
 
@@ -7,7 +7,8 @@ use crate::{Error, Padding, parallel};
 
 /// The choice of `k` experts per token, and its inverse: the assignments sorted by expert.
 ///
-/// An assignment is a pair of token and slot, numbered `token k + slot`. Padded tokens choose, but are in no group.
+/// An assignment is a pair of token and slot, numbered `token k + slot`. Padded tokens have choices, but belong to no
+/// group.
 #[derive(Clone, Debug)]
 pub struct Routing {
     batch: usize,
@@ -18,29 +19,30 @@ pub struct Routing {
     chosen: Vec<u32>,
     padding: Option<Arc<Padding>>,
     real: usize,
-    /// Where the group of each expert starts in `pairs`, and where the last one ends.
+    /// Start of each expert's group in `pairs`, and the end of the last.
     starts: Vec<usize>,
-    /// Assignments by expert, within an expert in ascending order.
+    /// Assignments grouped by expert, in ascending order within each.
     pairs: Vec<u32>,
 }
 
-/// Part of a choice that is drawn.
+/// Random sampling of a part of the choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampling {
-    /// How many of a token's experts are drawn, after the likeliest ones took the other slots.
+    /// Number of sampled experts per token; the other slots go to the most probable experts first.
     pub slots: usize,
-    /// Key of the draw.
+    /// Random key.
     pub key: u64,
 }
 
-/// Tokens that one task chooses for.
+/// Tokens per task.
 const BLOCK: usize = 256;
 
 impl Routing {
-    /// The `active` largest of `logits`, one row of `experts` per token, largest first, ties to the lowest index.
+    /// The `active` largest of `logits`, one row of `experts` per token, largest first, ties broken by the lowest
+    /// index.
     ///
-    /// The draws of `sampling` are without replacement, by the probabilities that the logits stand for: the largest after
-    /// adding Gumbel noise (Kool et al. 2019, section 3). `padding` says which tokens are real.
+    /// `sampling` draws without replacement, with the softmax probabilities of the logits: the largest after adding
+    /// Gumbel noise (Kool et al. 2019, section 3). `padding` says which tokens are real.
     ///
     /// # Errors
     /// Sizes that do not fit.
@@ -150,21 +152,21 @@ impl Routing {
         &self.pairs[self.starts[expert]..self.starts[expert + 1]]
     }
 
-    /// Those of them whose tokens are in `tokens`.
+    /// The assignments of an expert whose tokens are in `tokens`.
     pub fn group_within(&self, expert: usize, tokens: &Range<usize>) -> &[u32] {
         let group = self.group(expert);
         let before = |token: usize| group.partition_point(|pair| (*pair as usize) < token * self.active);
         &group[before(tokens.start)..before(tokens.end)]
     }
 
-    /// Share of the assignments that go to each expert: sums to 1, or to 0 without a real token.
+    /// Fraction of assignments per expert: sums to 1, or to 0 without a real token.
     pub fn load(&self) -> Vec<f64> {
         let all = self.pairs.len().max(1) as f64;
         (0..self.experts).map(|expert| self.group(expert).len() as f64 / all).collect()
     }
 }
 
-/// Fills `slots` with the experts of token `t`. `best` is memory.
+/// Fills `slots` with the experts of token `t`. `best` is scratch.
 fn choose<T: Copy + Into<f64>>(
     logits: &[T],
     t: usize,
@@ -174,7 +176,7 @@ fn choose<T: Copy + Into<f64>>(
 ) {
     let drawn = sampling.map_or(0, |sampling| sampling.slots.min(slots.len()));
     let (likeliest, rest) = slots.split_at_mut(slots.len() - drawn);
-    // A logit that is not a number is as good as none.
+    // Treat NaN logits as minus infinity.
     let value = |logit: T| {
         let logit: f64 = logit.into();
         if logit.is_nan() { f64::NEG_INFINITY } else { logit }
@@ -191,7 +193,7 @@ fn choose<T: Copy + Into<f64>>(
     }
 }
 
-/// The `count` largest numbers and their places, largest first, of equal ones the first; what is not a number is not there.
+/// The `count` largest values and their indices, largest first, ties by lowest index; NaN is skipped.
 fn largest(values: impl Iterator<Item = f64>, count: usize, best: &mut Vec<(f64, u32)>) {
     best.clear();
     for (place, value) in values.enumerate().filter(|(_, value)| !value.is_nan()) {

@@ -1,4 +1,4 @@
-//! What the output of each chosen expert is multiplied by.
+//! The weights of the chosen experts.
 
 use std::sync::Arc;
 
@@ -9,21 +9,21 @@ use crate::{
     reference,
 };
 
-/// `logits [B,N,E]` to weights `[B,N,k]`: `p_i` of the chosen experts, `p = softmax(logits)`, or with the gates of the paper
-/// `p_i / sum of the chosen p`, where the sum counts as a constant. Padded tokens have weights 0.
+/// Maps `logits [B,N,E]` to weights `[B,N,k]`: `p_i` of the chosen experts, `p = softmax(logits)`, or with the paper's
+/// gates `p_i / sum of the chosen p`, without a gradient through the sum. Padded tokens have weights 0.
 #[derive(Clone, Debug)]
 pub struct Gates {
-    /// Who was chosen.
+    /// The chosen experts.
     pub routing: Arc<Routing>,
     /// Whether weights sum to 1.
     pub kind: GateKind,
 }
 
-/// Tokens of a task.
+/// Tokens per task.
 const BLOCK: usize = 256;
 
 impl Gates {
-    /// What divides the probabilities of token `t`.
+    /// Divisor of the probabilities of token `t`.
     fn divisor(&self, t: usize, p: &[f32]) -> f32 {
         match self.kind {
             GateKind::Paper => self.routing.of(t).iter().map(|expert| p[*expert as usize]).sum(),

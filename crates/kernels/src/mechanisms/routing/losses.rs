@@ -1,13 +1,13 @@
-//! Auxiliary losses of a router: values, and their gradient as an operator that changes nothing else.
+//! Auxiliary losses of a router: values, and their gradient as an operator that is otherwise the identity.
 //!
-//! With probabilities `p_t = softmax(logits_t)` over `T` real queries, `f_i` the share of assignments that go to expert `i`
+//! With probabilities `p_t = softmax(logits_t)` over `T` real queries, `f_i` the fraction of assignments to expert `i`
 //! and `P_i = sum_t p_ti / T`:
 //!
-//! - balance `L_a = E sum_i f_i P_i` (arXiv 2210.05144, equation 7): 1 when balanced, `E / k` when all tokens use the same
-//!   `k` experts; `f` counts as a constant;
+//! - balance `L_a = E sum_i f_i P_i` (arXiv 2210.05144, equation 7): 1 when balanced, `E / k` when all tokens use the
+//!   same `k` experts; `f` is treated as a constant;
 //! - z-loss `L_z = sum_t (ln sum_i e^logits_ti)^2 / T` (equation 8);
 //! - `L_v = E sum_i P_i^2 - 1`, the squared coefficient of variation of the experts' importance (Shazeer et al. 2017,
-//!   equation 7): 0 when balanced, `E - 1` when one expert has it all.
+//!   equation 7): 0 when balanced, `E - 1` when one expert gets everything.
 
 use std::sync::Arc;
 
@@ -27,14 +27,14 @@ pub struct RouterLosses {
     pub entropy: f64,
 }
 
-/// What the losses are multiplied by.
+/// Coefficients of the losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RouterCoefficients {
-    /// Of `L_a`.
+    /// For `L_a`.
     pub balance: f64,
-    /// Of `L_z`.
+    /// For `L_z`.
     pub z: f64,
-    /// Of `L_v`.
+    /// For `L_v`.
     pub cv: f64,
 }
 
@@ -45,19 +45,19 @@ impl RouterCoefficients {
         Self { balance: self.balance * factor, z: self.z * factor, cv: self.cv * factor }
     }
 
-    /// Whether nothing is asked for.
+    /// Whether all are zero.
     pub fn are_zero(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Tokens of one partial sum.
+/// Tokens per partial sum.
 const BLOCK: usize = 256;
 
 /// The losses of `routing` for `logits [B,N,E]`.
 ///
 /// # Panics
-/// If the logits are those of other sizes.
+/// If the sizes of the logits do not match.
 pub fn router_losses(routing: &Routing, logits: &[f32]) -> RouterLosses {
     let experts = routing.experts();
     assert_eq!(logits.len(), routing.tokens() * experts, "logits of another size");
@@ -88,7 +88,7 @@ struct Sums {
 }
 
 impl Sums {
-    /// Block by block, then over the blocks in their order.
+    /// Summed per block, then over the blocks in order.
     fn over(routing: &Routing, logits: &[f32]) -> Self {
         let experts = routing.experts();
         let width = experts + 2;
@@ -117,13 +117,13 @@ impl Sums {
     }
 }
 
-/// `logits [B,N,E]` unchanged; the backward pass adds the gradient of the losses, so that they need no output of their own
-/// and work where a block is computed again.
+/// `logits [B,N,E]` unchanged; the backward pass adds the gradient of the losses, so that they need no separate output
+/// and work where a block is recomputed.
 #[derive(Clone, Debug)]
 pub struct RouterLoss {
-    /// Who was chosen for these logits.
+    /// The experts chosen for these logits.
     pub routing: Arc<Routing>,
-    /// Coefficients, times whatever multiplies the loss that they are added to.
+    /// Coefficients, times the factor on the loss that they are added to.
     pub coefficients: RouterCoefficients,
 }
 

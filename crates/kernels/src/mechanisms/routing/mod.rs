@@ -1,6 +1,6 @@
-//! Routing of tokens to experts, and what experts do: the parts of the mixture of attention heads (arXiv 2210.05144).
+//! Routing of tokens to experts, and the expert products: parts of the mixture of attention heads (arXiv 2210.05144).
 //!
-//! A [`Routing`] is the decision, made once per batch from the logits of the router. The operators share it:
+//! A [`Routing`] is the decision, made once per batch from the router logits. The operators share it:
 //!
 //! | operator | from | to |
 //! |---|---|---|
@@ -9,8 +9,8 @@
 //! | [`ExpertQueries`] | `x [B,N,d]`, `w_query [E,d,D]` | queries `[B,N,k,D]` |
 //! | [`ExpertOutputs`] | `heads [B,N,k,D]`, weights, `w_out [E,D,d]` | `[B,N,d]` |
 //!
-//! Between the last two lies attention of `k` heads that share keys and values: softmax attention as it is. An expert does
-//! one matrix product over its tokens, whose rows are read and written where they lie.
+//! Between the last two comes softmax attention with `k` heads that share keys and values. An expert is one matrix
+//! product over its tokens, whose rows are read and written in place.
 
 mod decision;
 mod gates;
@@ -31,8 +31,8 @@ pub use queries::ExpertQueries;
 
 use crate::simd;
 
-/// Fills `p` with the softmax of `logits`; returns the largest of them and the logarithm of the sum of the exponentials of
-/// their distances to it, which add up to the logarithm of the sum of their exponentials.
+/// Fills `p` with the softmax of `logits`; returns their maximum and the log of the sum of exponentials relative to it;
+/// the two add up to the log-sum-exp.
 fn softmax(logits: &[f32], p: &mut [f32]) -> (f32, f32) {
     simd::vectorize(
         #[inline(always)]

@@ -1,18 +1,18 @@
-//! What a router draws in training: a function of a key and a place, like every draw.
+//! Random draws of a router in training: functions of a key and an index, like every draw.
 
 use crate::random::{bits, normal, substream};
 
-/// A number in `(0, 1)` for place `index` of stream `key`.
+/// A uniform number in `(0, 1)` for index `index` of stream `key`.
 fn uniform(key: u64, index: usize) -> f64 {
     (f64::from(bits(key, index as u32)) + 0.5) / 4_294_967_296.0
 }
 
-/// A number of the standard Gumbel distribution for expert `expert` of token `token`.
+/// A standard Gumbel sample for expert `expert` of token `token`.
 pub(super) fn gumbel(key: u64, token: usize, expert: usize) -> f64 {
     -(-uniform(substream(key, token as u64), expert).ln()).ln()
 }
 
-/// Normal noise of standard deviation `deviation` on logits `[tokens, experts]`.
+/// Gaussian noise of standard deviation `deviation` for logits `[tokens, experts]`.
 pub fn logit_noise(tokens: usize, experts: usize, deviation: f64, key: u64) -> Vec<f32> {
     let row = |token| {
         let key = substream(key, token as u64);

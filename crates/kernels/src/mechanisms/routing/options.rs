@@ -13,18 +13,18 @@ pub struct MoaOptions {
     pub experts: usize,
     /// Experts per token, `k`.
     pub active: usize,
-    /// Width of a head; that of the model divided by `active` when absent.
+    /// Head width; default: model width divided by `active`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub head_width: Option<usize>,
     /// What the output of a chosen expert is multiplied by.
     pub gates: GateKind,
     /// Initial weights of the router.
     pub router: RouterStart,
-    /// Standard deviation of the normal noise on the logits of the router, in training only (Shazeer et al. 2017,
-    /// section 2.1, with a deviation that is fixed).
+    /// Standard deviation of the Gaussian noise on the router logits, in training only (Shazeer et al. 2017, section
+    /// 2.1, with a fixed deviation).
     pub noise: f64,
-    /// How many of the `active` experts of a token are drawn by their probabilities, without replacement, from those that
-    /// the others leave; in training only.
+    /// How many of the `active` experts of a token are sampled by their probabilities, without replacement, after the
+    /// others are chosen; in training only.
     pub sampled: usize,
     /// Coefficient `alpha` of the balance loss.
     pub balance: f64,
@@ -32,7 +32,7 @@ pub struct MoaOptions {
     pub z: f64,
     /// Coefficient of the squared coefficient of variation of the experts' importance.
     pub cv: f64,
-    /// What the losses of the router are added to.
+    /// What the router losses are added to.
     pub losses: LossScale,
 }
 
@@ -58,11 +58,11 @@ impl Default for MoaOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GateKind {
-    /// Its probability over the sum of those of the chosen experts, which counts as a constant (arXiv 2210.05144,
-    /// equation 5).
+    /// The probability divided by the sum over the chosen experts, without a gradient through the sum (arXiv
+    /// 2210.05144, equation 5).
     #[default]
     Paper,
-    /// Its probability, as in the released code.
+    /// The raw probability, as in the released code.
     Released,
 }
 
@@ -70,7 +70,7 @@ pub enum GateKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RouterStart {
-    /// Small normal numbers.
+    /// Small Gaussian values.
     #[default]
     Normal,
     /// Zeros, as in the released code: at first every token takes the first experts.
@@ -81,10 +81,11 @@ pub enum RouterStart {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LossScale {
-    /// To the mean loss per token.
+    /// The mean loss per token.
     #[default]
     Mean,
-    /// To the sum of the losses of all tokens, as in the released training: a part of the mean that shrinks with the batch.
+    /// The sum of the losses over all tokens, as in the released training code: relative to the mean their weight falls
+    /// with the batch size.
     Released,
 }
 
@@ -99,7 +100,7 @@ impl MoaOptions {
     }
 
     /// # Errors
-    /// A size of 0, more active experts than there are, or a number out of range.
+    /// A size of 0, more active experts than experts, or a number out of range.
     pub fn check(&self) -> Result<(), Error> {
         let Self { experts, active, .. } = *self;
         if experts == 0 || experts > MOST_EXPERTS {
@@ -122,5 +123,5 @@ impl MoaOptions {
     }
 }
 
-/// Far more than any model has, and few enough that a matrix of the router fits into memory.
+/// Far more than any model has, and few enough that the router matrix fits into memory.
 const MOST_EXPERTS: usize = 1 << 16;

@@ -1,4 +1,4 @@
-//! Outputs of the experts that each token chose, weighted and added up.
+//! Weighted sum of the outputs of each token's experts.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::{
 /// tokens.
 #[derive(Clone, Debug)]
 pub struct ExpertOutputs {
-    /// Who was chosen.
+    /// The chosen experts.
     pub routing: Arc<Routing>,
 }
 

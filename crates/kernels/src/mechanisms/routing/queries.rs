@@ -1,4 +1,4 @@
-//! Queries of the experts that each token chose.
+//! Queries of each token's experts.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::{
 /// `q_ts = x_t W_e(t,s)`: `x [B,N,d]`, `w_query [E,d,D]` to `[B,N,k,D]`, 0 for padded tokens.
 #[derive(Clone, Debug)]
 pub struct ExpertQueries {
-    /// Who was chosen.
+    /// The chosen experts.
     pub routing: Arc<Routing>,
 }
 

@@ -1,4 +1,4 @@
-//! What the two products of an expert share: tasks, places of rows, transposed weights and the sums over its tokens.
+//! Shared by the two expert products: tasks, row offsets, transposed weights and sums over tokens.
 
 use std::ops::Range;
 
@@ -9,21 +9,21 @@ use crate::{
     simd::{Places, Spread, product_of_rows},
 };
 
-/// Assignments of a task that treats them one by one.
+/// Assignments per task where each is handled separately.
 const ROWS: usize = 258;
-/// Tokens of a task that sums over the experts of each.
+/// Tokens per task that sums over the experts of each.
 const TOKENS: usize = 512;
-/// Columns of such a task; a fourth of that where there are few tokens.
+/// Columns per such task; a quarter of it if there are few tokens.
 const COLUMNS: usize = 256;
-/// Tasks below which there are few.
+/// Below this number of tasks there are few.
 const FEW: usize = 16;
-/// Assignments whose terms are added to a weight's gradient at a time.
+/// Assignments whose terms are added to a weight gradient at a time.
 const TERMS: usize = 256;
 
 /// An expert, and the assignments of one task.
 pub(super) type Chunk<'a> = (usize, &'a [u32]);
 
-/// The groups of all experts in chunks, some tokens after the other, so that their rows stay in a cache: together every
+/// The groups of all experts in chunks, ordered by token range so that rows stay in cache; together they cover every
 /// assignment once.
 pub(super) fn chunks(routing: &Routing) -> Vec<Chunk<'_>> {
     let mut chunks = Vec::new();
@@ -37,25 +37,25 @@ pub(super) fn chunks(routing: &Routing) -> Vec<Chunk<'_>> {
     chunks
 }
 
-/// Token of an assignment. Divisions of 32 bits are the faster ones.
+/// Token of an assignment. 32-bit division is faster.
 #[inline(always)]
 fn token(pair: u32, active: usize) -> usize {
     (pair / active as u32) as usize
 }
 
-/// Where the rows of `width` of these assignments start.
+/// Start offsets of the rows of `width` of these assignments.
 pub(super) fn pair_rows(pairs: &[u32], width: usize, rows: &mut Vec<usize>) {
     rows.clear();
     rows.extend(pairs.iter().map(|pair| *pair as usize * width));
 }
 
-/// Where the rows of `width` of the tokens of these assignments start.
+/// Start offsets of the rows of `width` of the tokens of these assignments.
 pub(super) fn token_rows(pairs: &[u32], active: usize, width: usize, rows: &mut Vec<usize>) {
     rows.clear();
     rows.extend(pairs.iter().map(|pair| token(*pair, active) * width));
 }
 
-/// Every expert's matrix `[rows,columns]` of `weights [E,rows,columns]`, rows and columns exchanged.
+/// Every expert's matrix `[rows,columns]` of `weights [E,rows,columns]`, transposed.
 pub(super) fn turned(weights: &[f32], (rows, columns): (usize, usize)) -> Vec<f32> {
     let size = rows * columns;
     let mut all = vec![0.0; weights.len()];
@@ -66,8 +66,8 @@ pub(super) fn turned(weights: &[f32], (rows, columns): (usize, usize)) -> Vec<f3
     all
 }
 
-/// `out_t (=) sum_s factor_ts row_ts W_e(t,s)` over the slots `s` of each token `t`: `rows [B,N,k,D]`, `weights [E,D,d]`,
-/// `out [B,N,d]`, 0 for padding. The experts of a token add up in their order.
+/// `out_t (=) sum_s factor_ts row_ts W_e(t,s)` over the slots `s` of each token `t`: `rows [B,N,k,D]`,
+/// `weights [E,D,d]`, `out [B,N,d]`, 0 for padding. The experts of a token are added in order.
 pub(super) fn sum_over_slots(
     routing: &Routing,
     rows: &[f32],
@@ -104,14 +104,14 @@ pub(super) fn sum_over_slots(
             let a = Spread::new(rows, Places::At(&from));
             let b = Spread::new(&weights[expert * narrow * wide + left..], Places::Every(wide));
             let factors = factors.map(|_| &scale[..]);
-            // SAFETY: as above; an expert has a token once.
+            // SAFETY: as above; a token occurs once per expert.
             unsafe { product_of_rows(size, a, b, factors, Write::Add, &written, Places::At(&to)) };
         }
     });
 }
 
-/// `sum_r factor_r narrow_r^T wide_t(r)` over the assignments `r` of each expert: `narrow [B,N,k,D]`, `wide [B,N,d]`. Hands
-/// each expert's result `[D, columns]` to `store`, some columns at a time.
+/// `sum_r factor_r narrow_r^T wide_t(r)` over the assignments `r` of each expert: `narrow [B,N,k,D]`, `wide [B,N,d]`.
+/// Passes each expert's result `[D, columns]` to `store`, some columns at a time.
 pub(super) fn sum_over_tokens(
     routing: &Routing,
     (rows, narrow): (&[f32], usize),
@@ -140,7 +140,7 @@ pub(super) fn sum_over_tokens(
                 let a = Spread { data: gathered, rows: Places::Every(1), step: narrow };
                 let b = Spread::new(tokens, Places::At(&at));
                 let dst = Disjoint::new(sum);
-                // SAFETY: the sum is this task's own.
+                // SAFETY: the sum belongs to this task.
                 unsafe { product_of_rows(size, a, b, None, Write::Add, &dst, Places::Every(columns.len())) };
             }
             store(expert, columns, sum);

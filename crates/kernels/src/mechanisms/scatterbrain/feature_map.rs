@@ -1,4 +1,4 @@
-//! Features of blocks of rows, in the logarithm to base 2.
+//! Base-2 log features of blocks of rows.
 //!
 //! With `x~ = sqrt(tau) x`: plain `ln phi_a(x) = w_a.x~ - |x~|^2 / 2 - ln(m) / 2`, hyperbolic the same for the rows
 //! `[W; -W]` (Choromanski et al. 2021), and `phi(x) = elu(x) + 1` of `x` itself.
@@ -39,7 +39,7 @@ impl<'a> FeatureMap<'a> {
         self.kind.count(self.rows(), self.width)
     }
 
-    /// The projection with one column per row, for [`FeatureMap::log_rows`]: `[D,R]`.
+    /// The transposed projection for [`FeatureMap::log_rows`]: `[D,R]`.
     pub fn turned(&self) -> Vec<f32> {
         let rows = self.rows();
         let mut turned = vec![0.0; self.projection.len()];
@@ -49,8 +49,8 @@ impl<'a> FeatureMap<'a> {
         turned
     }
 
-    /// `log2 phi` of `n` rows `x [n,D]`, whose elements lie side by side: `logs [n,m]`. The bits of a row do not depend on
-    /// how many rows there are. Memory is asked for `ahead` meanwhile.
+    /// `log2 phi` of `n` rows `x [n,D]` with contiguous elements: `logs [n,m]`. The bits of a row do not depend on the
+    /// number of rows. Prefetches `ahead` meanwhile.
     pub fn log_rows(&self, turned: &[f32], x: Matrix, n: usize, logs: &mut [f32], ahead: &[f32]) {
         let (width, m, rows) = (self.width, self.count(), self.rows());
         let logs = &mut logs[..n * m];
@@ -63,7 +63,7 @@ impl<'a> FeatureMap<'a> {
         self.lower(x, logs);
     }
 
-    /// The same from the projection as it is.
+    /// The same from the projection, not transposed.
     pub fn logs(&self, x: Matrix, n: usize, logs: &mut [f32]) {
         let (width, m, rows) = (self.width, self.count(), self.rows());
         let logs = &mut logs[..n * m];
@@ -88,15 +88,15 @@ impl<'a> FeatureMap<'a> {
         );
     }
 
-    /// Turns projections of rows into log features.
+    /// Converts projections of rows to log features.
     fn lower(&self, x: Matrix, logs: &mut [f32]) {
         let (half, norm) = (0.5 * self.scale * LOG2_E, 0.5 * (self.count() as f32).log2());
         let (width, rows) = (self.width, self.rows());
         simd::arch().dispatch(Lower { x, width, rows, features: self.count(), half, norm, logs });
     }
 
-    /// The same from columns and as columns: `x [D,n]` and `logs [m,n]`, both in rows of `stride`, a multiple of
-    /// [`simd::LANES`]; what lies behind the columns is overwritten.
+    /// The same with columns in and out: `x [D,n]` and `logs [m,n]`, both in rows of `stride`, a multiple of
+    /// [`simd::LANES`]; the remainder after the columns is overwritten.
     pub fn log_columns(&self, x: &[f32], n: usize, logs: &mut [f32], stride: usize) {
         let (width, rows, m) = (self.width, self.rows(), self.count());
         let whole = n.next_multiple_of(simd::LANES);
@@ -114,7 +114,7 @@ impl<'a> FeatureMap<'a> {
             return;
         }
         let w = Matrix::rows(self.projection, width);
-        // Without regard to the number of keys, so that it leaves no trace in the bits.
+        // Independent of the number of keys, so that it does not affect the bits.
         let factor = self.scale.sqrt() * LOG2_E;
         simd::tile_product((rows, n, width), factor, w, Matrix::rows(x, stride), Write::Over, logs, stride);
         let (half, norm) = (0.5 * self.scale * LOG2_E, 0.5 * (m as f32).log2());
@@ -149,8 +149,7 @@ impl<'a> FeatureMap<'a> {
         );
     }
 
-    /// Adds to `grad_x [n,D]` what gradients `slopes [n,m]` of the natural logarithms of the features come to; overwrites
-    /// the slopes.
+    /// Propagates gradients `slopes [n,m]` of the natural log features to `grad_x [n,D]` (added); overwrites `slopes`.
     pub fn pull(&self, slopes: &mut [f32], x: Matrix, n: usize, grad_x: &mut [f32], stride: usize) {
         let (width, m, rows) = (self.width, self.count(), self.rows());
         let slopes = &mut slopes[..n * m];
@@ -169,8 +168,8 @@ impl<'a> FeatureMap<'a> {
         product((n, width, rows), self.scale.sqrt(), Matrix::rows(slopes, m), w, Write::Add, grad_x, stride);
     }
 
-    /// The same with slopes as columns, `[m,n]` in rows of `stride`, a multiple of [`simd::LANES`]; `totals [stride]` is
-    /// lent.
+    /// The same with `slopes` as columns, `[m,n]` in rows of `stride`, a multiple of [`simd::LANES`]; `totals [stride]`
+    /// is scratch.
     pub fn pull_columns(
         &self,
         (slopes, stride, n): (&mut [f32], usize, usize),
@@ -220,8 +219,8 @@ impl<'a> FeatureMap<'a> {
     }
 }
 
-/// Arguments of [`FeatureMap::lower`]. Written in vectors by hand: of the same over arrays the compiler makes three times as
-/// many instructions.
+/// Arguments of [`FeatureMap::lower`]. Explicitly vectorised: for the same over arrays the compiler emits three times
+/// as many instructions.
 struct Lower<'a> {
     x: Matrix<'a>,
     width: usize,
@@ -242,7 +241,7 @@ impl WithSimd for Lower<'_> {
         assert!(x.column == 1 && x.holds(count, width), "rows outside their buffer");
         let (x_vectors, vectors) = (Vectors::of(simd, width), Vectors::of(simd, rows));
         for i in 0..count {
-            // SAFETY: row `i` of `x` and of the logs lies within its slice, as do all vectors of a row.
+            // SAFETY: row `i` of `x` and of the logs is within its slice, as are all vectors of a row.
             unsafe {
                 let x = x.data.as_ptr().add(i * x.row);
                 let mut squares = simd.splat_f32s(0.0);
@@ -272,8 +271,8 @@ impl WithSimd for Lower<'_> {
     }
 }
 
-/// Arguments of [`FeatureMap::pull`]: each row of `to` gets `-scale` times the sum of its slopes times `x`, and the slopes of
-/// one sign become the differences of both.
+/// Arguments of [`FeatureMap::pull`]: each row of `to` gets `-scale` times the sum of its gradients times `x`, and for
+/// features of both signs the gradients become their differences.
 struct Pull<'a> {
     x: Matrix<'a>,
     width: usize,
@@ -296,7 +295,7 @@ impl WithSimd for Pull<'_> {
         let (x_vectors, vectors) = (Vectors::of(simd, width), Vectors::of(simd, rows));
         let zero = simd.splat_f32s(0.0);
         for i in 0..count {
-            // SAFETY: row `i` of each matrix lies within its slice, as do all vectors of a row.
+            // SAFETY: row `i` of each matrix is within its slice, as are all vectors of a row.
             unsafe {
                 let up = slopes.as_mut_ptr().add(i * features);
                 let down = up.add(rows);
@@ -328,15 +327,15 @@ impl WithSimd for Pull<'_> {
     }
 }
 
-/// The vectors of a row, the last of which may be short.
+/// The vectors of a row, the last of which may be partial.
 struct Vectors<S: Simd> {
     simd: S,
     len: usize,
     last: MemMask<S::m32s>,
 }
 
-/// Where a vector of a row starts, and which of its numbers are there: all without a mask, which costs instructions but on
-/// AVX-512.
+/// Offset of a vector of a row, and which of its elements exist: without a mask if all do, since masks cost
+/// instructions except on AVX-512.
 #[derive(Clone, Copy)]
 struct Part<S: Simd> {
     simd: S,
@@ -345,7 +344,7 @@ struct Part<S: Simd> {
 }
 
 impl<S: Simd> Vectors<S> {
-    /// Of `len` numbers, at least one.
+    /// The vectors of `len` elements, at least one.
     #[inline(always)]
     fn of(simd: S, len: usize) -> Self {
         let last = MemMask::new(simd.mask_between_m32s(0, (len % S::F32_LANES) as u32).mask());
@@ -366,13 +365,13 @@ impl<S: Simd> Vectors<S> {
 }
 
 impl<S: Simd> Part<S> {
-    /// Its numbers in a row that starts at `row`.
+    /// Its elements in a row that starts at `row`.
     ///
     /// # Safety
-    /// The row holds the numbers that there are.
+    /// The row holds these elements.
     #[inline(always)]
     unsafe fn load(&self, row: *const f32) -> S::f32s {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match self.mask {
                 None => row.add(self.at).cast::<S::f32s>().read_unaligned(),
@@ -381,13 +380,13 @@ impl<S: Simd> Part<S> {
         }
     }
 
-    /// Writes its numbers.
+    /// Writes its elements.
     ///
     /// # Safety
-    /// As of [`Part::load`], and nobody else holds them.
+    /// As for [`Part::load`], with exclusive access.
     #[inline(always)]
     unsafe fn store(&self, row: *mut f32, numbers: S::f32s) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match self.mask {
                 None => row.add(self.at).cast::<S::f32s>().write_unaligned(numbers),
@@ -404,8 +403,8 @@ fn log_elu(x: f32) -> f32 {
     if x > 0.0 { above } else { x * LOG2_E }
 }
 
-/// Adds up `count` rows of one vector each in four runs, which lose fewer digits than one and do not wait for each other;
-/// `add(row, sum)` adds one.
+/// Sums `count` rows of one vector each in four accumulators, which are more accurate than one and independent of each
+/// other; `add(row, sum)` adds one.
 #[inline(always)]
 fn sum_rows(count: usize, add: impl Fn(usize, &mut [f32; simd::LANES])) -> [f32; simd::LANES] {
     const RUNS: usize = 4;
@@ -422,7 +421,7 @@ fn sum_rows(count: usize, add: impl Fn(usize, &mut [f32; simd::LANES])) -> [f32;
     std::array::from_fn(|lane| (sums[0][lane] + sums[1][lane]) + (sums[2][lane] + sums[3][lane]))
 }
 
-/// `log2 sum_a 2^(x_a + y_a)`: the logarithm of a product of features from theirs.
+/// `log2 sum_a 2^(x_a + y_a)`: the log of a feature product from log features.
 pub(crate) fn log_product(x: &[f32], y: &[f32]) -> f32 {
     let terms = || x.iter().zip(y).map(|(x, y)| x + y);
     let top = terms().fold(f32::NEG_INFINITY, f32::max);

@@ -1,7 +1,7 @@
-//! Sparse and low-rank attention, alone and together (Scatterbrain, arXiv 2110.15343).
+//! Sparse and low-rank attention, separately and combined (Scatterbrain, arXiv 2110.15343).
 //!
-//! `A~_ij = exp(tau q_i.k_j)` where query `i` has key `j` in its support, `phi(q_i).phi(k_j)` where it has not, and the
-//! output is `A~ V` with rows divided by their sums. Without features it is softmax on the support, without a support
+//! `A~_ij = exp(tau q_i.k_j)` if key `j` is in the support of query `i`, `phi(q_i).phi(k_j)` otherwise, and the output
+//! is `A~ V` with rows divided by their sums. Without features it is softmax on the support, without a support
 //! Performer.
 
 mod band;
@@ -20,22 +20,22 @@ use crate::{
 };
 pub(crate) use feature_map::{FeatureMap, log_product};
 
-/// Inputs `q k v [projection] [directions | rotations]`, the last two without gradient: `projection [R,D]` with features
-/// but `elu`, `directions [rounds,D+2]` with SMYRF, `rotations [rounds,D,hash_values/2]` with LSH, which has no `k`: its
-/// keys are the queries at unit norm.
+/// Inputs `q k v [projection] [directions | rotations]`, the last two without gradient: `projection [R,D]` with
+/// features other than `elu`, `directions [rounds,D+2]` with SMYRF, `rotations [rounds,D,hash_values/2]` with LSH,
+/// which has no `k`: its keys are the normalised queries.
 #[derive(Clone, Debug, Default)]
 pub struct Scatterbrain {
     /// Axis order.
     pub layout: Layout,
     /// Attention mask; a window is refused.
     pub mask: Mask,
-    /// Score scale `tau` in place of `1/sqrt(D)`.
+    /// Score scale `tau` instead of `1/sqrt(D)`.
     pub scale: Option<f64>,
-    /// Pairs of exact weight; `None` is Performer.
+    /// Pairs with exact weights; `None` is Performer.
     pub support: Option<SupportOptions>,
     /// Features of the pairs off the support; `None` leaves them out.
     pub features: Option<FeatureKind>,
-    /// Whether features are summed over the support too, which counts its pairs twice: the baseline of the paper.
+    /// Whether features are summed over the support too, which counts its pairs twice: the paper's baseline.
     pub naive: bool,
 }
 
@@ -113,12 +113,12 @@ pub(crate) struct Problem<'a> {
     pub naive: bool,
 }
 
-/// Denominators of all rows, `[B,H,N]` each. A weight is `2^(l - top) * |inverse|` for a logit `l` in base 2. A row that
-/// sees nothing has inverse 0; the sign of an inverse is negative where a row has to be formed weight by weight, because
-/// the sums over features hold nothing of it in the range of f32.
+/// Denominators of all rows, `[B,H,N]` each. A weight is `2^(l - top) * |inverse|` for a logit `l` in base 2. A row
+/// that sees nothing has inverse 0; an inverse is negative if the row has to be computed weight by weight, because the
+/// feature sums underflow f32.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RowScales<'s> {
-    /// Natural logarithm of the denominator; negative infinity where nothing is seen.
+    /// Natural log of the denominator; negative infinity if no key is visible.
     pub lse: Vec<f32>,
     pub tops: Vec<f32>,
     pub inverses: Vec<f32>,
@@ -213,7 +213,7 @@ impl Operator for Scatterbrain {
                 let mask = self.mask.clone();
                 Softmax { layout: self.layout, mask, scale: self.scale, ..Softmax::default() }.decoder(storage)
             }
-            // Without features, tokens between the first and the last ones leave no trace.
+            // Without features, tokens between the first and the last ones have no effect.
             SupportKind::Local | SupportKind::Longformer if self.features.is_none() => {
                 let support = self.support.as_ref()?;
                 let globals = if self.kind() == SupportKind::Longformer { support.globals } else { 0 };
@@ -232,7 +232,7 @@ impl Operator for Scatterbrain {
 }
 
 impl Scatterbrain {
-    /// Radius of a band; as wide as can be with full support.
+    /// Radius of a band; unbounded with full support.
     fn radius(&self) -> Option<usize> {
         match (self.kind(), &self.support) {
             (SupportKind::Full, _) => Some(usize::MAX / 4),

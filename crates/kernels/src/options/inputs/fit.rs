@@ -1,4 +1,4 @@
-//! What tensors say about options that nobody chose.
+//! Options inferred from tensor shapes.
 
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
@@ -10,7 +10,8 @@ use crate::{
     support::SupportKind,
 };
 
-/// Most components that are made where no tensor has them: far more than any mixture has, and few enough to fit into memory.
+/// Maximum components if no tensor gives their number: far more than any mixture has, and few enough to fit into
+/// memory.
 const MOST_COMPONENTS: usize = 1024;
 
 /// Shapes of tensors, by name.
@@ -37,13 +38,13 @@ impl Given<'_> {
         Ok(shape)
     }
 
-    /// A size of a tensor. The operator says what is wrong with a tensor that is of another rank or has no elements.
+    /// A size of a tensor. The operator reports a tensor of the wrong rank or without elements.
     fn axis(&self, name: &str, rank: usize, axis: usize) -> Option<usize> {
         let shape = self.shapes.get(name).filter(|shape| shape.len() == rank);
         shape.map(|shape| shape[axis]).filter(|size| *size > 0)
     }
 
-    /// The axes of heads and of tokens in a tensor of so many axes.
+    /// The head and token axes of a tensor of this rank.
     fn axes(&self, rank: usize) -> (usize, usize) {
         match self.layout {
             Layout::HeadFirst => (1, rank - 2),
@@ -51,7 +52,7 @@ impl Given<'_> {
         }
     }
 
-    /// Takes over a size that a tensor has, or fails where somebody chose another.
+    /// Adopts the size of a tensor, or fails if another was chosen.
     fn agree(&self, key: &str, size: &mut usize, seen: Option<usize>) -> Result<(), Error> {
         agree(key, (self.chosen)(key), size, seen)
     }
@@ -69,11 +70,11 @@ fn agree(key: &str, fixed: bool, size: &mut usize, seen: Option<usize>) -> Resul
 }
 
 impl AttentionOptions {
-    /// The options with what tensors of these shapes say where nobody chose (heads, components, the design of keys, shared
-    /// values, rows, rounds, experts) and with the sizes of a budget in its place, and the sizes of the call.
+    /// The options with unset ones (heads, components, key design, shared values, rows, rounds, experts) inferred from
+    /// tensors of these shapes and a budget replaced by its sizes, and the sizes of the call.
     ///
     /// # Errors
-    /// Tensors without which nothing can be said, or that are not what somebody chose, and a budget that is too small.
+    /// Required tensors that are missing, tensors that contradict chosen options, and a budget that is too small.
     pub fn fit(
         &self,
         shapes: &Shapes,
@@ -104,7 +105,7 @@ impl AttentionOptions {
         Ok((options, sizes))
     }
 
-    /// The number of experts and the width of a head.
+    /// The number of experts and the head width.
     fn fit_experts(&mut self, given: &Given) -> Result<InputSizes, Error> {
         let x = given.need("x", 3..=3)?;
         let (experts, head_width) = (given.need("w_gate", 2..=2)?[1], given.need("w_query", 3..=3)?[2]);

@@ -1,4 +1,4 @@
-//! What the inputs of an operator are: shape, role, and how one is made that nobody gives.
+//! The inputs of an operator: shape, role, and default content.
 
 mod fit;
 
@@ -10,7 +10,7 @@ use crate::{
 };
 pub use fit::Shapes;
 
-/// Largest tensor, in numbers, that is drawn or filled in: 1 GiB of float32.
+/// Largest tensor, in elements, that is drawn or filled in: 1 GiB of float32.
 const MOST: usize = 1 << 28;
 
 /// Sizes of one call of an operator.
@@ -28,40 +28,40 @@ pub struct InputSizes {
     pub head_width: usize,
     /// Width of the heads of values.
     pub value_width: usize,
-    /// Channels of a token: those of all its heads, but for moa, whose heads are of any width.
+    /// Channels per token: those of all heads, except for moa, whose heads have any width.
     pub width: usize,
 }
 
 impl InputSizes {
-    /// Those of `tokens` tokens that attend to each other with `heads` heads.
+    /// Sizes of self-attention over `tokens` tokens with `heads` heads.
     pub fn new(layout: Layout, batch: usize, tokens: usize, heads: usize, head_width: usize) -> Self {
         let width = heads.saturating_mul(head_width);
         Self { layout, batch, queries: tokens, keys: tokens, head_width, value_width: head_width, width }
     }
 }
 
-/// What an input is to those who train or decode.
+/// Role of an input in training and decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// A row for each token.
+    /// One row per token.
     Data {
         /// Axis of the tokens.
         axis: usize,
     },
     /// Learned, the same for all tokens.
     Parameter,
-    /// Drawn, without a gradient.
+    /// Random, without a gradient.
     Constant,
 }
 
-/// How an input is made.
+/// Default content of an input.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fill {
-    /// Somebody has to give it.
+    /// None: it must be given.
     Given,
-    /// Those of the options, for heads of this width.
+    /// Variances of the options, for heads of this width.
     Variances(Variances, usize),
-    /// One number everywhere.
+    /// A constant.
     Same(f64),
     /// Logs of equal probabilities over axis 1.
     UniformPrior,
@@ -80,19 +80,19 @@ pub struct InputSpec {
     pub name: &'static str,
     /// Its shape.
     pub shape: Vec<usize>,
-    /// What it is.
+    /// Its role.
     pub role: Role,
-    /// How it is made where nobody gives it.
+    /// Its default content.
     pub fill: Fill,
 }
 
 impl InputSpec {
-    /// The numbers where nobody gives them, drawn from a stream of their own under `seed`; none where somebody has to.
+    /// The default elements, drawn from a separate stream of `seed`; none if the input must be given.
     ///
     /// # Errors
     /// A size that cannot be made, variances that do not fit it.
     pub fn numbers(&self, seed: u64) -> Result<Option<Vec<f64>>, Error> {
-        // Stream 1 is that of the shifts that `regard attend` draws.
+        // Stream 1 is used by `regard attend` for shifts.
         let stream = match self.fill {
             Fill::Given | Fill::Variances(..) | Fill::Same(_) | Fill::UniformPrior => 0,
             Fill::Projection(..) => 2,
@@ -102,10 +102,10 @@ impl InputSpec {
         self.numbers_under(substream(seed, stream))
     }
 
-    /// The same, drawn from the key itself.
+    /// The same, drawn directly from a key.
     ///
     /// # Errors
-    /// The same.
+    /// As for [`InputSpec::numbers`].
     pub fn numbers_under(&self, key: u64) -> Result<Option<Vec<f64>>, Error> {
         let size = |axis: usize| self.shape[axis];
         let drawn = match (&self.fill, self.count()) {
@@ -130,10 +130,10 @@ impl InputSpec {
 }
 
 impl AttentionOptions {
-    /// The inputs of `operator`, which is that of these options, in its order.
+    /// The inputs of `operator`, which was built from these options, in its order.
     ///
     /// # Panics
-    /// If the operator has an input that is not in the list here.
+    /// If the operator has an unknown input.
     pub fn inputs(&self, operator: &dyn Operator, sizes: &InputSizes) -> Vec<InputSpec> {
         let constants = operator.constants();
         let names = operator.inputs().into_iter();
@@ -154,7 +154,7 @@ impl AttentionOptions {
             components,
             layout,
         };
-        // The Gaussian kernel is a mixture of one.
+        // The Gaussian kernel is a mixture with one component.
         let carries_components =
             self.mechanism == Mechanism::Gaussian || (self.mechanism.is_mixture() && !self.shifted());
         let per_position = self.mechanism == Mechanism::Mgk
@@ -168,7 +168,7 @@ impl AttentionOptions {
             "q" => (tensors.query_shape(), Fill::Given),
             "k" => (tensors.key_shape(carries_components), Fill::Given),
             "v" => (tensors.value_shape(), Fill::Given),
-            // Where Swin V2 starts.
+            // As in Swin V2.
             "log_scale" => (vec![heads], Fill::Same(10f64.ln())),
             "bias" => (vec![heads, queries, keys], Fill::Given),
             "variance" => (vec![components], Fill::Variances(self.mixture.variances.clone(), head_width)),

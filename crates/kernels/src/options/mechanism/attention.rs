@@ -1,11 +1,11 @@
-//! An operator that knows the options it was made of.
+//! An operator that knows the options it was built from.
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
 use super::{AttentionOptions, Call};
 use crate::{Decode, Error, Operator, Reference, Saved, Storage, View, Weights};
 
-/// What [`AttentionOptions::operator`] returns: the kernel, with what names it for others.
+/// What [`AttentionOptions::operator`] returns: the kernel with its options and call.
 pub(super) struct Attention {
     pub options: AttentionOptions,
     pub call: Call,

@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FastformerOptions {
-    /// What a head's score vector sees.
+    /// The channels that a head's score vector covers.
     pub scores: AdditiveScores,
-    /// What is shared.
+    /// Parameter sharing.
     pub sharing: Sharing,
-    /// How global vectors meet those of the tokens.
+    /// How global vectors are combined with token vectors.
     pub interaction: Interaction,
 }
 
@@ -18,7 +18,7 @@ pub struct FastformerOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AdditiveScores {
-    /// Its own head's channels, `[H, D]`.
+    /// Only its head's channels, `[H, D]`.
     #[default]
     Paper,
     /// All channels, `[H, H * D]`.
@@ -40,9 +40,11 @@ pub enum Sharing {
     LayerWise,
 }
 
-/// `fastformer.interaction`: how the global query meets the keys, and the global key the values (Fastformer paper, section 3).
+/// `fastformer.interaction`: how the global query is combined with the keys, and the global key with the values
+/// (Fastformer paper, section 3).
 ///
-/// All but the product are for comparison: layers of tensor operations for bidirectional attention, without a kernel.
+/// All but the product are for comparison only: layers composed of tensor operations for bidirectional attention,
+/// without a kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Interaction {

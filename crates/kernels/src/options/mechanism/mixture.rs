@@ -8,7 +8,7 @@ use crate::Error;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct KeyOptions {
-    /// Keys a position, `M`.
+    /// Keys per position, `M`.
     pub components: usize,
     /// How the keys of a position differ.
     pub design: KeyDesign,
@@ -37,11 +37,11 @@ pub enum KeyDesign {
 pub struct MixtureOptions {
     /// How a query is assigned to components.
     pub inference: Inference,
-    /// What a component measures.
+    /// Score of a component.
     pub score: Score,
     /// Variances of the components.
     pub variances: Variances,
-    /// What the prior depends on.
+    /// Whether the prior depends on position.
     pub prior: Prior,
     /// Whether variances are learned.
     pub learn_variances: bool,
@@ -51,10 +51,10 @@ pub struct MixtureOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Inference {
-    /// Every component by its prior, learned by gradient.
+    /// Every component weighted by its prior, learned by gradient.
     #[default]
     Soft,
-    /// The same, the prior set to the mean responsibility after each training step.
+    /// The same, with the prior set to the mean responsibility after each training step.
     SoftEm,
     /// The nearest component only, without a prior.
     Hard,
@@ -86,7 +86,7 @@ pub enum Prior {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Variances {
-    /// A choice that scales with the head width.
+    /// A named choice that scales with the head width.
     Named(NamedVariances),
     /// One variance per component.
     List(Vec<f64>),
@@ -112,10 +112,10 @@ pub enum NamedVariances {
 }
 
 impl Variances {
-    /// Variances of `components` components over heads of `width`.
+    /// Variances of `components` components for heads of `width`.
     ///
     /// # Errors
-    /// A list of another length, a variance that is not positive, or a choice made for two components used with more.
+    /// A list of the wrong length, a variance that is not positive, or a two-component choice used with more.
     pub fn resolve(&self, components: usize, width: usize) -> Result<Vec<f64>, Error> {
         let root = (width as f64).sqrt();
         let pair = |second: f64, name: &str| match components {

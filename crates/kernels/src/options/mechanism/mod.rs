@@ -1,6 +1,6 @@
-//! The list of mechanisms, their options, and the operator that each set of options names.
+//! The list of mechanisms, their options, and the operators built from them.
 //!
-//! Everything that walks "every mechanism" walks [`Mechanism::ALL`].
+//! Code that iterates over every mechanism uses [`Mechanism::ALL`].
 
 mod attention;
 mod fastformer;
@@ -25,7 +25,7 @@ pub enum Mechanism {
     /// Exact scaled dot-product attention.
     #[default]
     Softmax,
-    /// One Gaussian kernel around each key.
+    /// One Gaussian kernel per key.
     Gaussian,
     /// Mixture of Gaussian keys (Transformer-MGK).
     Mgk,
@@ -33,21 +33,21 @@ pub enum Mechanism {
     Linear,
     /// Mixture of linear keys (Transformer-MLK).
     Mlk,
-    /// Attention of positive random features (Performer).
+    /// Attention with positive random features (Performer).
     Performer,
     /// Softmax on a sparse support.
     Sparse,
-    /// Sparse and low-rank attention together.
+    /// Sparse plus low-rank attention.
     Scatterbrain,
     /// Mixture of attention heads.
     Moa,
-    /// Additive attention (Fastformer).
+    /// Fastformer (additive attention).
     Fastformer,
-    /// Softmax of cosines.
+    /// Cosine attention.
     Cosine,
 }
 
-/// How a cost grows with the length `N` of a sequence.
+/// How a cost grows with the sequence length `N`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Growth {
     /// Not at all.
@@ -61,7 +61,7 @@ pub enum Growth {
 }
 
 impl Growth {
-    /// As tables show it.
+    /// As shown in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Constant => "1",
@@ -72,22 +72,22 @@ impl Growth {
     }
 }
 
-/// What is true of a mechanism whatever its options.
+/// Properties of a mechanism that do not depend on its options.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
     /// One line for a list.
     pub summary: &'static str,
     /// Time.
     pub time: Growth,
-    /// Bytes of a training step beside inputs and outputs.
+    /// Memory of a training step besides inputs and outputs.
     pub memory: Growth,
-    /// State of a decoder.
+    /// Size of the decode state.
     pub decode_state: Growth,
     /// Whether queries and keys may come from sequences of different lengths.
     pub cross: bool,
     /// Whether the mask may have a window.
     pub window: bool,
-    /// Where the equations come from.
+    /// Source of the equations.
     pub source: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! Options of every mechanism, and what they come to together.
+//! Options of every mechanism, and their combination.
 
 use std::sync::Arc;
 
@@ -24,14 +24,14 @@ pub struct AttentionOptions {
     pub mechanism: Mechanism,
     /// Query heads.
     pub heads: usize,
-    /// Key and value heads, a divisor of `heads`; as many as `heads` when absent, 1 for multi-query.
+    /// Key and value heads, a divisor of `heads`; default: `heads`; 1 for multi-query.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_value_heads: Option<usize>,
     /// Position scheme of the surrounding model.
     pub position: Position,
     /// Whether a query sees only keys up to its own position.
     pub causal: bool,
-    /// Largest distance between a query and a key it sees.
+    /// Largest distance between a query and a visible key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<usize>,
     /// Keys of a mixture.
@@ -44,7 +44,7 @@ pub struct AttentionOptions {
     pub support: SupportOptions,
     /// Scatterbrain.
     pub scatterbrain: ScatterbrainOptions,
-    /// Share of the `N x S` entries that may be computed; sets the sizes of support and features for a given length.
+    /// Fraction of the `N x S` entries that may be computed; sets the sizes of support and features for a given length.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<Fraction>,
     /// Mixture of attention heads.
@@ -74,11 +74,11 @@ impl Default for AttentionOptions {
     }
 }
 
-/// Where a model gets the order of tokens from.
+/// Position scheme of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Position {
-    /// A learned vector per position, added to that of the token.
+    /// A learned vector per position, added to the token embedding.
     #[default]
     Learned,
     /// Fixed sines and cosines, added.
@@ -91,14 +91,14 @@ pub enum Position {
     None,
 }
 
-/// What one call of an operator adds to the options.
+/// What a call of an operator specifies besides the options.
 #[derive(Clone, Debug, Default)]
 pub struct Call {
     /// Axis order of the tensors.
     pub layout: Layout,
-    /// The mask, whole: `causal` and `window` of the options are not added to it.
+    /// The complete mask: `causal` and `window` of the options are not added to it.
     pub mask: Mask,
-    /// Score scale in place of `1 / sqrt(D)`: softmax, performer, sparse and scatterbrain.
+    /// Score scale instead of `1 / sqrt(D)`: softmax, performer, sparse and scatterbrain.
     pub scale: Option<f64>,
     /// ALiBi slopes, one per query head; softmax only.
     pub slopes: Option<Arc<[f32]>>,
@@ -106,14 +106,15 @@ pub struct Call {
     pub bias: bool,
     /// Dropout on the normalised weights; mechanisms without weights ignore it.
     pub dropout: Option<Dropout>,
-    /// Whether keys and values come from a second sequence. Only mechanisms that project ask: moa has input `x_kv` then.
+    /// Whether keys and values come from a second sequence. Only relevant for mechanisms with projections: moa then has
+    /// input `x_kv`.
     pub cross: bool,
 }
 
 const INTERACTION: &str = "fastformer.interaction";
 
 impl AttentionOptions {
-    /// Query heads that a token has: `heads`, with moa the experts it uses.
+    /// Query heads per token: `heads`, or the active experts with moa.
     pub fn query_heads(&self) -> usize {
         if self.mechanism == Mechanism::Moa { self.moa.active } else { self.heads }
     }
@@ -133,7 +134,7 @@ impl AttentionOptions {
         self.mechanism.is_mixture() && self.keys.design == KeyDesign::Shifted
     }
 
-    /// Name for tables: the mechanism with the variant that its options make of it, as the papers call it.
+    /// Name for tables: the mechanism with its variant, as named in the papers.
     pub fn label(&self) -> String {
         let mut label = String::new();
         if self.shifted() {
@@ -160,17 +161,17 @@ impl AttentionOptions {
         label
     }
 
-    /// Whether it has a feature map that `features.*` describes.
+    /// Whether it has a feature map configured by `features.*`.
     pub fn uses_features(&self) -> bool {
         matches!(self.mechanism, Mechanism::Performer | Mechanism::Scatterbrain)
     }
 
-    /// Whether it has a support that `support.*` describes.
+    /// Whether it has a support configured by `support.*`.
     pub fn uses_support(&self) -> bool {
         matches!(self.mechanism, Mechanism::Sparse | Mechanism::Scatterbrain)
     }
 
-    /// Checks what can be known before any tensor is seen.
+    /// Checks everything that does not depend on tensors.
     ///
     /// # Errors
     /// A size of 0, heads that do not divide, or an option that the mechanism does not have.
@@ -241,14 +242,13 @@ impl AttentionOptions {
         Ok(())
     }
 
-    /// The interaction of Fastformer, where it is not the product.
+    /// The interaction of Fastformer, if it is not the product.
     fn composed_interaction(&self) -> Option<Interaction> {
         let interaction = self.fastformer.interaction;
         (self.mechanism == Mechanism::Fastformer && interaction != Interaction::Product).then_some(interaction)
     }
 
-    /// Checks that a kernel computes this attention, which then has an operator, weights to look at and, where it is causal,
-    /// a decode state.
+    /// Checks that this attention has a kernel, and so an operator, weights to inspect and, if causal, a decode state.
     ///
     /// # Errors
     /// An interaction of Fastformer other than the product.
@@ -263,10 +263,10 @@ impl AttentionOptions {
         }
     }
 
-    /// The operator that these options name, for one call.
+    /// The operator with these options, for one call.
     ///
     /// # Errors
-    /// Those of [`AttentionOptions::check`], and a call that asks for what the mechanism does not have.
+    /// As for [`AttentionOptions::check`], and a call with something that the mechanism does not support.
     pub fn operator(&self, call: Call) -> Result<Arc<dyn Operator>, Error> {
         self.check()?;
         self.check_kernel()?;

@@ -1,4 +1,4 @@
-//! Options of sparse and low-rank attention together, and of their budget.
+//! Options of Scatterbrain, and of the budget.
 
 use std::str::FromStr;
 
@@ -10,9 +10,9 @@ use crate::Error;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScatterbrainOptions {
-    /// How the sparse and the low-rank part are joined.
+    /// How the sparse and the low-rank part are combined.
     pub combination: Combination,
-    /// Share of the budget that goes to the support; the features get the rest.
+    /// Fraction of the budget for the support; the features get the rest.
     pub sparse_share: f64,
 }
 
@@ -27,16 +27,16 @@ impl Default for ScatterbrainOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Combination {
-    /// Each pair once: exact on the support, features off it.
+    /// Each pair counted once: exact on the support, features elsewhere.
     #[default]
     Corrected,
-    /// Features everywhere, and exact weights on the support besides: pairs of the support count twice.
+    /// Features everywhere plus exact weights on the support: pairs of the support count twice.
     Naive,
     /// The outputs of the two parts, averaged by a learned gate per head.
     Gated,
 }
 
-/// A share in `(0, 1]`: a number, or a string such as `1/8`.
+/// A fraction in `(0, 1]`: a number, or a string such as `1/8`.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize)]
 pub struct Fraction(f64);
 
@@ -51,7 +51,7 @@ impl Fraction {
         }
     }
 
-    /// The number.
+    /// The value.
     pub fn value(self) -> f64 {
         self.0
     }

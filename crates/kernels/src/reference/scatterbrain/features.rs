@@ -16,7 +16,7 @@ pub fn log_features(kind: FeatureKind, projection: &[f64], scale: f64, x: &[f64]
     rows(kind, projection, x.len()).map(|(sign, w)| sign * scale.sqrt() * dot(w, x) - lowered).collect()
 }
 
-/// Adds to `grad` what gradients `slopes [m]` of [`log_features`] come to.
+/// Propagates gradients `slopes [m]` of [`log_features`] to `grad` (added).
 pub(super) fn pull(kind: FeatureKind, projection: &[f64], scale: f64, x: &[f64], slopes: &[f64], grad: &mut [f64]) {
     if kind == FeatureKind::Elu {
         for ((grad, slope), &x) in grad.iter_mut().zip(slopes).zip(x) {

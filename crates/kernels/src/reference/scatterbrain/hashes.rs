@@ -1,5 +1,5 @@
-//! Groups of queries and keys that hashing puts together: clusters of SMYRF (Daras et al. 2020, section 3), chunks of
-//! LSH attention (Kitaev et al. 2020, section 2).
+//! Groups of queries and keys from hashing: clusters of SMYRF (Daras et al. 2020, section 3), chunks of LSH attention
+//! (Kitaev et al. 2020, section 2).
 
 use super::{super::row::dot, Call};
 use crate::{Scatterbrain, View, support::SupportKind};
@@ -7,15 +7,15 @@ use crate::{Scatterbrain, View, support::SupportKind};
 /// Groups of every query and key in every round.
 #[derive(Clone, Debug)]
 pub struct Groups {
-    /// Number of the cluster or chunk of each query, `[rounds,B,H,N]`.
+    /// Index of the cluster or chunk of each query, `[rounds,B,H,N]`.
     pub queries: Vec<usize>,
-    /// The same of each key, `[rounds,B,H,S]`: one set per query head, which hashes on its own.
+    /// The same for each key, `[rounds,B,H,S]`: one set per query head, since each head hashes independently.
     pub keys: Vec<usize>,
-    /// Smallest change of a projection by which a real token might have come into another group; infinite where none can.
+    /// Smallest change of a projection that could move a real token to another group; infinite if there is none.
     pub margin: f64,
 }
 
-/// Groups that the hashes of an operator make; none without hashes.
+/// Groups from the hashes of an operator; none without hashes.
 ///
 /// # Panics
 /// If the shapes do not fit together: `Operator::out_shape` says why.
@@ -54,9 +54,9 @@ pub(super) fn of_head(call: &Call, b: usize, h: usize) -> Vec<HeadGroups> {
     }
 }
 
-/// Queries and keys of one head under the lift of XBOX+, which makes those of large inner product near in angle:
-/// `q' = [q, 0, sqrt(MQ^2 + MK^2 - |q|^2)]`, `k' = [k, sqrt(MQ^2 + MK^2 - |k|^2), 0]`, `MQ` and `MK` the largest norms of
-/// real tokens.
+/// Queries and keys of one head under the lift of XBOX+, which maps a large dot product to a small angle:
+/// `q' = [q, 0, sqrt(MQ^2 + MK^2 - |q|^2)]`, `k' = [k, sqrt(MQ^2 + MK^2 - |k|^2), 0]`, `MQ` and `MK` the maximum norms
+/// of real tokens.
 struct Lifted {
     /// `None` for padding.
     queries: Vec<Option<Vec<f64>>>,
@@ -108,7 +108,7 @@ impl Lifted {
 }
 
 /// Sorts tokens by hash and position and cuts them into chunks of `bucket`. The hash is the index of the largest of
-/// `[x R, -x R]`, the first of several; padding comes last.
+/// `[x R, -x R]`, the first in a tie; padding comes last.
 fn chunks(call: &Call, b: usize, h: usize, rotation: &[f64], bucket: usize) -> HeadGroups {
     let tokens = call.queries(b, h);
     let (width, half) = (call.shape.head_width, rotation.len() / call.shape.head_width);
@@ -136,7 +136,7 @@ fn chunks(call: &Call, b: usize, h: usize, rotation: &[f64], bucket: usize) -> H
     HeadGroups { queries: chunks.clone(), keys: chunks, margin }
 }
 
-/// Number of the group of each token, where groups of `size` follow each other in `order`.
+/// Group index of each token, for consecutive groups of `size` in `order`.
 fn cut(order: &[usize], size: usize) -> Vec<usize> {
     let mut groups = vec![0; order.len()];
     order.iter().enumerate().for_each(|(place, &token)| groups[token] = place / size);

@@ -1,4 +1,5 @@
-//! Sparse and low-rank attention, alone and together (Scatterbrain, arXiv 2110.15343, section 4), as dense matrices.
+//! Sparse and low-rank attention, separately and combined (Scatterbrain, arXiv 2110.15343, section 4), as dense
+//! matrices.
 
 mod features;
 mod hashes;
@@ -14,17 +15,17 @@ pub use support::support;
 
 /// Attention with exact weights on a support and features off it, and all its gradients.
 ///
-/// `A~_ij = exp(tau q_i.k_j)` where query `i` has key `j` in its support, `phi(q_i).phi(k_j)` where it has not (nothing
-/// without features; on the support too when naive), over the keys that the query sees; `w_ij = A~_ij / sum_j A~_ij`,
-/// `out_i = sum_j w_ij v_j`. All in the logarithm, `ln phi(q_i).phi(k_j) = LSE_a(ln phi_a(q_i) + ln phi_a(k_j))`.
+/// `A~_ij = exp(tau q_i.k_j)` if key `j` is in the support of query `i`, `phi(q_i).phi(k_j)` otherwise (nothing without
+/// features; on the support too if naive), over the visible keys; `w_ij = A~_ij / sum_j A~_ij`,
+/// `out_i = sum_j w_ij v_j`. All in log space, `ln phi(q_i).phi(k_j) = LSE_a(ln phi_a(q_i) + ln phi_a(k_j))`.
 ///
 /// With `G = w * (dO V^T - rowsum(dO * out))`, the gradient of `ln A~`: `dv = w^T dO`; on the support `dq = tau G K`,
 /// `dk = tau G^T Q`; off it the gradient of `ln phi_a(q_i)` is `sum_j G_ij rho_ija`, that of `ln phi_a(k_j)` is
-/// `sum_i G_ij rho_ija`, with `rho_ija = phi_a(q_i) phi_a(k_j) / phi(q_i).phi(k_j)`. A naive pair on the support divides `G`
-/// between its two parts as they divide `A~`. With LSH `k_j = q_j / |q_j|`, and `q` receives both gradients. The support
-/// is piecewise constant and has none.
+/// `sum_i G_ij rho_ija`, with `rho_ija = phi_a(q_i) phi_a(k_j) / phi(q_i).phi(k_j)`. A naive pair on the support splits
+/// `G` between its two parts in proportion to their share of `A~`. With LSH `k_j = q_j / |q_j|`, and `q` receives both
+/// gradients. The support is piecewise constant and has no gradient.
 ///
-/// `inputs` are those of the operator, in its layout. Gradients are empty without `grad_out`, and for what is drawn.
+/// `inputs` are those of the operator, in its layout. Gradients are empty without `grad_out`, and for random inputs.
 ///
 /// # Panics
 /// If the shapes do not fit together: `Operator::out_shape` says why.
@@ -120,15 +121,15 @@ pub fn weights<'a>(op: &'a Scatterbrain, inputs: &[View<'a, f64>], b: usize, h: 
     })
 }
 
-/// The tensors of a call by their names.
+/// The tensors of a call by name.
 struct Call<'a> {
     op: &'a Scatterbrain,
     shape: AttentionShape,
     q: View<'a, f64>,
-    /// Those of `q` with LSH, before they are put to unit norm.
+    /// With LSH the queries, before normalisation.
     k: View<'a, f64>,
     v: View<'a, f64>,
-    /// `[R,D]`; empty without.
+    /// `[R,D]`; empty without a projection.
     projection: &'a [f64],
     /// Directions of SMYRF or rotations of LSH.
     drawn: Option<View<'a, f64>>,
@@ -164,7 +165,7 @@ impl<'a> Call<'a> {
         log_features(kind, self.projection, self.scale(), x)
     }
 
-    /// Adds to `grad` what gradients `slopes` of the logarithms of the features of `x` come to.
+    /// Propagates gradients `slopes` of the log features of `x` to `grad` (added).
     fn pull_features(&self, x: &[f64], slopes: &[f64], grad: &mut [f64]) {
         if let Some(kind) = self.op.features {
             features::pull(kind, self.projection, self.scale(), x, slopes, grad);
@@ -176,7 +177,7 @@ impl<'a> Call<'a> {
         (0..self.shape.queries).map(|i| rows.row(self.q.data, i)).collect()
     }
 
-    /// Keys that query head `h` reads: the input, or with LSH the queries at unit norm.
+    /// Keys that query head `h` reads: the input, or with LSH the normalised queries.
     fn keys(&self, b: usize, h: usize) -> Vec<Vec<f64>> {
         let rows = self.shape.key_rows(b, h / self.shape.group(), 0);
         let key = |j| rows.row(self.k.data, j);
@@ -184,17 +185,17 @@ impl<'a> Call<'a> {
     }
 }
 
-/// What one query head of one batch row reads and how it weighs it.
+/// Inputs and weighting of one query head of one batch row.
 struct Head<'a> {
     op: &'a Scatterbrain,
     scale: f64,
     queries: Vec<&'a [f64]>,
     keys: Vec<Vec<f64>>,
-    /// Keys that each query sees, support or not.
+    /// Keys visible to each query, on the support or not.
     visible: Vec<Vec<usize>>,
-    /// Of those, the ones on the support, by query and key.
+    /// Which of them are on the support, by query and key.
     support: Vec<Vec<bool>>,
-    /// Features `m`, 0 without.
+    /// Number of features `m`, 0 without features.
     features: usize,
     /// `ln phi_a`, by token and feature.
     logs_q: Vec<Vec<f64>>,
@@ -208,7 +209,7 @@ struct Pair {
     low_rank: f64,
 }
 
-/// One row of the matrix: keys with a weight.
+/// One row of the matrix: keys with weights.
 struct Row {
     keys: Vec<usize>,
     pairs: Vec<Pair>,

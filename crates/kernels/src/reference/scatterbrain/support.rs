@@ -1,4 +1,4 @@
-//! Which keys a query looks at exactly.
+//! The keys with exact weights for each query.
 
 use super::{
     super::row::visible_keys,
@@ -11,7 +11,7 @@ use crate::{
     support::{SupportKind, SupportOptions},
 };
 
-/// Pairs `[B,H,N,S]` of a query and a key that it sees and has in its support.
+/// Pairs `[B,H,N,S]` of a query and a visible key in its support.
 ///
 /// # Panics
 /// If the shapes do not fit together: `Operator::out_shape` says why.
@@ -42,7 +42,7 @@ pub(super) fn of_head(call: &Call, b: usize, h: usize) -> Vec<Vec<bool>> {
         .collect()
 }
 
-/// The rule for one query: whether it has key `j` in its support, if it sees it.
+/// The rule for one query: whether key `j` is in its support, if visible.
 fn rule<'a>(
     options: &'a SupportOptions,
     position: isize,
@@ -76,7 +76,7 @@ fn rule<'a>(
                 let before = if own > 0 { Some(own - 1) } else { options.cyclic.then_some(chunks - 1) };
                 other == own || Some(other) == before
             };
-            // A token does not look at itself while it has others to look at.
+            // A token does not attend to itself if it sees others.
             j != i && rounds.iter().any(meets)
         }),
     }

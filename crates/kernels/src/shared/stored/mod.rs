@@ -1,7 +1,7 @@
-//! Numbers as caches and weights are stored: four bytes, two or one each.
+//! Storage formats of caches and weights: four, two or one byte per element.
 //!
-//! Decoding a token reads every key, every value and every weight once, so it takes as long as they take to come from memory:
-//! half the bytes, half the time. Sums are f32 whatever is stored.
+//! Decoding a token reads every key, value and weight once, so its time is that of reading memory: half the bytes, half
+//! the time. Sums are always f32.
 
 mod product;
 
@@ -16,9 +16,9 @@ use crate::{
     simd::{self, Number},
 };
 
-/// How numbers are stored.
+/// Storage format.
 ///
-/// The error is that of one stored number, relative to itself or to the largest of its row (one head of one token).
+/// The error is that of one stored element, relative to itself or to the largest of its row (one head of one token).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -26,11 +26,11 @@ pub enum Storage {
     /// 32 bits, exact.
     #[default]
     F32,
-    /// 16 bits with the range of f32: 2^-8 of the number.
+    /// 16 bits with the range of f32: relative error 2^-8.
     Bf16,
-    /// 16 bits: 2^-11 of a number from 6.1e-5 to 65,504 in size; larger ones become infinite.
+    /// 16 bits: relative error 2^-11 for magnitudes from 6.1e-5 to 65,504; larger ones become infinite.
     F16,
-    /// 8 bits and one factor per row: 1/254 of the largest number of the row.
+    /// 8 bits and one scale per row: error 1/254 of the largest element of the row.
     Int8,
 }
 
@@ -49,7 +49,7 @@ impl Storage {
     }
 }
 
-/// Rows that grow at the end.
+/// Growable rows.
 #[derive(Clone, Debug)]
 pub enum Numbers {
     /// As [`Storage::F32`].
@@ -60,16 +60,16 @@ pub enum Numbers {
     F16(Vec<f16>),
     /// As [`Storage::Int8`].
     Int8 {
-        /// Whole numbers up to 127 in size.
+        /// Integers up to 127 in magnitude.
         numbers: Vec<i8>,
-        /// What those of each row are multiplied by.
+        /// Scale of each row.
         scales: Vec<f32>,
-        /// Numbers in a row.
+        /// Elements per row.
         width: usize,
     },
 }
 
-/// [`Numbers`] to read, or what lies in a file that is mapped into memory. Elements lie where [`Rows`] says.
+/// A view of [`Numbers`], or of a memory-mapped file. [`Rows`] gives the location of elements.
 #[derive(Clone, Copy, Debug)]
 pub enum Stored<'a> {
     /// As [`Storage::F32`].
@@ -80,17 +80,17 @@ pub enum Stored<'a> {
     F16(&'a [f16]),
     /// As [`Storage::Int8`].
     Int8 {
-        /// Whole numbers up to 127 in size.
+        /// Integers up to 127 in magnitude.
         numbers: &'a [i8],
-        /// What those of each row are multiplied by.
+        /// Scale of each row.
         scales: &'a [f32],
-        /// Numbers that share a scale.
+        /// Elements that share a scale.
         width: usize,
     },
 }
 
 impl Numbers {
-    /// None yet, of rows of `width`.
+    /// Empty, with rows of `width`.
     pub fn new(storage: Storage, width: usize) -> Self {
         match storage {
             Storage::F32 => Self::F32(Vec::new()),
@@ -114,7 +114,7 @@ impl Numbers {
         }
     }
 
-    /// Puts another row in place of row `i`.
+    /// Replaces row `i`.
     ///
     /// # Panics
     /// If there is no such row.
@@ -134,7 +134,7 @@ impl Numbers {
         }
     }
 
-    /// Takes the first `count` numbers away, whole rows.
+    /// Removes the first `count` elements, which must be full rows.
     pub fn drop_first(&mut self, count: usize) {
         match self {
             Self::F32(numbers) => drop(numbers.drain(..count)),
@@ -147,7 +147,7 @@ impl Numbers {
         }
     }
 
-    /// All rows, to read.
+    /// View of all rows.
     pub fn stored(&self) -> Stored<'_> {
         match self {
             Self::F32(numbers) => Stored::F32(numbers),
@@ -157,7 +157,7 @@ impl Numbers {
         }
     }
 
-    /// Bytes that are in use.
+    /// Bytes in use.
     pub fn bytes(&self) -> usize {
         match self {
             Self::F32(numbers) => size_of_val(&numbers[..]),
@@ -168,14 +168,14 @@ impl Numbers {
     }
 }
 
-/// The scale of a row of whole numbers, and what its numbers are multiplied by to become them.
+/// The scale of a row of integers, and its inverse for quantisation.
 fn int8_scale(row: &[f32]) -> (f32, f32) {
     let most = row.iter().fold(0.0f32, |most, x| most.max(x.abs()));
     (most / 127.0, if most > 0.0 { 127.0 / most } else { 0.0 })
 }
 
 impl<'a> Stored<'a> {
-    /// How many numbers there are.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         match self {
             Self::F32(numbers) => numbers.len(),
@@ -185,12 +185,12 @@ impl<'a> Stored<'a> {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Row `i` of rows of `to.len()` numbers, as f32.
+    /// Row `i` of rows of `to.len()` elements, as f32.
     ///
     /// # Panics
     /// If there is no such row.
@@ -203,12 +203,12 @@ impl<'a> Stored<'a> {
         }
     }
 
-    /// Whether rows are read where they lie.
+    /// Whether rows are read in place.
     pub(crate) fn is_plain(&self) -> bool {
         matches!(self, Self::F32(_))
     }
 
-    /// The rows as f32: where they lie, or made in `room`, side by side.
+    /// The rows as f32: in place, or converted in `room`, contiguously.
     pub(crate) fn rows<'s>(&self, rows: &Rows, room: &'s mut [f32]) -> Matrix<'s>
     where
         'a: 's,
@@ -227,10 +227,10 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// Rows of `from` in f32, side by side.
+/// Converts rows of `from` to f32, contiguously.
 ///
 /// # Panics
-/// If a row does not lie within its slice, or `to` does not hold all of them.
+/// If a row is not within its slice, or `to` is too short.
 fn widen_rows<T: Number>(from: &[T], rows: &Rows, to: &mut [f32]) {
     let to = &mut to[..rows.count * rows.width];
     simd::vectorize(

@@ -1,4 +1,4 @@
-//! Products with weights that stay as they are stored, for inference.
+//! Products with weights in their storage format, for inference.
 
 use super::Stored;
 use crate::{
@@ -8,27 +8,27 @@ use crate::{
     simd::{FEW, dots_stored, multiply, row_stride, transpose},
 };
 
-/// Numbers of the weight that one task reads, where rows are few: some microseconds' worth. Its rows are whole groups of
-/// those that are multiplied together.
+/// Weight elements per task if rows are few: a few microseconds' worth, in full groups of rows that are multiplied
+/// together.
 const SHARE: usize = 1 << 16;
 const ALIGNED: usize = 24;
 
-/// Rows of `x` that are multiplied together: more of the usual widths do not stay in the L1 cache, and a second pass over a
-/// share of the weight finds it in the L2 cache.
+/// Rows of `x` that are multiplied together: more rows of common widths do not stay in the L1 cache, and a second pass
+/// over a task's share of the weight finds it in the L2 cache.
 const PASS: usize = 5;
 
-/// Rows of the result and of the weight in a tile, and numbers of a row at a time: what is widened stays in the L2 cache.
+/// Result and weight rows per tile, and row elements at a time: the converted part stays in the L2 cache.
 const TALL: usize = 512;
 const WIDE: usize = 128;
 const DEEP: usize = 1024;
 
 /// `out = x weight^T + bias` with `x [rows,from]`, `weight [to,from]`, `bias [to]`, `out [rows,to]`.
 ///
-/// A few rows take as long as the weight takes to come from memory. Any number of threads gives the same bits, and so does any
-/// number of rows up to 8: what is decoded together is what is decoded alone.
+/// For a few rows the time is that of reading the weight from memory. Any number of threads gives the same bits, and so
+/// does any number of rows up to 8: batched decoding equals decoding alone.
 ///
 /// # Panics
-/// If a buffer is not of its size.
+/// If a buffer has the wrong size.
 pub fn product([rows, from, to]: [usize; 3], x: &[f32], weight: Stored, bias: Option<&[f32]>, out: &mut [f32]) {
     let is = |len: usize, a: usize, b: usize| Some(len) == a.checked_mul(b);
     assert!(is(x.len(), rows, from) && is(out.len(), rows, to), "rows outside their buffer");
@@ -53,7 +53,7 @@ struct Product<'a> {
 }
 
 impl Product<'_> {
-    /// Inner products with the rows of the weight, which are widened in registers.
+    /// Dot products with the rows of the weight, which are converted in registers.
     fn few(&self) {
         let wide = (SHARE / self.from.max(1)).max(1).next_multiple_of(ALIGNED);
         for_each(self.to.div_ceil(wide), |task| {
@@ -79,7 +79,7 @@ impl Product<'_> {
         });
     }
 
-    /// Tile by tile, as large ones as the L2 cache holds.
+    /// Tile by tile, with tiles as large as the L2 cache allows.
     fn many(&self) {
         let across = self.to.div_ceil(WIDE);
         for_each(self.rows.div_ceil(TALL) * across, |task| {
@@ -94,7 +94,7 @@ impl Product<'_> {
                     let depth = DEEP.min(self.from - start);
                     let offset = left * self.from + start;
                     let rows = Rows { offset, stride: self.from, count: width, width: depth };
-                    // Products of matrices pack columns slowly.
+                    // Matrix products pack columns slowly.
                     transpose(self.weight.rows(&rows, room), (width, depth), turned, stride);
                     let x = Matrix::rows(&self.x[top * self.from + start..], self.from);
                     let weight = Matrix::rows(turned, stride);
@@ -105,10 +105,10 @@ impl Product<'_> {
         });
     }
 
-    /// Rows of `tile` and the bias go to their place in the result.
+    /// Writes rows of `tile` plus the bias to the result.
     fn write(&self, top: usize, left: usize, width: usize, tile: &[f32]) {
         for (row, tile) in tile.chunks_exact(width).enumerate() {
-            // SAFETY: tiles do not overlap, and each task takes rows of its own only, one at a time.
+            // SAFETY: tiles do not overlap, and each task takes only its own rows, one at a time.
             let out = unsafe { self.out.range((top + row) * self.to + left, width) };
             match self.bias {
                 None => out.copy_from_slice(tile),

@@ -1,15 +1,15 @@
-//! Backward pass: weights are computed again, tile by tile, from each row's reference and denominator. (From the log of
-//! the denominator alone they would carry its rounding, which at scores of 200 is 1e-5 of every weight.)
+//! Backward pass: weights are recomputed, tile by tile, from each row's reference and denominator. (From the log of the
+//! denominator alone they would carry its rounding error, which at scores of 200 is 1e-5 of every weight.)
 //!
-//! With `w_ijr = e_ijr t_ij`, `e_ijr` the normalised weight of a component and `t_ij = dO_i.v_j - dO_i.O_i`, and `g_r` the
-//! gain of a component:
+//! With `w_ijr = e_ijr t_ij`, `e_ijr` the normalised weight of a component and `t_ij = dO_i.v_j - dO_i.O_i`, and `g_r`
+//! the scale of a component:
 //!
 //! - `dq_i = sum_jr g_r w_ijr (k_jr - q_i)`, `dk_jr = sum_i g_r w_ijr (q_i - k_jr)` (the subtracted vector for distances only),
 //! - `dv_j = sum_ir e_ijr dO_i`, `dlog_prior_r = sum_ij w_ijr`, `ds_r = sum_ij w_ijr (log_prior_r - l_ijr) / s_r`.
 //!
 //! The terms in `q_i` and `k_jr` alone need only the sums of `w` over a row or a column. A row's sum over all keys and
-//! components is 0, so it is not even formed where all gains are equal. Weights stay relative to their reference: what would
-//! normalise them goes into `dO_i` and `dO_i.O_i`, once per query.
+//! components is 0, so it is skipped if all scales are equal. Weights stay relative to their reference: their
+//! normalisation is folded into `dO_i` and `dO_i.O_i`, once per query.
 
 use std::ops::Range;
 
@@ -39,20 +39,20 @@ pub(crate) struct Gradients {
     pub bias: Option<Vec<f32>>,
 }
 
-/// Keys are cut into segments, each a task, where there are fewer key heads than this.
+/// With fewer key heads than this, keys are cut into segments, each a task.
 const TASKS: usize = 16;
-/// Fewest keys of a segment.
+/// Minimum keys per segment.
 const SEGMENT: usize = 512;
 
-/// What all tasks read.
+/// Shared input of all tasks.
 struct Given<'a> {
     references: &'a [f32],
     inverses: &'a [f32],
     deltas: &'a [f32],
     grad_out: &'a [f32],
-    /// Of the keys.
+    /// Key terms.
     terms: &'a [f32],
-    /// The gradient of the variances is wanted.
+    /// Whether the gradient of the variances is wanted.
     variance: bool,
 }
 
@@ -60,7 +60,7 @@ struct Given<'a> {
 struct Shared<'a> {
     /// Gradient of `q` from the first segment of keys.
     q: Disjoint<'a, f32>,
-    /// The same from each other segment, to be added up.
+    /// The same from each other segment, to be summed.
     q_copies: Disjoint<'a, f32>,
     k: Disjoint<'a, f32>,
     v: Disjoint<'a, f32>,
@@ -73,7 +73,7 @@ struct Shared<'a> {
     shift: Disjoint<'a, f32>,
 }
 
-/// Which keys of which head a task works on.
+/// The head and keys of a task.
 struct Segment {
     b: usize,
     hk: usize,
@@ -86,7 +86,7 @@ struct Segment {
 struct KeySums<'s> {
     k: &'s mut [f32],
     v: &'s mut [f32],
-    /// `sum_i w_ijr` in [`LANES`] parts, `[group,M,keys,LANES]`; once all are in, in the first of them.
+    /// `sum_i w_ijr` in [`LANES`] parts, `[group,M,keys,LANES]`; finally summed in the first of them.
     columns: &'s mut [f32],
     spread: &'s mut [f32],
     shift: &'s mut [f32],
@@ -100,7 +100,7 @@ struct Operands<'s> {
     /// Normalised, `[value_width][lanes]`, then `[queries][value_width]`.
     dout: &'s mut [f32],
     dout_rows: &'s mut [f32],
-    /// What is taken from the scores of each component, `[M][lanes]`: infinite in lanes that see nothing.
+    /// Offset subtracted from the scores of each component, `[M][lanes]`: infinite in lanes that see nothing.
     offsets: &'s mut [f32],
     tops: &'s mut [f32],
     /// `dO_i.O_i`, normalised, `[lanes]`.
@@ -111,15 +111,15 @@ struct Operands<'s> {
     row_sums: &'s mut [f32],
 }
 
-/// Room for one tile.
+/// Scratch for one tile.
 struct Room<'s> {
     /// Scores of each component, then `w`.
     x: &'s mut [f32],
-    /// Slopes `t`, then weights.
+    /// Gradients `t`, then weights.
     t: &'s mut [f32],
-    /// Scores once more, where the gradient of the variances needs them after `w` stands in their place.
+    /// A copy of the scores, if the gradient of the variances needs them after `w` has replaced them.
     kept: &'s mut [f32],
-    /// Logs of priors in base 2, `[M][keys]`, for the same.
+    /// Base-2 log priors, `[M][keys]`, for the same.
     priors: &'s mut [f32],
     spare: &'s mut [f32],
     /// Floats of `x` for one component.
@@ -149,7 +149,7 @@ impl<'s> Operands<'s> {
 }
 
 impl Scores<'_> {
-    /// Gradients of `sum(out * grad_out)`, given what the forward pass returned.
+    /// Gradients of `sum(out * grad_out)`, given the results of the forward pass.
     pub fn backward(&self, out: &[f32], saved: &Saved, grad_out: &[f32], variance: bool, bias: bool) -> Gradients {
         if self.is_short() {
             return self.backward_short(out, saved, grad_out);
@@ -209,17 +209,17 @@ impl Scores<'_> {
         }
     }
 
-    /// Whether sums of `w` over columns are needed.
+    /// Whether column sums of `w` are needed.
     fn needs_columns(&self) -> bool {
         self.gaussian || self.prior.is_some() || self.shift.is_some()
     }
 
-    /// Whether sums of `w` over rows are needed: with equal gains those of all components add up to 0.
+    /// Whether row sums of `w` are needed: with equal scales those of all components add up to 0.
     fn needs_row_sums(&self) -> bool {
         self.shift.is_some() || self.gaussian && self.gains.iter().any(|gain| *gain != self.gains[0])
     }
 
-    /// All gradients that one segment of keys of one key head contributes.
+    /// All gradients from one segment of keys of one key head.
     fn backward_segment(&self, segment: &Segment, given: &Given, shared: &Shared) {
         let shape = &self.shape;
         let (components, copies, group) = (self.components(), self.copies(), shape.group());
@@ -287,7 +287,7 @@ impl Scores<'_> {
                 self.finish_keys(segment, &mut sums, shared);
                 let place = (b * shape.key_heads + hk) * segment.count + segment.index;
                 if given.variance {
-                    // SAFETY: these numbers belong to this batch row, key head and segment, hence to this task alone.
+                    // SAFETY: these elements belong to this batch row, key head and segment, hence to this task alone.
                     unsafe { shared.spread.range(place * components, components) }.copy_from_slice(sums.spread);
                 }
                 if self.shift.is_some() {
@@ -365,7 +365,7 @@ impl Scores<'_> {
         simd::tile_product((count, value_width, n), 1.0, p, dout, Write::Add, dv, value_width);
         let q = Matrix::rows(s.q_rows, width);
         for r in 0..self.copies() {
-            // Shifted copies of a key share one tile, the sum of theirs times their gains.
+            // Shifted copies of a key share one tile, the sum of their `w` times their scales.
             let gain = if self.shift.is_some() { 1.0 } else { self.gains[r] };
             let w = Matrix::rows(&room.x[r * size..], lanes);
             let dk = &mut sums.k[(r * segment.keys.len() + local) * width..];
@@ -374,7 +374,7 @@ impl Scores<'_> {
         }
     }
 
-    /// Turns scores into `w`, and slopes into weights.
+    /// Converts scores to `w`, and gradients to weights.
     fn weigh_backward(&self, tile: &Tile, s: &Operands, (x, t, size): (&mut [f32], &mut [f32], usize)) {
         let (lanes, components) = (tile.strip.lanes, self.components());
         let t = &mut t[..tile.len()];
@@ -390,7 +390,7 @@ impl Scores<'_> {
         );
     }
 
-    /// Adds up `w` over rows and columns; leaves shifted copies' sum times their gains in the first tile.
+    /// Sums `w` over rows and columns; leaves the sum of shifted copies times their scales in the first tile.
     fn add_up_weights(&self, tile: &Tile, segment: &Segment, s: &mut Operands, room: &mut Room, sums: &mut KeySums) {
         let (count, lanes, len) = (tile.keys.len(), tile.strip.lanes, tile.len());
         let components = self.components();
@@ -443,7 +443,7 @@ impl Scores<'_> {
         }
     }
 
-    /// Adds to the gradient of a strip's queries what row sums alone decide, and writes it.
+    /// Adds the row-sum terms to the gradient of a strip's queries, and writes it.
     fn finish_strip(
         &self,
         segment: &Segment,
@@ -455,7 +455,7 @@ impl Scores<'_> {
     ) {
         let shape = &self.shape;
         let (width, query) = (shape.head_width, shape.query_rows(segment.b, h));
-        // The operand in lanes is done with.
+        // The transposed operand is no longer needed.
         let turned = s.q;
         strip.turn_back(s.dq, width, turned);
         for (l, i) in strip.queries.clone().enumerate() {
@@ -487,7 +487,7 @@ impl Scores<'_> {
         }
     }
 
-    /// Adds to the gradients of the segment's keys what column sums alone decide, and writes keys, values and columns.
+    /// Adds the column-sum terms to the gradients of the segment's keys, and writes keys, values and columns.
     fn finish_keys(&self, segment: &Segment, sums: &mut KeySums, shared: &Shared) {
         let shape = &self.shape;
         let (b, hk, keys) = (segment.b, segment.hk, &segment.keys);

@@ -14,17 +14,17 @@ use crate::{
     simd,
 };
 
-/// Powers of two by which a weight may pass 1 before its query gets a new reference: sums are then seldom brought to a new
-/// one, and never come near the end of the range.
+/// Powers of two by which a weight may exceed 1 before its query gets a new reference: sums are then seldom rescaled,
+/// and never come close to overflow.
 const SLACK: f32 = 8.0;
 
-/// What one strip carries from tile to tile.
+/// State that one strip carries from tile to tile.
 struct Sums<'s> {
     /// `u_ir`, `[M][lanes]`.
     u: &'s [f32],
-    /// What weights are relative to: the largest score so far, to within `SLACK`, `[lanes]`.
+    /// Reference of the weights: the running maximum, to within `SLACK`, `[lanes]`.
     reference: &'s mut [f32],
-    /// Room for what is taken from the scores of each component, `[M][lanes]`.
+    /// Scratch for the offsets subtracted from the scores of each component, `[M][lanes]`.
     offsets: &'s mut [f32],
     /// Sums of weights, `[lanes]`.
     total: &'s mut [f32],
@@ -33,8 +33,7 @@ struct Sums<'s> {
 }
 
 impl Scores<'_> {
-    /// Fills `out`; returns what the backward pass and callers need of each row's denominator: its log, what it is
-    /// relative to, and its inverse.
+    /// Fills `out`; returns for each row's denominator its log, its reference, and its inverse.
     pub fn forward(&self, out: &mut [f32]) -> Saved {
         if self.is_short() {
             return self.forward_short(out);
@@ -45,7 +44,7 @@ impl Scores<'_> {
         let (terms, tiles) = (self.key_terms(), shape.queries.div_ceil(self.query_block()));
         let written = Disjoint::new(out);
         let saved = [&mut lse, &mut references, &mut inverses].map(|x| Disjoint::new(x));
-        // Under a causal mask the last queries do the most work: they come first, so that threads end together.
+        // Under a causal mask the last queries do the most work: they come first, so that threads finish together.
         parallel::for_each(shape.batch * shape.heads * tiles, |task| {
             let (head, tile) = (task % (shape.batch * shape.heads), tiles - 1 - task / (shape.batch * shape.heads));
             let start = tile * self.query_block();
@@ -142,8 +141,8 @@ impl Scores<'_> {
         );
     }
 
-    /// Turns the tiles of scores into one of weights, in place of the first, and brings the sums so far to a new reference
-    /// where scores pass the old one by far.
+    /// Converts the tiles of scores to one of weights, in place of the first, and rescales the sums so far to a new
+    /// reference where scores exceed the old one by far.
     fn weigh(&self, tile: &Tile, (x, size): (&mut [f32], usize), sums: &mut Sums) {
         let (components, lanes, len) = (self.components(), tile.strip.lanes, tile.len());
         let mut top = [f32::NEG_INFINITY; STRIP];
@@ -159,7 +158,7 @@ impl Scores<'_> {
                     }
                 }
                 let mut moved = false;
-                // Ends as the factors that bring sums from the old references to the new ones.
+                // Becomes the factors that rescale sums from the old references to the new ones.
                 for (top, reference) in top.iter_mut().zip(&mut sums.reference[..lanes]) {
                     let passed = *top > *reference + SLACK;
                     let new = if passed { *top } else { *reference };
@@ -183,13 +182,13 @@ impl Scores<'_> {
                 let offsets = sums.offsets[..one * lanes].chunks_exact_mut(lanes);
                 for (offsets, u) in offsets.zip(sums.u.chunks_exact(lanes)) {
                     for ((offset, reference), u) in offsets.iter_mut().zip(&*sums.reference).zip(u) {
-                        // A query that has seen no key yet has scores of negative infinity alone.
+                        // A query that has seen no key yet has only scores of negative infinity.
                         let reference = if *reference == f32::NEG_INFINITY { 0.0 } else { *reference };
                         *offset = if self.hard { reference } else { reference - u };
                     }
                 }
                 lanes::powers(x, (size, len, lanes), one, sums.offsets, &mut sum);
-                // A tile's sums are added up apart, so that each number takes part in few roundings.
+                // A tile is summed separately, so that each element takes part in few roundings.
                 for (total, sum) in sums.total[..lanes].iter_mut().zip(sum) {
                     *total += sum;
                 }

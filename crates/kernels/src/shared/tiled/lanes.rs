@@ -1,6 +1,6 @@
-//! Passes over tiles `[keys][lanes]`, to be called inside [`crate::simd::vectorize`].
+//! Passes over tiles `[keys][lanes]`; call them inside [`crate::simd::vectorize`].
 //!
-//! Tiles of several components lie `size` floats apart in one buffer; numbers of queries are `[lanes]`, or `[M][lanes]`.
+//! Tiles of several components are `size` floats apart in one buffer; per-query values are `[lanes]`, or `[M][lanes]`.
 
 use crate::simd::{LANES, exp2};
 
@@ -12,7 +12,7 @@ fn vectors(x: &[f32]) -> &[Vector] {
     x.as_chunks().0
 }
 
-/// The same, to write.
+/// The same, mutable.
 #[inline(always)]
 fn vectors_mut(x: &mut [f32]) -> &mut [Vector] {
     x.as_chunks_mut().0
@@ -44,7 +44,7 @@ pub(super) fn peaks(x: &[f32], lanes: usize, best: &mut [f32]) {
     }
 }
 
-/// `x_0 = sum_r 2^(x_r - reference_r)` over the `components` tiles of `x`; adds it up to `total`.
+/// `x_0 = sum_r 2^(x_r - reference_r)` over the `components` tiles of `x`; adds its sums to `total`.
 #[inline(always)]
 pub(super) fn powers(
     x: &mut [f32],
@@ -108,7 +108,7 @@ pub(super) fn keep_best(x: &mut [f32], (size, len, lanes): (usize, usize, usize)
     }
 }
 
-/// Weights `e_r = 2^(x_r - reference_r)`, with `t` the slope of a weight: `x_r = e_r (t - delta)`, `t = sum_r e_r`.
+/// Weights `e_r = 2^(x_r - reference_r)`, with `t` the gradient of a weight: `x_r = e_r (t - delta)`, `t = sum_r e_r`.
 #[inline(always)]
 pub(super) fn weigh(
     x: &mut [f32],
@@ -122,7 +122,7 @@ pub(super) fn weigh(
     let of = |r: usize| vectors(&references[r * lanes..][..lanes]);
     let (first, others) = x.split_at_mut(size);
     let rows = first.chunks_exact_mut(lanes).zip(t.chunks_exact_mut(lanes));
-    // One and two components without an index, which would cost instructions among those of the vectors.
+    // One and two components without an index, which would cost scalar instructions in the vector loop.
     if components == 1 {
         for (x, t) in rows {
             let queries = of(0).iter().zip(deltas);
@@ -167,7 +167,7 @@ pub(super) fn weigh(
     }
 }
 
-/// The same where the best component alone has the weight, the lowest index of those that tie.
+/// The same if only the best component has weight, with ties to the lowest index.
 #[inline(always)]
 pub(super) fn weigh_best(
     x: &mut [f32],
@@ -203,7 +203,7 @@ pub(super) fn weigh_best(
     }
 }
 
-/// `sum_jl w_jl (log_prior_j - top_l - (x_jl - reference_l))`, in base 2: how far scores lie below the prior.
+/// `sum_jl w_jl (log_prior_j - top_l - (x_jl - reference_l))`, in base 2: how far scores are below the prior.
 #[inline(always)]
 pub(super) fn spread(
     weights: &[f32],
@@ -216,8 +216,8 @@ pub(super) fn spread(
     let queries = || vectors(&tops[..lanes]).iter().zip(vectors(&references[..lanes]));
     for ((w, x), log_prior) in weights.chunks_exact(lanes).zip(scores.chunks_exact(lanes)).zip(log_priors) {
         for ((w, x), (top, reference)) in vectors(w).iter().zip(vectors(x)).zip(queries()) {
-            // Of hidden keys, which lie infinitely far below, the weight is 0. A product behind this condition, in place of
-            // before it, would keep the loop out of vectors.
+            // Hidden keys, infinitely far below, have weight 0. Multiplying after this condition, instead of before,
+            // would prevent vectorisation.
             let terms: Vector = std::array::from_fn(|l| {
                 let term = w[l] * ((log_prior - top[l]) - (x[l] - reference[l]));
                 if w[l] == 0.0 { 0.0 } else { term }
@@ -242,8 +242,8 @@ pub(super) fn add_rows(x: &[f32], lanes: usize, sums: &mut [f32]) {
     }
 }
 
-/// Adds `sum_l x_jl` to the columns, in parts: `columns_jp += sum_v x_j,v+p` over the vectors of a row. So no row is added up
-/// to one number before [`settle`].
+/// Adds `sum_l x_jl` to the columns, in parts: `columns_jp += sum_v x_j,v+p` over the vectors of a row. So there is no
+/// horizontal sum before [`settle`].
 #[inline(always)]
 pub(super) fn add_columns(x: &[f32], lanes: usize, columns: &mut [f32]) {
     for (row, column) in x.chunks_exact(lanes).zip(vectors_mut(columns)) {
@@ -257,7 +257,7 @@ pub(super) fn add_columns(x: &[f32], lanes: usize, columns: &mut [f32]) {
     }
 }
 
-/// Adds the parts of each column up, in its first.
+/// Sums the parts of each column into the first.
 #[inline(always)]
 pub(super) fn settle(columns: &mut [f32]) {
     for column in vectors_mut(columns) {

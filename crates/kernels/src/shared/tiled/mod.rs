@@ -1,4 +1,4 @@
-//! Exact attention over tiles of scores: what softmax, the Gaussian kernel and the mixture of Gaussian keys share.
+//! Exact attention over tiles of scores, shared by softmax, the Gaussian kernel and the mixture of Gaussian keys.
 //!
 //! A score is `log2 e` times its natural value, so that weights are powers of two:
 //!
@@ -11,9 +11,9 @@
 //! | the same, shifted keys | `1 / s_r` | `q_i.b_r / s_r - |q_i|^2 / (2 s_r)` | `log_prior_r - |k_j + b_r|^2 / (2 s_r)` |
 //! | dot-product mixture | `1 / s_r` | 0 (`q_i.b_r / s_r`) | `log_prior_r` |
 //!
-//! Scores of hidden pairs are set to negative infinity once everything is in them. The weight of a pair is the sum over its
-//! components: no logarithm is ever taken of it, so a mixture costs one matrix product and one exponential more per component
-//! (shifted keys: the exponential alone).
+//! Scores of masked pairs are set to negative infinity at the end. The weight of a pair is the sum over its components:
+//! its logarithm is never taken, so a mixture costs one matrix product and one exponential more per component (shifted
+//! keys: only the exponential).
 
 mod backward;
 mod forward;
@@ -38,11 +38,11 @@ pub(crate) struct Scores<'a> {
     pub q: &'a [f32],
     pub k: &'a [f32],
     pub v: &'a [f32],
-    /// `1/s_r`, or the score scale of softmax: `M` numbers.
+    /// `1/s_r`, or the score scale of softmax, `[M]`.
     pub gains: Vec<f32>,
-    /// Scores are distances: the norms of queries and keys enter.
+    /// Scores are distances, which include the norms of queries and keys.
     pub gaussian: bool,
-    /// The best component alone instead of the sum over them.
+    /// Only the best component instead of the sum.
     pub hard: bool,
     /// `log_prior`, `[H,M]` or `[H,M,S]`.
     pub prior: Option<&'a [f32]>,
@@ -55,12 +55,12 @@ pub(crate) struct Scores<'a> {
     pub dropout: Option<Dropout>,
 }
 
-/// Queries of a task: several strips, which find the same keys in the L2 cache.
+/// Queries per task: several strips, which find the same keys in the L2 cache.
 const QUERY_BLOCK: usize = 512;
-/// Scores of a strip, in floats, that stay in the L1 cache beside the operands; those of mixtures may take half as many
-/// more, so that products have enough keys to add up at a time.
+/// Scores of a strip, in floats, that fit in the L1 cache next to the operands; mixtures may use half as many more, so
+/// that products cover enough keys at a time.
 const TILE: usize = 96 * STRIP;
-/// Fewest keys of a tile: every tile reads and writes the strip's sums once.
+/// Minimum keys per tile: every tile reads and writes the strip's sums once.
 const FEWEST_KEYS: usize = 32;
 /// Tiles of queries are halved, down to a quarter, until there are this many tasks.
 const TASKS: usize = 32;
@@ -71,12 +71,12 @@ impl<'a> Scores<'a> {
         self.gains.len()
     }
 
-    /// Tiles of keys that products take: one for all components where keys are shifted.
+    /// Key tiles per product: one for all components if keys are shifted.
     fn copies(&self) -> usize {
         if self.shift.is_some() { 1 } else { self.components() }
     }
 
-    /// Queries of a task: fewer where there would be few tasks.
+    /// Queries per task: fewer if there would be few tasks.
     fn query_block(&self) -> usize {
         let AttentionShape { batch, heads, queries, .. } = self.shape;
         let mut block = QUERY_BLOCK;
@@ -86,13 +86,13 @@ impl<'a> Scores<'a> {
         block.min(queries)
     }
 
-    /// Keys of a tile.
+    /// Keys per tile.
     fn key_block(&self) -> usize {
         let most = TILE / STRIP;
         (3 * most / 2 / self.components()).clamp(FEWEST_KEYS, most).min(self.shape.keys)
     }
 
-    /// Keys that queries `rows` of batch row `b` see: the mask's hull, cut to the first and last real key.
+    /// Keys visible to queries `rows` of batch row `b`: the mask's hull, limited to the first and last real key.
     fn hull(&self, b: usize, rows: Range<usize>) -> Range<usize> {
         let AttentionShape { queries, keys, .. } = self.shape;
         let seen = self.mask.visible_to(rows, queries, keys);
@@ -129,7 +129,7 @@ impl<'a> Scores<'a> {
         }
     }
 
-    /// Logs of the priors of `keys` in base 2, `[M][keys]`: 0 without a prior.
+    /// Base-2 log priors of `keys`, `[M][keys]`: 0 without a prior.
     fn prior_terms(&self, h: usize, keys: &Range<usize>, terms: &mut [f32]) {
         let (components, n) = (self.components(), keys.len());
         for r in 0..components {
@@ -192,7 +192,7 @@ impl<'a> Scores<'a> {
         self.gains[r] * LOG2_E
     }
 
-    /// Number that names the row of query `i` in dropout draws.
+    /// Row index of query `i` for dropout.
     fn row_number(&self, b: usize, h: usize, i: usize) -> u64 {
         ((b * self.shape.heads + h) * self.shape.queries + i) as u64
     }

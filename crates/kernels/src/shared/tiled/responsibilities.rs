@@ -1,4 +1,4 @@
-//! The update of the prior in soft expectation-maximisation.
+//! The soft-EM update of the prior.
 
 use super::{
     Scores, lanes,
@@ -88,7 +88,7 @@ impl Scores<'_> {
         prior
     }
 
-    /// Turns scores into responsibilities, 0 for pairs that do not count, and marks with 1 those that do.
+    /// Converts scores to responsibilities, 0 for pairs that do not count, and marks those that do with 1.
     fn share_out(&self, tile: &Tile, u: &[f32], asks: &[f32], (x, size): (&mut [f32], usize), counted: &mut [f32]) {
         let (lanes, components) = (tile.strip.lanes, self.components());
         simd::vectorize(
@@ -111,7 +111,7 @@ impl Scores<'_> {
                         for r in 0..components {
                             let x = &mut x[at(r)..][..LANES];
                             for l in 0..LANES {
-                                // Of a hidden key every score is negative infinity; it takes no part.
+                                // Every score of a hidden key is negative infinity; it is excluded.
                                 let hidden = top[l] == f32::NEG_INFINITY;
                                 x[l] = if hidden { 0.0 } else { simd::exp2(x[l] - top[l]) };
                                 total[l] += x[l];

@@ -1,7 +1,7 @@
-//! Few queries, as in decoding: one pass over keys and values at the speed of memory.
+//! Few queries, as in decoding: one memory-bound pass over keys and values.
 //!
-//! A tile would fill its lanes with queries that are not there. Here the queries of all heads that share keys are rows, at most
-//! [`FEW`]; keys are cut into segments, each a task, whose sums are joined at the end (the split over keys of Flash-Decoding).
+//! Most lanes of a tile would be empty. Here the queries of all heads that share keys are rows, at most [`FEW`]; keys
+//! are cut into segments, each a task, whose sums are merged at the end (the split over keys of Flash-Decoding).
 
 use std::{
     f32::consts::{LN_2, LOG2_E},
@@ -19,14 +19,14 @@ use crate::{
     stored::Stored,
 };
 
-/// Keys of a task: scores of all rows stay in the L1 cache, and what is joined is small beside what was read.
+/// Keys per task: scores of all rows stay in the L1 cache, and merging is cheap compared to reading.
 const SEGMENT: usize = 512;
-/// Keys that are made f32, or whose gradients are formed, at a time.
+/// Keys that are converted to f32, or whose gradients are computed, at a time.
 const BLOCK: usize = 64;
-/// Floats of partial sums that one thread joins in a few microseconds: waking others takes longer.
+/// Floats of partial sums that one thread merges in a few microseconds: waking others takes longer.
 const SMALL: usize = 1 << 14;
 
-/// Rows of a head in what holds them.
+/// Rows of a head in their storage.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source<'a> {
     pub stored: Stored<'a>,
@@ -34,13 +34,13 @@ pub(crate) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Rows `range` as f32: where they lie, or made in `room`.
+    /// Rows `range` as f32: in place, or converted in `room`.
     fn matrix<'s>(&'s self, range: &Range<usize>, room: &'s mut [f32]) -> Matrix<'s> {
         self.stored.rows(&self.rows.slice(range.start, range.len()), room)
     }
 }
 
-/// Keys, of each component that products take, and values of one key head of a batch row.
+/// Keys, per component of the products, and values of one key head of a batch row.
 #[derive(Clone, Debug)]
 pub(crate) struct Kept<'a> {
     pub k: Vec<Source<'a>>,
@@ -60,8 +60,8 @@ impl Segment<'_> {
         self.keys.len()
     }
 
-    /// Keys of the segment that are read at a time, each with the number before them. Rows that are read but `once`, where they
-    /// lie, come all at a time: no second pass looks for them in the L1 cache.
+    /// Blocks of the segment's keys, each with the number of keys before it. Rows that are read only `once`, in place,
+    /// come in one block, since no second pass needs them in the L1 cache.
     fn blocks(&self, source: &Source, once: bool) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
         let size = if once && source.stored.is_plain() { SEGMENT } else { BLOCK };
         let start = self.keys.start;
@@ -75,19 +75,19 @@ impl<'a> Scores<'a> {
         self.shape.group() * self.shape.queries
     }
 
-    /// Whether passes of rows do it forward and backward. The gradients of mixtures live on sums that cancel: they want weights
-    /// from the very arithmetic of the forward pass, so that both of theirs go by tiles.
+    /// Whether forward and backward use this path. Mixture gradients involve sums that cancel and need weights from the
+    /// same arithmetic as the forward pass, so both of their passes use tiles.
     pub(super) fn is_short(&self) -> bool {
         self.is_plain() && self.bias.is_none() && self.dropout.is_none() && self.sharing() <= FEW
     }
 
-    /// Whether scores are products of queries and keys and nothing else.
+    /// Whether scores are plain query-key products.
     fn is_plain(&self) -> bool {
         let one = !self.gaussian && !self.hard && self.components() == 1;
         one && self.prior.is_none() && self.shift.is_none() && self.slopes.is_none()
     }
 
-    /// Key heads of all batch rows, and the segments of each.
+    /// Number of key heads over all batch rows, and segments per head.
     fn segments(&self) -> (usize, usize) {
         (self.shape.batch * self.shape.key_heads, self.shape.keys.div_ceil(SEGMENT))
     }
@@ -102,13 +102,13 @@ impl<'a> Scores<'a> {
         (all, Segment { b, hk, keys, kept: &kept[head] })
     }
 
-    /// Query heads and queries of the rows that share key head `hk`, in their order.
+    /// Query heads and queries of the rows that share key head `hk`, in order.
     fn row_queries(&self, hk: usize) -> impl Iterator<Item = (usize, usize)> + Clone + use<> {
         let (group, queries) = (self.shape.group(), self.shape.queries);
         (hk * group..(hk + 1) * group).flat_map(move |h| (0..queries).map(move |i| (h, i)))
     }
 
-    /// Keys and values of the key heads of all batch rows, where the tensors of the call have them.
+    /// Keys and values of the key heads of all batch rows, from the tensors of the call.
     fn kept(&self) -> Vec<Kept<'a>> {
         let shape = &self.shape;
         let of = |data, rows| Source { stored: Stored::F32(data), rows };
@@ -124,13 +124,13 @@ impl<'a> Scores<'a> {
         self.attend(&self.kept(), out)
     }
 
-    /// As [`Scores::forward`] without dropout and bias, on what is `kept` of each key head of each batch row, for any number of
-    /// rows.
+    /// As [`Scores::forward`] without dropout and bias, on the `kept` keys and values of each key head of each batch
+    /// row, for any number of rows.
     pub(crate) fn attend(&self, kept: &[Kept], out: &mut [f32]) -> Saved {
         assert!(self.bias.is_none() && self.dropout.is_none(), "neither bias nor dropout comes this way");
         let (rows, width) = (self.sharing(), self.shape.value_width);
         let (heads, segments) = self.segments();
-        // Of each segment the sums of all rows, then what they are relative to, then their weights' sums.
+        // For each segment the sums of all rows, then their references, then their total weights.
         let len = rows * (width + 2);
         let [mut lse, mut references, mut inverses] = [(); 3].map(|()| vec![0.0; heads * rows]);
         parallel::with_shared(heads * segments * len, |parts| {
@@ -141,7 +141,7 @@ impl<'a> Scores<'a> {
             let written = Disjoint::new(out);
             let saved = [&mut lse, &mut references, &mut inverses].map(|x| Disjoint::new(x));
             let joined = |head: usize| {
-                // SAFETY: the rows of this head are this task's.
+                // SAFETY: the rows of this head belong to this task.
                 let saved = saved.each_ref().map(|x| unsafe { x.range(head * rows, rows) });
                 self.join(head, &parts[head * segments * len..][..segments * len], &written, saved);
             };
@@ -157,7 +157,7 @@ impl<'a> Scores<'a> {
         }
     }
 
-    /// Floats of room that scores of a segment need beside themselves: terms of keys and priors, and keys made f32.
+    /// Scratch floats for the scores of a segment: terms of keys and priors, and converted keys.
     fn score_room(&self) -> [usize; 3] {
         let terms = if self.is_plain() { 0 } else { self.components() * SEGMENT };
         [
@@ -195,7 +195,7 @@ impl<'a> Scores<'a> {
         }
     }
 
-    /// Adds to the products of a segment what queries and keys decide alone, in all components.
+    /// Adds the query and key terms to the products of a segment, for all components.
     fn add_terms(&self, segment: &Segment, q: &[f32], x: &mut [f32], norms: &[f32], priors: &mut [f32]) {
         let (components, count, width) = (self.components(), segment.count(), self.shape.head_width);
         let size = self.sharing() * SEGMENT;
@@ -204,7 +204,7 @@ impl<'a> Scores<'a> {
             if i == 0 && self.prior.is_some() {
                 self.prior_terms(h, &segment.keys, &mut priors[..components * count]);
             }
-            // The first component holds the product that all shifted copies share, and comes last.
+            // The first component holds the product shared by all shifted copies, so it comes last.
             for r in (0..components).rev() {
                 let (first, x) = x.split_at_mut(if r == 0 { 0 } else { r * size });
                 let x = &mut x[row * SEGMENT..][..count];
@@ -252,7 +252,7 @@ impl<'a> Scores<'a> {
         }
     }
 
-    /// What rows get from a segment of keys.
+    /// Sums of the rows over a segment of keys.
     fn sum_segment(&self, segment: &Segment, part: &mut [f32]) {
         let shape = &self.shape;
         let (rows, width, count) = (self.sharing(), shape.value_width, segment.count());
@@ -303,7 +303,7 @@ impl<'a> Scores<'a> {
         );
     }
 
-    /// Brings the parts of all segments to one reference per row and divides.
+    /// Rescales the parts of all segments to one reference per row and divides.
     fn join(&self, head: usize, parts: &[f32], out: &Disjoint<f32>, [lse, references, inverses]: [&mut [f32]; 3]) {
         let shape = &self.shape;
         let (b, hk) = (head / shape.key_heads, head % shape.key_heads);
@@ -312,7 +312,7 @@ impl<'a> Scores<'a> {
         for (r, (h, i)) in self.row_queries(hk).enumerate() {
             let of = |part: &[f32]| (part[rows * width + r], part[rows * (width + 1) + r]);
             let top = segments().map(|part| of(part).0).fold(f32::NEG_INFINITY, f32::max);
-            // SAFETY: this row is this task's.
+            // SAFETY: this row belongs to this task.
             let row = unsafe { out.row(&shape.out_rows(b, h), i) };
             row.fill(0.0);
             references[r] = top;
@@ -356,7 +356,7 @@ impl<'a> Scores<'a> {
             parallel::for_each(heads, |head| {
                 let (b, hk) = (head / shape.key_heads, head % shape.key_heads);
                 for (r, (h, i)) in self.row_queries(hk).enumerate() {
-                    // SAFETY: this row is this task's.
+                    // SAFETY: this row belongs to this task.
                     let row = unsafe { written.row(&shape.query_rows(b, h), i) };
                     row.fill(0.0);
                     for part in parts[head * segments * len..][..segments * len].chunks_exact(len) {
@@ -368,7 +368,7 @@ impl<'a> Scores<'a> {
         Gradients { q, k, v, variance: None, prior: None, shift: None, bias: None }
     }
 
-    /// Gradients that the keys `all` of a task contribute, of which those of `segment` are seen.
+    /// Gradients from the keys `all` of a task, of which those of `segment` are visible.
     fn backward_short_segment(
         &self,
         all: &Range<usize>,

@@ -1,7 +1,7 @@
-//! Strips: up to 64 neighbouring queries, each of them one lane of a few vectors.
+//! Strips: up to 64 neighbouring queries, each one lane of a few vectors.
 //!
-//! A tile of scores lies key by key, `[keys][lanes]`. Maximum, denominator, mask and gradient of a query then stay in its lane,
-//! no vector is ever added up to one number, and the products read keys and values where they lie: only queries are
+//! A tile of scores is stored key by key, `[keys][lanes]`. Maximum, denominator, mask and gradient of a query then stay
+//! in its lane, there are no horizontal sums, and the products read keys and values in place: only queries are
 //! transposed, once per task.
 
 use std::ops::Range;
@@ -13,14 +13,14 @@ use crate::{
     simd::{self, LANES},
 };
 
-/// Queries of a strip: four AVX-512 registers. Six keys by four registers of scores are formed at a time.
+/// Queries per strip: four AVX-512 registers. Six keys by four registers of scores are computed at a time.
 pub(super) const STRIP: usize = 64;
 
-/// Some neighbouring queries.
+/// A range of neighbouring queries.
 #[derive(Clone, Debug)]
 pub(super) struct Strip {
     pub queries: Range<usize>,
-    /// Queries, rounded up to whole vectors.
+    /// Number of queries, rounded up to full vectors.
     pub lanes: usize,
 }
 
@@ -30,13 +30,13 @@ impl Strip {
         runs(queries, STRIP).map(|queries| Self { lanes: queries.len().next_multiple_of(LANES), queries })
     }
 
-    /// `dst [width][lanes] = ` the strip's rows of a whole tensor; 0 in lanes without a query.
+    /// `dst [width][lanes] = ` the strip's rows of a full tensor, transposed; 0 in lanes without a query.
     pub fn turn(&self, data: &[f32], rows: &Rows, dst: &mut [f32]) {
         let first = rows.start(self.queries.start);
         self.turn_rows(Matrix::rows(&data[first..], rows.stride), rows.width, dst);
     }
 
-    /// The same for rows of the strip alone.
+    /// The same for only the rows of the strip.
     pub fn turn_rows(&self, rows: Matrix, width: usize, dst: &mut [f32]) {
         if self.queries.len() < self.lanes {
             dst[..width * self.lanes].fill(0.0);
@@ -50,9 +50,9 @@ impl Strip {
     }
 }
 
-/// Rows side by side: where they lie, or copied to `buffer` when rows of other heads lie between them.
+/// Contiguous rows: in place, or copied to `buffer` if rows of other heads are interleaved.
 ///
-/// In the token-first layout rows of a head lie so far apart that they fall on a few places of the L1 cache.
+/// In the token-first layout rows of a head are so far apart that they map to few sets of the L1 cache.
 pub(super) fn side_by_side<'a>(data: &'a [f32], rows: &Rows, buffer: &'a mut [f32]) -> Matrix<'a> {
     let width = rows.width;
     if rows.stride == width {

@@ -12,7 +12,7 @@ use crate::{
     simd,
 };
 
-/// A strip of one head and the keys that it looks at.
+/// A strip of one head and a block of its keys.
 #[derive(Clone, Debug)]
 pub(super) struct Tile<'a> {
     pub b: usize,
@@ -22,16 +22,16 @@ pub(super) struct Tile<'a> {
 }
 
 impl Tile<'_> {
-    /// Scores of a component.
+    /// Number of scores per component.
     pub fn len(&self) -> usize {
         self.keys.len() * self.strip.lanes
     }
 }
 
-/// Keys as products take them: rows side by side, component after component.
+/// Keys as product operands: contiguous rows, component after component.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Keys<'a> {
-    /// From the first key on.
+    /// Rows from the first key on.
     rows: &'a [f32],
     width: usize,
     /// Distance between the rows of two components.
@@ -54,8 +54,8 @@ impl<'a> Keys<'a> {
 }
 
 impl Scores<'_> {
-    /// Keys `keys` of the head that `h` reads, with their part of the [terms](Scores::key_terms) of all; `buffer` for rows that
-    /// have others between them: see [`side_by_side`].
+    /// Keys `keys` of the head that `h` reads, with their part of the [terms](Scores::key_terms) of all; `buffer` is
+    /// for interleaved rows: see [`side_by_side`].
     pub(super) fn keys<'s>(
         &'s self,
         (b, h): (usize, usize),
@@ -80,8 +80,8 @@ impl Scores<'_> {
         Keys { rows, width, apart, terms, stride }
     }
 
-    /// `x_r f_r + c_r`, with bias, and negative infinity for pairs that the mask hides: `M` tiles, `size` apart, without the
-    /// terms of the queries. `q [width][lanes]`; `spare` holds two tiles where [`Scores::spare`] says so.
+    /// `x_r f_r + c_r`, with bias, and negative infinity for masked pairs: `M` tiles, `size` apart, without the query
+    /// terms. `q [width][lanes]`; `spare` holds two tiles if [`Scores::spare`].
     pub(super) fn score(&self, tile: &Tile, q: &[f32], keys: Keys, (x, size): (&mut [f32], usize), spare: &mut [f32]) {
         let (count, lanes, width) = (tile.keys.len(), tile.strip.lanes, self.shape.head_width);
         let q = Matrix::rows(q, lanes);
@@ -122,17 +122,17 @@ impl Scores<'_> {
         if self.shift.is_some() || self.bias.is_some() || self.dropout.is_some() { 2 } else { 0 }
     }
 
-    /// Whether every query sees every key of the tile, padding aside.
+    /// Whether every query sees every key of the tile, ignoring padding.
     fn sees_all(&self, tile: &Tile) -> bool {
         let AttentionShape { queries, keys, .. } = self.shape;
-        // Both ends of what a query sees move on with the query.
+        // Both ends of the visible range advance with the query.
         let first = self.mask.visible(tile.strip.queries.start, queries, keys);
         let last = self.mask.visible(tile.strip.queries.end - 1, queries, keys);
         last.start <= tile.keys.start && tile.keys.end <= first.end
     }
 
-    /// Puts `value` in the place of whatever stands at the pairs that the mask hides, padded keys included: a number added to an
-    /// overflow, or one multiplied by it, would not hide it.
+    /// Overwrites masked pairs, padded keys included, with `value`: adding to an overflow, or multiplying it, would not
+    /// hide it.
     pub(super) fn hide(&self, tile: &Tile, x: &mut [f32], value: f32) {
         let AttentionShape { queries, keys, .. } = self.shape;
         if let Some(real) = self.mask.valid_row(tile.b) {
@@ -146,7 +146,7 @@ impl Scores<'_> {
             return;
         }
         let (lanes, count) = (tile.strip.lanes, tile.keys.len());
-        // Counted from the tile's first key, these are small whole numbers.
+        // Relative to the tile's first key, these are small integers.
         let (mut starts, mut ends) = ([0.0; STRIP], [0.0; STRIP]);
         for (l, i) in tile.strip.queries.clone().enumerate() {
             let seen = self.mask.visible(i, queries, keys);
@@ -166,7 +166,7 @@ impl Scores<'_> {
         );
     }
 
-    /// Adds bias and ALiBi, which softmax alone has.
+    /// Adds bias and ALiBi, which only softmax has.
     fn add_bias(&self, tile: &Tile, x: &mut [f32], spare: &mut [f32]) {
         let AttentionShape { queries: n, keys: s, .. } = self.shape;
         let lanes = tile.strip.lanes;
@@ -190,7 +190,7 @@ impl Scores<'_> {
         }
     }
 
-    /// Factors of dropout for a tile, `[keys][lanes]`, in the first spare tile.
+    /// Dropout factors for a tile, `[keys][lanes]`, in the first spare tile.
     pub(super) fn dropout_factors<'s>(&self, tile: &Tile, spare: &'s mut [f32]) -> Option<&'s [f32]> {
         let dropout = self.dropout?;
         let count = tile.keys.len();

@@ -1,4 +1,4 @@
-//! Threads and scratch memory: the only place that knows rayon.
+//! Threads and scratch memory: the only code that uses rayon.
 //!
 //! A kernel cuts its work into tasks whose number and bounds depend on sizes alone, never on the number of threads;
 //! each task does its sums in a fixed order and owns its part of the output. So any number of threads gives the same bits.
@@ -23,7 +23,7 @@ pub fn for_each(count: usize, task: impl Fn(usize) + Sync) {
     }
 }
 
-/// What `task` makes of `0 .. count`, in this order.
+/// Results of `task` for `0 .. count`, in order.
 pub(crate) fn map<T: Send>(count: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let mut made: Vec<Option<T>> = (0..count).map(|_| None).collect();
     for_each_part(&mut made, 1, |n, made| made[0] = Some(task(n)));
@@ -53,7 +53,7 @@ pub fn for_each_part<T: Send>(buffer: &mut [T], len: usize, task: impl Fn(usize,
     });
 }
 
-/// Floats of a long buffer that one task passes over.
+/// Floats of a long buffer per task.
 const BLOCK: usize = 1 << 14;
 
 /// Fills a buffer with zeros.
@@ -80,13 +80,12 @@ pub(crate) fn add_copies(sums: &mut [f32], copies: &[f32]) {
     });
 }
 
-/// What a thread keeps between calls: a large buffer that comes fresh from the system costs more time to be mapped than to be
-/// filled.
+/// Buffers that a thread keeps between calls: mapping a large fresh buffer takes more time than filling it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Memory {
     /// For one task.
     Scratch,
-    /// For what the tasks of one call share.
+    /// For data shared by the tasks of one call.
     Shared,
     /// For the transposed operand of a product.
     Turned,
@@ -101,9 +100,9 @@ thread_local! {
 /// Largest buffer of a kind, in floats, that a thread keeps between calls: 64 MiB.
 const KEPT_MOST: usize = 1 << 24;
 
-/// Lends `task` a buffer of `len` floats of arbitrary content; beyond 64 MiB it is given back afterwards.
+/// Lends `task` a buffer of `len` floats of arbitrary content; beyond 64 MiB it is freed afterwards.
 ///
-/// A task that asks for the same kind again inside `task` gets a buffer of its own.
+/// A nested request for the same kind gets a separate buffer.
 pub(crate) fn lend<R>(memory: Memory, len: usize, task: impl FnOnce(&mut [f32]) -> R) -> R {
     let mut buffer = KEPT.with(|kept| kept[memory as usize].take());
     if buffer.len() < len {
@@ -117,17 +116,17 @@ pub(crate) fn lend<R>(memory: Memory, len: usize, task: impl FnOnce(&mut [f32]) 
     result
 }
 
-/// Lends `task` scratch memory of its own, `len` floats of arbitrary content.
+/// Lends `task` scratch memory, `len` floats of arbitrary content.
 pub(crate) fn with_scratch<R>(len: usize, task: impl FnOnce(&mut [f32]) -> R) -> R {
     lend(Memory::Scratch, len, task)
 }
 
-/// Lends `call` `len` floats of arbitrary content for what its tasks share.
+/// Lends `call` `len` floats of arbitrary content, shared by its tasks.
 pub(crate) fn with_shared<R>(len: usize, call: impl FnOnce(&mut [f32]) -> R) -> R {
     lend(Memory::Shared, len, call)
 }
 
-/// Frees what all threads keep between calls, so that what is measured next pays for its own.
+/// Frees the buffers that threads keep between calls, so that the next measurement starts without them.
 pub fn release_scratch() {
     team::on_all(|| KEPT.with(|kept| kept.iter().for_each(|buffer| drop(buffer.take()))));
 }

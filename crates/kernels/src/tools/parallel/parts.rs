@@ -1,4 +1,4 @@
-//! Scratch memory in parts, the size of each beside its name.
+//! Scratch memory in parts, with each size next to its name.
 
 /// Floats between cache lines: parts start on one, since vectors that straddle two lines cost two accesses.
 const LINE: usize = 16;
@@ -11,7 +11,7 @@ macro_rules! with_parts {
 }
 pub(crate) use with_parts;
 
-/// What [`with_parts`] expands to.
+/// The expansion of [`with_parts`].
 pub(crate) fn lend_parts<const PARTS: usize, R>(
     sizes: [usize; PARTS],
     task: impl FnOnce([&mut [f32]; PARTS]) -> R,
@@ -24,21 +24,21 @@ pub(crate) fn lend_parts<const PARTS: usize, R>(
     })
 }
 
-/// Hands out the parts of a buffer one after the other, for a type whose fields they are.
+/// Hands out consecutive parts of a buffer, for a type whose fields they become.
 #[derive(Debug)]
 pub(crate) struct Parts<'a> {
-    /// `None` where sizes are only counted.
+    /// `None` if sizes are only counted.
     rest: Option<&'a mut [f32]>,
     floats: usize,
 }
 
 impl<'a> Parts<'a> {
-    /// Of `memory`, which is itself a part, as long as [`Parts::floats`] says.
+    /// Parts of `memory`, which is itself a part with the length from [`Parts::floats`].
     pub fn new(memory: &'a mut [f32]) -> Self {
         Self { rest: Some(memory), floats: 0 }
     }
 
-    /// Floats that are needed for the parts that `lay_out` takes; it gets empty ones.
+    /// Floats needed for the parts that `lay_out` takes; it receives empty ones.
     pub fn floats<T>(lay_out: impl FnOnce(&mut Self) -> T) -> usize {
         let mut parts = Self { rest: None, floats: 0 };
         lay_out(&mut parts);

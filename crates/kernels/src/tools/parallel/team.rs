@@ -1,9 +1,9 @@
-//! Loops that threads share: the calling thread works from the start, and others join as they wake up.
+//! Parallel loops: the calling thread works from the start, and others join as they wake up.
 //!
-//! A thread that sleeps takes 50 to 100 microseconds to wake, in a virtual machine more: longer than many calls last. So the
-//! caller never waits for one. It takes tasks off a counter itself, and leaves the loop when none is left and those who came
-//! in time are done; who comes late finds nothing to do. (Rayon's own loops, called from outside its pool, sleep until one of
-//! its threads wakes to do the work and another wakes the caller.)
+//! Waking a sleeping thread takes 50 to 100 microseconds, in a virtual machine more: longer than many calls last. So
+//! the caller never waits for one. It takes tasks from a counter itself, and leaves the loop when none is left and
+//! threads that joined in time are done; late threads find nothing to do. (Rayon's own loops, called from outside its
+//! pool, sleep until one of its threads wakes to do the work and another wakes the caller.)
 
 use std::{
     any::Any,
@@ -20,23 +20,22 @@ use std::{
 
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 
-/// A team of threads, in place of the pool that the process shares.
+/// A team of threads, instead of the global pool.
 ///
-/// Unlike [`ThreadPool::install`] it leaves the calling thread at work, so that a short call wakes nobody.
+/// Unlike [`ThreadPool::install`] it runs on the calling thread too, so that a short call wakes no other thread.
 #[derive(Clone, Debug)]
 pub struct Team(Arc<ThreadPool>);
 
 thread_local! {
-    /// The team whose call this thread makes.
+    /// The team of the current call on this thread.
     static TEAM: RefCell<Option<Team>> = const { RefCell::new(None) };
 }
 
 impl Team {
-    /// A team of so many threads, the caller among them; 0 for as many as the processor runs at once, or as
-    /// `RAYON_NUM_THREADS` says.
+    /// A team of this many threads, including the caller; 0 for the number of hardware threads, or `RAYON_NUM_THREADS`.
     ///
     /// # Errors
-    /// Where the system gives no threads.
+    /// If threads cannot be created.
     pub fn new(threads: usize) -> Result<Self, ThreadPoolBuildError> {
         let pool = ThreadPoolBuilder::new().num_threads(threads).thread_name(|n| format!("regard-{n}")).build()?;
         Ok(Self(Arc::new(pool)))
@@ -47,7 +46,7 @@ impl Team {
         self.0.current_num_threads()
     }
 
-    /// Runs `task` on the calling thread, where kernels find this team.
+    /// Runs `task` on the calling thread, with kernels using this team.
     pub fn run<R>(&self, task: impl FnOnce() -> R) -> R {
         struct Restore(Option<Team>);
         impl Drop for Restore {
@@ -87,25 +86,25 @@ type Task<'a> = &'a (dyn Fn(usize) + Sync);
 struct Loop {
     task: Task<'static>,
     count: usize,
-    /// First task that nobody has taken.
+    /// First task not yet taken.
     next: AtomicUsize,
-    /// Threads, the caller aside, that may be at a task.
+    /// Threads, besides the caller, that may be running a task.
     inside: AtomicUsize,
     panicked: Mutex<Option<Box<dyn Any + Send>>>,
     caller: Thread,
 }
 
-/// Invitations that no thread has taken up yet. A busy pool takes up none, so that there must be an end to them.
+/// Invitations that no thread has accepted yet. A busy pool accepts none, so their number is limited.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 const WAITING_MOST: usize = 1 << 10;
 
-/// Looks at a counter before the caller goes to sleep: some 20 microseconds, the time that waking up takes.
+/// Spins on a counter before the caller goes to sleep: some 20 microseconds, the time of a wake-up.
 const LOOKS: usize = 1 << 10;
 
 /// Runs `task(0) .. task(count - 1)`, each once, on this thread and at most `others` more of the current pool.
 pub fn share(count: usize, others: usize, task: Task) {
-    // SAFETY: a thread calls the task only while it counts as inside with an index below `count`, and this function returns
-    // or unwinds only once all indices are taken and nobody is inside.
+    // SAFETY: a thread calls the task only while it counts as inside with an index below `count`, and this function
+    // returns or unwinds only once all indices are taken and no thread is inside.
     let task = unsafe { transmute::<Task<'_>, Task<'static>>(task) };
     let (next, inside) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let caller = thread::current();
@@ -144,9 +143,9 @@ impl Loop {
         }
     }
 
-    /// As another thread than the caller.
+    /// Joins as a thread other than the caller.
     fn join(&self) {
-        // Whoever takes a task has counted itself in before: the caller, who finds none left, sees it.
+        // A thread counts itself in before it takes a task, so the caller sees it when no task is left.
         self.inside.fetch_add(1, Ordering::AcqRel);
         self.work();
         if self.inside.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -154,7 +153,7 @@ impl Loop {
         }
     }
 
-    /// Until nobody is inside.
+    /// Waits until no thread is inside.
     fn wait(&self) {
         for _ in 0..LOOKS {
             if self.inside.load(Ordering::Acquire) == 0 {

@@ -1,19 +1,19 @@
-//! Inner products of a few rows with many: what is left of a product of matrices when one of them is a few vectors.
+//! Dot products of a few rows with many: matrix products in which one operand is a few vectors.
 
 use pulp::{Simd, WithSimd};
 
 use super::numbers::Number;
 use crate::gemm::Matrix;
 
-/// Rows of the few, at most.
+/// Maximum number of the few rows.
 pub const FEW: usize = 8;
 
 /// `dst[r * stride + j] = alpha x_r.y_j` for `rows` dense rows `x [rows,width]`, at most [`FEW`], and `count` rows of `y`.
 ///
-/// Every row of `y` is read once for all of `x`; each product is summed in the same order whatever others there are.
+/// Every row of `y` is read once for all of `x`; each product is summed in the same order, whatever the other rows.
 ///
 /// # Panics
-/// If a matrix does not lie within its slice, elements of a row of `y` lie apart, or there are more than [`FEW`] rows.
+/// If a matrix is not within its slice, rows of `y` are not contiguous, or there are more than [`FEW`] rows.
 pub fn dots(
     (rows, count, width): (usize, usize, usize),
     alpha: f32,
@@ -29,10 +29,10 @@ pub fn dots(
     run(Dots { rows, count, width, alpha, x, y: y.data, y_stride: y.row, dst, stride });
 }
 
-/// The same with dense rows of `y` as they are stored, which are widened in registers.
+/// The same with dense rows of `y` in their storage format, converted in registers.
 ///
 /// # Panics
-/// If a matrix does not lie within its slice, or there are more than [`FEW`] rows.
+/// If a matrix is not within its slice, or there are more than [`FEW`] rows.
 pub(crate) fn dots_stored<T: Number>(
     (rows, count, width): (usize, usize, usize),
     x: &[f32],
@@ -54,7 +54,7 @@ fn run<T: Number>(dots: Dots<T>) {
     super::arch().dispatch(dots);
 }
 
-/// Arguments, checked.
+/// Checked arguments.
 struct Dots<'a, T> {
     rows: usize,
     count: usize,
@@ -72,12 +72,12 @@ impl<T: Number> WithSimd for Dots<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
-        // Eight sums at a time wherever they can be had, as many as it takes to hide the latency of an addition; more where
-        // there are registers, so that each number that is loaded serves several.
+        // Eight accumulators where possible, enough to hide the latency of an addition; more if there are registers, so
+        // that each loaded element is used several times.
         let many = S::REGISTER_COUNT >= 32;
         match self.rows {
             0 => {}
-            // Rows of fewer bits come from memory: four at a time are as fast, and more than eight are slower.
+            // Narrow formats are memory-bound: four at a time are as fast, and more than eight are slower.
             1 if size_of::<T>() < 4 => self.rows::<S, 1, 4>(simd),
             1 => self.rows::<S, 1, 8>(simd),
             2 => self.rows::<S, 2, 4>(simd),
@@ -101,7 +101,7 @@ impl<T: Number> Dots<'_, T> {
     #[inline(always)]
     fn rows<S: Simd, const ROWS: usize, const OTHERS: usize>(&mut self, simd: S) {
         let mut other = 0;
-        // SAFETY: these rows lie within the sizes, which were checked against the slices.
+        // SAFETY: these rows are within the sizes, which were checked against the slices.
         unsafe {
             while other + OTHERS <= self.count {
                 self.block::<S, ROWS, OTHERS>(simd, other);
@@ -121,7 +121,7 @@ impl<T: Number> Dots<'_, T> {
         debug_assert!(ROWS <= self.rows && other + OTHERS <= self.count, "block outside its product");
         let last = self.width / S::F32_LANES * S::F32_LANES;
         let mut sums = [[simd.splat_f32s(0.0); OTHERS]; ROWS];
-        // SAFETY: the caller's promise; the last vector of a row is masked to the elements that there are.
+        // SAFETY: guaranteed by the caller; the last vector of a row is masked to the existing elements.
         unsafe {
             let x = self.x.as_ptr();
             let y = self.y.as_ptr().add(other * self.y_stride);

@@ -1,10 +1,10 @@
-//! Which vectors the kernels use.
+//! Selection of the vector instruction set.
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use crate::Error;
 
-/// Vectors of an instruction set, the narrowest first.
+/// Vector instruction sets, narrowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Vectors {
@@ -19,7 +19,7 @@ pub enum Vectors {
 }
 
 impl Vectors {
-    /// All variants, the narrowest first.
+    /// All variants, narrowest first.
     pub const ALL: &[Self] = &[Self::Scalar, Self::Neon, Self::Avx2, Self::Avx512];
 
     /// Its name.
@@ -32,10 +32,10 @@ impl Vectors {
         }
     }
 
-    /// The vectors of this name.
+    /// The instruction set with this name.
     ///
     /// # Errors
-    /// No vectors that this processor has.
+    /// Not an instruction set of this processor.
     pub fn named(name: &str) -> Result<Self, Error> {
         let available = || Self::ALL.iter().copied().filter(|vectors| vectors.available());
         available().find(|vectors| vectors.name() == name).ok_or_else(|| {
@@ -44,7 +44,7 @@ impl Vectors {
         })
     }
 
-    /// Whether this processor has them.
+    /// Whether this processor supports it.
     pub fn available(self) -> bool {
         self <= of(pulp::Arch::new()) && self.arch().is_some()
     }
@@ -64,11 +64,11 @@ impl Vectors {
     }
 }
 
-/// The widest that may be used, as an index into [`Vectors::ALL`].
+/// The widest allowed, as an index into [`Vectors::ALL`].
 static WIDEST: AtomicU8 = AtomicU8::new(u8::MAX);
 
-/// Uses at most these vectors from now on, everywhere in the process, to compare instruction sets. Large dense
-/// products go to a library that chooses for itself.
+/// Limits the whole process to at most these vectors from now on, to compare instruction sets. Large dense products use
+/// a library that chooses by itself.
 pub fn limit(widest: Vectors) {
     WIDEST.store(widest as u8, Relaxed);
 }

@@ -1,4 +1,4 @@
-//! Elementary functions without branches, so that loops over them become vector code.
+//! Branch-free elementary functions, so that loops over them vectorise.
 
 /// `e^x` to about 1e-7 relative; 0 below -87.3, infinity above 88.7, NaN stays NaN.
 ///
@@ -35,8 +35,8 @@ pub fn exp(x: f32) -> f32 {
 
 /// `2^x` to about 1.6e-7 relative for `x < 128`; exactly 0 below -126, negative infinity included. NaN stays NaN.
 ///
-/// `x = n + r` with `|r| <= 1/2`; `2^r` by the polynomial of degree 5 whose largest relative error (1e-7) is least among
-/// those that have value and slope of `2^r` at 0; `2^n` by adding to the exponent bits. Eleven instructions, no branch.
+/// `x = n + r` with `|r| <= 1/2`; `2^r` by the degree-5 minimax polynomial (relative error 1e-7) among those with the
+/// value and derivative of `2^r` at 0; `2^n` by adding to the exponent bits. Eleven instructions, no branches.
 #[inline(always)]
 pub fn exp2(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0;
@@ -53,7 +53,7 @@ pub fn exp2(x: f32) -> f32 {
     f32::from_bits(if x < -126.0 { 0 } else { y })
 }
 
-/// `log2 x` of a positive normal number, to about 1e-7 of the larger of 1 and its size.
+/// `log2 x` of a positive normal number, to about 1e-7 of the larger of 1 and its magnitude.
 ///
 /// `x = 2^n (1 + f)` with `1 + f` between `sqrt(1/2)` and `sqrt(2)`; `ln(1 + f)` by the polynomial of Moshier's Cephes
 /// library (`logf`).
@@ -115,7 +115,7 @@ pub fn silu_slope(x: f32) -> f32 {
     s + x * s * (1.0 - s)
 }
 
-/// Twice the argument of the hyperbolic tangent in [`gelu_tanh`], of which only the exponential is needed:
+/// Twice the argument of tanh in [`gelu_tanh`], of which only the exponential is needed:
 /// `(1 + tanh u) / 2 = 1 / (1 + e^-2u)`.
 #[inline(always)]
 fn gelu_tanh_argument(x: f32) -> f32 {
@@ -134,7 +134,7 @@ pub fn gelu_tanh(x: f32) -> f32 {
 /// Derivative of [`gelu_tanh`].
 #[inline(always)]
 pub fn gelu_tanh_slope(x: f32) -> f32 {
-    // Beyond 10 the second term is 0, and so it stays where the square overflows.
+    // Beyond 10 the second term is 0; this keeps it 0 where the square overflows.
     let near = if x.abs() > 10.0 { 0.0 } else { x };
     let s = 1.0 / (1.0 + exp(-gelu_tanh_argument(x)));
     let inner = 2.0 * ROOT_2_OVER_PI * (3.0 * CUBIC).mul_add(near * near, 1.0);

@@ -1,4 +1,4 @@
-//! Vector arithmetic: the only place that knows the processor.
+//! Vector arithmetic: the only processor-specific code.
 //!
 //! Loops are written over plain slices in blocks of [`LANES`] and run inside [`vectorize`], which compiles them for each
 //! instruction set and picks the widest one that the processor has, and [`limit`] allows, at run time.
@@ -27,11 +27,11 @@ pub(crate) use product::{tile_product, tile_product_fetching, tile_product_plus}
 pub(crate) use spread::{Places, Spread, product_of_rows};
 pub(crate) use transpose::transpose;
 
-/// Floats that loops handle at a time: one AVX-512 register, two of AVX2, four of NEON.
+/// Floats that loops process at a time: one AVX-512 register, two of AVX2, four of NEON.
 pub const LANES: usize = 16;
 
-/// Floats between rows of `n` numbers each: whole vectors, and an odd number of them, so that the same column of many rows
-/// does not fall on the same few places of a cache.
+/// Stride of rows of `n` floats: an odd number of full vectors, so that one column of many rows does not map to few
+/// cache sets.
 pub fn row_stride(n: usize) -> usize {
     (n.div_ceil(LANES) | 1) * LANES
 }
@@ -76,8 +76,8 @@ pub fn total(x: &[f32]) -> f32 {
     tree(lanes)
 }
 
-/// `sum_i a_i b_i`. Whole blocks of lanes keep the running sums in one register: five times as fast at the widths of
-/// heads as a loop over indices.
+/// `sum_i a_i b_i`. Full blocks of lanes keep the running sums in one register: at head widths five times as fast as a
+/// loop over indices.
 #[inline(always)]
 pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     let (a_blocks, a_rest) = a.as_chunks::<LANES>();
@@ -124,7 +124,7 @@ pub fn tree(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
-/// Largest element; negative infinity of none. NaN is passed over.
+/// Largest element; negative infinity if empty. NaN is skipped.
 #[inline(always)]
 pub fn max(values: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
@@ -162,7 +162,7 @@ pub fn multiply(y: &mut [f32], x: &[f32]) {
     }
 }
 
-/// `y_i = f(y_i, x_i)`, in whole vectors however short the slices are.
+/// `y_i = f(y_i, x_i)`, in full vectors even for short slices.
 #[inline(always)]
 pub fn each_pair(y: &mut [f32], x: &[f32], f: impl Fn(f32, f32) -> f32) {
     assert_eq!(x.len(), y.len());

@@ -6,10 +6,10 @@ use crate::Rows;
 
 /// `norms_i = |x_i + shift|^2` over `rows` of `data`.
 ///
-/// Written in vectors by hand: of the same loop over arrays the compiler makes four times as many instructions.
+/// Explicitly vectorised: for the same loop over arrays the compiler emits four times as many instructions.
 ///
 /// # Panics
-/// If a row does not lie within its slice, or the shift is not as wide.
+/// If a row is not within its slice, or the shift has another width.
 pub fn square_norms(data: &[f32], rows: &Rows, shift: Option<&[f32]>, norms: &mut [f32]) {
     assert!(shift.is_none_or(|shift| shift.len() == rows.width), "a shift of another width");
     super::arch().dispatch(SquareNorms { data, rows, shift, norms });

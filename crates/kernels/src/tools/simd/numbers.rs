@@ -1,33 +1,33 @@
-//! Numbers of fewer bits as f32, which every kernel computes in.
+//! Conversion of narrow formats to f32, in which every kernel computes.
 
 use half::{bf16, f16};
 use pulp::{MemMask, Simd};
 
-/// A number as caches and weights store it.
+/// An element type of caches and weights.
 pub(crate) trait Number: Copy + Send + Sync {
-    /// The same number.
+    /// Its value as f32.
     fn wide(self) -> f32;
 
-    /// A vector of them.
+    /// Loads a vector.
     ///
     /// # Safety
-    /// There are so many from `at` on.
+    /// A full vector of elements must be readable at `at`.
     #[inline(always)]
     unsafe fn load<S: Simd>(simd: S, at: *const Self) -> S::f32s {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: guaranteed by the caller.
         unsafe { Self::load_first(simd, at, S::F32_LANES) }
     }
 
-    /// A vector of `count` of them and zeros.
+    /// Loads `count` elements, padded with zeros.
     ///
     /// # Safety
-    /// There are so many from `at` on, not more than a vector has lanes.
+    /// `count` elements must be readable at `at`, at most a vector's lanes.
     #[inline(always)]
     unsafe fn load_first<S: Simd>(simd: S, at: *const Self, count: usize) -> S::f32s {
         let mut vector = simd.splat_f32s(0.0);
         let lanes = (&raw mut vector).cast::<f32>();
         for lane in 0..count {
-            // SAFETY: the caller's promise; a vector is its lanes one after another.
+            // SAFETY: guaranteed by the caller; a vector is its lanes in order.
             unsafe { lanes.add(lane).write((*at.add(lane)).wide()) };
         }
         vector
@@ -42,20 +42,20 @@ impl Number for f32 {
 
     #[inline(always)]
     unsafe fn load<S: Simd>(_: S, at: *const Self) -> S::f32s {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { at.cast::<S::f32s>().read_unaligned() }
     }
 
     #[inline(always)]
     unsafe fn load_first<S: Simd>(simd: S, at: *const Self, count: usize) -> S::f32s {
         let mask = MemMask::new(simd.mask_between_m32s(0, count as u32).mask());
-        // SAFETY: the caller's promise; nothing beyond the mask is read.
+        // SAFETY: guaranteed by the caller; nothing beyond the mask is read.
         unsafe { simd.mask_load_ptr_f32s(mask, at) }
     }
 }
 
-/// Widens a vector of numbers by instructions made for that, where the vectors in use have them: `$v4` on 16 of them, `$v3`
-/// on 8. Compilers turn the loop over lanes into scalar code.
+/// Converts a vector of elements with dedicated instructions, if the instruction set has them: `$v4` for 16 lanes,
+/// `$v3` for 8. Compilers emit scalar code for the loop over lanes.
 #[cfg(target_arch = "x86_64")]
 macro_rules! load_by_instructions {
     ($v4:expr, $v3:expr) => {
@@ -63,24 +63,24 @@ macro_rules! load_by_instructions {
         unsafe fn load<S: Simd>(simd: S, at: *const Self) -> S::f32s {
             use std::{any::TypeId, mem::transmute_copy};
             if TypeId::of::<S>() == TypeId::of::<pulp::x86::V4>() {
-                // SAFETY: the caller's promise, and the processor has what a value of this type stands for. Vectors of `S` are
-                // those of the type that it is.
+                // SAFETY: guaranteed by the caller, and a value of this type proves that the processor has the
+                // instructions. `S` is this type, so its vectors are too.
                 unsafe { transmute_copy(&$v4(at)) }
             } else if TypeId::of::<S>() == TypeId::of::<pulp::x86::V3>() {
                 // SAFETY: as above.
                 unsafe { transmute_copy(&$v3(at)) }
             } else {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { Self::load_first(simd, at, S::F32_LANES) }
             }
         }
     };
 }
 
-/// Stored numbers to vectors of f32.
+/// Stored elements to vectors of f32.
 ///
 /// # Safety
-/// There are as many as a vector has lanes, and the processor has the instructions.
+/// A full vector of elements must be readable, and the processor must have the instructions.
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
@@ -102,7 +102,7 @@ mod x86 {
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(at.cast())) }
     }
 
-    /// As [`super::Number::wide`] does it.
+    /// As [`super::Number::wide`].
     #[inline(always)]
     pub unsafe fn f16_v3(at: *const f16) -> __m256 {
         unsafe {
@@ -149,7 +149,7 @@ impl Number for bf16 {
 }
 
 impl Number for f16 {
-    /// In operations that vectors have: the exponent is moved by a multiplication, which makes small numbers normal too.
+    /// With vectorisable operations: a multiplication moves the exponent, which also normalises subnormals.
     #[inline(always)]
     fn wide(self) -> f32 {
         let bits = u32::from(self.to_bits());

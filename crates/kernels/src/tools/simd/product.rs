@@ -1,17 +1,17 @@
-//! Products of small tiles: blocks of the result stay in registers, nothing is copied first.
+//! Products of small tiles: blocks of the result stay in registers, without packing.
 
 use pulp::{MemMask, Simd, WithSimd};
 
 use super::prefetch::{fetch, fetch_line};
 use crate::gemm::{Matrix, Write};
 
-/// `dst (=|+=) alpha a b` with `a [m,k]`, `b [k,n]` whose rows lie side by side (`b.column == 1`), `dst [m,n]` in rows of
+/// `dst (=|+=) alpha a b` with `a [m,k]`, `b [k,n]` with contiguous rows (`b.column == 1`), `dst [m,n]` in rows of
 /// `stride`.
 ///
-/// Each element is summed over `k` in one run from 0, so it does not depend on where its block begins.
+/// Each element is summed over `k` in order from 0, so it does not depend on where its block begins.
 ///
 /// # Panics
-/// If a matrix does not lie within its slice, or elements of a row of `b` lie apart.
+/// If a matrix is not within its slice, or rows of `b` are not contiguous.
 pub fn tile_product(
     sizes: (usize, usize, usize),
     alpha: f32,
@@ -24,7 +24,7 @@ pub fn tile_product(
     tile_product_fetching(sizes, alpha, a, b, write, dst, stride, &[]);
 }
 
-/// The same; meanwhile asks memory for `ahead`, which is needed next: a product leaves memory idle, and what follows would
+/// The same; meanwhile prefetches `ahead`, which is needed next: a product leaves memory idle, and the next step would
 /// wait for it.
 ///
 /// # Panics
@@ -44,7 +44,7 @@ pub fn tile_product_fetching(
     assert!(a.holds(m, k) && b.holds(k, n) && b.column == 1, "operand outside its buffer");
     assert!(Matrix::rows(dst, stride).holds(m, n) && stride >= n, "product outside its buffer");
     if m > 0 && n > 0 {
-        // About as many parts as there are turns of the outermost loop over `k` in all blocks.
+        // About as many parts as there are iterations of the outermost loop over `k` in all blocks.
         let turns = (m * n * k).div_ceil(24 * LINE * LINE);
         let share = ahead.len().div_ceil(LINE).div_ceil(turns.max(1));
         let ahead = Ahead { rest: ahead, share };
@@ -52,10 +52,10 @@ pub fn tile_product_fetching(
     }
 }
 
-/// `dst = alpha a b + addends`, one addend per row; everything else as in [`tile_product`].
+/// `dst = alpha a b + addends`, one addend per row; otherwise as [`tile_product`].
 ///
 /// # Panics
-/// As there, or if there are fewer addends than rows.
+/// As for [`tile_product`], or if there are fewer addends than rows.
 pub fn tile_product_plus(
     sizes: (usize, usize, usize),
     alpha: f32,
@@ -76,13 +76,13 @@ pub fn tile_product_plus(
     }
 }
 
-/// Floats of a cache line.
+/// Floats per cache line.
 const LINE: usize = 16;
 
-/// Rows of a block that one pointer serves.
+/// Rows per block addressed by one pointer.
 const HALF: usize = 6;
 
-/// Arguments of [`tile_product`], checked.
+/// Checked arguments of [`tile_product`].
 struct Product<'a> {
     sizes: (usize, usize, usize),
     alpha: f32,
@@ -95,10 +95,10 @@ struct Product<'a> {
     ahead: Ahead<'a>,
 }
 
-/// Memory to ask for, a share at a time.
+/// Memory to prefetch, in portions.
 struct Ahead<'a> {
     rest: &'a [f32],
-    /// Cache lines.
+    /// Cache lines per portion.
     share: usize,
 }
 
@@ -117,13 +117,14 @@ impl WithSimd for Product<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
         let (m, n, _) = self.sizes;
-        // Registers for sums, rows of `b` and one element of `a`: 24 + 4 + 1 of 32 (AVX-512, NEON), 12 + 2 + 1 of 16.
+        // Registers for accumulators, rows of `b` and one element of `a`: 24 + 4 + 1 of 32 (AVX-512, NEON), 12 + 2 + 1
+        // of 16.
         let many = S::REGISTER_COUNT >= 32;
         let mut start = 0;
         while start < n {
             let vectors = (n - start).div_ceil(S::F32_LANES);
             let take = match vectors {
-                // Fewer sums than these wait for one another: an addition takes four cycles, and two begin in each.
+                // Fewer accumulators than these stall: an addition takes four cycles, and two issue per cycle.
                 _ if !many && m == 1 => 1 << vectors.min(8).ilog2(),
                 _ if !many && m <= 3 => 1 << vectors.min(4).ilog2(),
                 _ if !many => vectors.min(2),
@@ -152,7 +153,7 @@ impl WithSimd for Product<'_> {
 impl Product<'_> {
     #[inline(always)]
     fn rows<S: Simd, const ROWS: usize, const VECTORS: usize>(&mut self, simd: S, columns: (usize, usize)) {
-        // AVX-512 masks for nothing, elsewhere a mask costs instructions in the innermost loop.
+        // Masks are free with AVX-512; elsewhere they cost instructions in the innermost loop.
         if S::F32_LANES < 16 && columns.1 - columns.0 == VECTORS * S::F32_LANES {
             self.blocks::<S, ROWS, VECTORS, true>(simd, columns);
         } else {
@@ -168,7 +169,7 @@ impl Product<'_> {
     ) {
         let m = self.sizes.0;
         let mut row = 0;
-        // SAFETY: these rows and columns lie within the sizes, which were checked against the slices.
+        // SAFETY: these rows and columns are within the sizes, which were checked against the slices.
         unsafe {
             while row + ROWS <= m {
                 self.block::<S, ROWS, VECTORS, WHOLE>(simd, row, columns);
@@ -195,8 +196,8 @@ impl Product<'_> {
     /// One block of the result.
     ///
     /// # Safety
-    /// Rows `row .. row + ROWS` and columns `start .. end` lie within the product, and `end - start` is more than
-    /// `VECTORS - 1` vectors and at most `VECTORS`; where `WHOLE`, it is `VECTORS`.
+    /// Rows `row .. row + ROWS` and columns `start .. end` are within the product, and `end - start` is more than
+    /// `VECTORS - 1` vectors and at most `VECTORS`; if `WHOLE`, it is `VECTORS`.
     #[inline(always)]
     unsafe fn block<S: Simd, const ROWS: usize, const VECTORS: usize, const WHOLE: bool>(
         &mut self,
@@ -208,14 +209,14 @@ impl Product<'_> {
         let mask = MemMask::new(simd.mask_between_m32s(0, rest as u32).mask());
         debug_assert!(row + ROWS <= self.sizes.0 && end <= self.sizes.1, "block outside its product");
         let mut sums = [[simd.splat_f32s(0.0); VECTORS]; ROWS];
-        // SAFETY: the caller's promise; each matrix lies within its slice from the first to the last element used, and
-        // the last vector of a row is masked to the columns that there are.
+        // SAFETY: guaranteed by the caller; each matrix is within its slice from the first to the last element used,
+        // and the last vector of a row is masked to the existing columns.
         unsafe {
-            // Two pointers, so that the distances of the rows from one of them are few.
+            // Two pointers, so that few row offsets are needed.
             let mut upper = self.a.data.as_ptr().wrapping_add(row * self.a.row);
             let mut lower = upper.wrapping_add(HALF * self.a.row);
             let mut b = self.b.data.as_ptr().wrapping_add(start);
-            // What the next block reads of `a` may come from far away.
+            // The part of `a` for the next block may be far away.
             let next = row + 2 * ROWS <= self.sizes.0 && self.a.column == 1;
             let mut rest = self.sizes.2;
             while rest > 0 {

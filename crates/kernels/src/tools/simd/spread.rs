@@ -1,7 +1,7 @@
-//! Matrix products on rows that lie anywhere: nothing is gathered before, nothing scattered after.
+//! Matrix products on scattered rows, without gather and scatter steps.
 //!
-//! A tile of six rows of the result stays in registers while the rows of the second matrix pass by, packed once for all rows
-//! of the result. Every element is summed in the order of the rows, whatever other rows the call has.
+//! A tile of six result rows stays in registers while the rows of the second matrix, packed once for all result rows,
+//! stream by. Every element is summed in row order, independent of the other rows of the call.
 
 use pulp::{Simd, WithSimd};
 
@@ -11,12 +11,12 @@ use crate::{
     parallel::{self, Disjoint, Memory},
 };
 
-/// Where the rows of a matrix start in its slice.
+/// Start offsets of the rows of a matrix in its slice.
 #[derive(Clone, Copy, Debug)]
 pub enum Places<'a> {
-    /// One after the other at this distance.
+    /// At a constant stride.
     Every(usize),
-    /// Anywhere.
+    /// At these offsets.
     At(&'a [usize]),
 }
 
@@ -31,38 +31,38 @@ impl Places<'_> {
     }
 }
 
-/// A matrix whose rows lie anywhere in a slice, element `j` of row `i` at `rows.start(i) + j * step`.
+/// A matrix with scattered rows in a slice, element `j` of row `i` at `rows.start(i) + j * step`.
 #[derive(Clone, Copy, Debug)]
 pub struct Spread<'a> {
     /// Elements.
     pub data: &'a [f32],
-    /// Where rows start.
+    /// Start offsets of rows.
     pub rows: Places<'a>,
-    /// Distance of neighbours in a row.
+    /// Distance between neighbours in a row.
     pub step: usize,
 }
 
 impl<'a> Spread<'a> {
-    /// Rows with their elements side by side.
+    /// Rows with contiguous elements.
     pub fn new(data: &'a [f32], rows: Places<'a>) -> Self {
         Self { data, rows, step: 1 }
     }
 }
 
-/// Rows of the result in registers.
+/// Result rows in registers.
 const TALL: usize = 6;
-/// Rows of the second matrix that are packed at a time: 128 of 64 floats are 32 KiB, most of an L1 cache.
+/// Rows of the second matrix packed at a time: 128 of 64 floats are 32 KiB, most of an L1 cache.
 const DEEP: usize = 128;
-/// Floats of a packed row, at most.
+/// Maximum floats of a packed row.
 const WIDE: usize = 64;
 
-/// `dst_i (=|+=) factor_i sum_l a_il b_l` for `m` rows of `n` elements, `k` terms per sum; `b`'s elements lie side by side.
+/// `dst_i (=|+=) factor_i sum_l a_il b_l` for `m` rows of `n` elements, `k` terms per sum; `b`'s rows are contiguous.
 ///
 /// # Safety
-/// Nobody else, no other row of this call included, may hold the rows of `dst` while it runs.
+/// The rows of `dst` must be distinct and accessed by nothing else during the call.
 ///
 /// # Panics
-/// If a row does not lie within its slice, or `b` has another step than 1.
+/// If a row is not within its slice, or `b` has a step other than 1.
 pub unsafe fn product_of_rows(
     (m, n, k): (usize, usize, usize),
     a: Spread,
@@ -73,7 +73,7 @@ pub unsafe fn product_of_rows(
     places: Places,
 ) {
     assert_eq!(b.step, 1, "rows of the second matrix have their elements side by side");
-    // As small as a product may be, filling fresh memory with zeros first would show.
+    // For small products, zeroing fresh memory first would be noticeable.
     parallel::lend(Memory::Panel, DEEP * WIDE, |memory| {
         let size = (m, n, k);
         super::arch().dispatch(Product { size, a, b, factors, write, dst, places, memory });
@@ -96,7 +96,7 @@ impl WithSimd for Product<'_, '_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        // 24 of the 32 registers of AVX-512 hold sums, 12 of the 16 of AVX2; as many of the 32 of NEON.
+        // 24 of the 32 registers of AVX-512 are accumulators, 12 of the 16 of AVX2; as many of the 32 of NEON.
         if S::F32_LANES == 16 { self.run::<S, 4>(simd) } else { self.run::<S, 2>(simd) }
     }
 }
@@ -154,7 +154,7 @@ impl Product<'_, '_> {
         }
     }
 
-    /// Rows `first .. first + R` of the result, the part of their sums that one packed panel makes.
+    /// Rows `first .. first + R` of the result: their partial sums from one packed panel.
     #[inline(always)]
     fn tile<S: Simd, const V: usize, const R: usize>(
         &self,
@@ -168,7 +168,7 @@ impl Product<'_, '_> {
         let step = self.a.step;
         let mut rows = [std::ptr::null::<f32>(); R];
         for (r, row) in rows.iter_mut().enumerate() {
-            // Checked to the last element that is read: `add` below goes no further.
+            // Checked up to the last element that is read: `add` below goes no further.
             let elements = |count: usize| count.checked_mul(step).expect("a step outside its slice");
             let row_data = &self.a.data[self.a.rows.start(first + r)..][elements(top)..];
             *row = row_data[..=elements(deep - 1)].as_ptr();
@@ -204,7 +204,7 @@ impl Product<'_, '_> {
         }
     }
 
-    /// Asks for the parts of the rows that the next tile reads and writes: they lie where no hardware foresees.
+    /// Prefetches the parts of the rows that the next tile reads and writes, which hardware prefetchers miss.
     #[inline(always)]
     fn fetch(&self, first: usize, count: usize, (top, deep): (usize, usize), columns: &std::ops::Range<usize>) {
         for i in first..(first + count).min(self.size.0) {
@@ -219,7 +219,8 @@ impl Product<'_, '_> {
     #[inline(always)]
     #[allow(clippy::mut_from_ref)]
     fn row(&self, i: usize, columns: &std::ops::Range<usize>) -> &mut [f32] {
-        // SAFETY: the caller of `product_of_rows` promised these rows to it, and it holds one at a time.
+        // SAFETY: the caller of `product_of_rows` guarantees exclusive access to these rows, and it borrows one at a
+        // time.
         unsafe { self.dst.range(self.places.start(i) + columns.start, columns.len()) }
     }
 }

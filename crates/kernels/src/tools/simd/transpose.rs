@@ -1,16 +1,16 @@
-//! Rows to columns.
+//! Matrix transposition.
 
 #[cfg(target_arch = "x86_64")]
 use super::prefetch::fetch_line;
 use crate::gemm::Matrix;
 
-/// Rows and columns of a block that is transposed at a time.
+/// Rows and columns of a block.
 const BLOCK: usize = 16;
 
-/// `dst = src^T` for `src [rows,columns]`, its elements side by side; `dst` in rows of `stride`.
+/// `dst = src^T` for contiguous `src [rows,columns]`; `dst` in rows of `stride`.
 ///
 /// # Panics
-/// If a matrix does not lie within its slice.
+/// If a matrix is not within its slice.
 pub fn transpose(src: Matrix, (rows, columns): (usize, usize), dst: &mut [f32], stride: usize) {
     assert!(src.column == 1 && src.holds(rows, columns), "matrix outside its buffer");
     assert!(stride >= rows && Matrix::rows(dst, stride).holds(columns, rows), "transpose outside its buffer");
@@ -23,7 +23,7 @@ pub fn transpose(src: Matrix, (rows, columns): (usize, usize), dst: &mut [f32], 
                 || {
                     for i in (0..whole_rows).step_by(BLOCK) {
                         for c in (0..whole_columns).step_by(BLOCK) {
-                            // A page of rows is read in a few blocks: too few to foresee the next page from.
+                            // A page of rows is read in a few blocks: too few for hardware to prefetch the next page.
                             for row in i + 2 * BLOCK..(i + 3 * BLOCK).min(rows) {
                                 fetch_line(src.data.as_ptr().wrapping_add(row * src.row + c));
                             }
@@ -56,14 +56,14 @@ pub fn transpose(src: Matrix, (rows, columns): (usize, usize), dst: &mut [f32], 
     }
 }
 
-/// One block: neighbours are interleaved as numbers, then as pairs, then as quarters of registers, twice.
+/// One block: neighbours are interleaved as floats, then as pairs, then as register quarters, twice.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn avx512(v4: pulp::x86::V4, src: &[f32], row: usize, dst: &mut [f32], stride: usize) {
     let f = v4.avx512f;
     let rows: [_; BLOCK] = std::array::from_fn(|i| {
         let row = &src[i * row..][..BLOCK];
-        // SAFETY: the slice holds the 16 numbers that are read.
+        // SAFETY: the slice holds the 16 floats that are read.
         unsafe { f._mm512_loadu_ps(row.as_ptr()) }
     });
     let singles: [_; BLOCK] = std::array::from_fn(|i| {
@@ -87,7 +87,7 @@ fn avx512(v4: pulp::x86::V4, src: &[f32], row: usize, dst: &mut [f32], stride: u
         ];
         for (quarter, column) in columns.into_iter().enumerate() {
             let dst = &mut dst[(4 * quarter + c) * stride..][..BLOCK];
-            // SAFETY: the slice holds the 16 numbers that are written.
+            // SAFETY: the slice holds the 16 floats that are written.
             unsafe { f._mm512_storeu_ps(dst.as_mut_ptr(), column) };
         }
     }

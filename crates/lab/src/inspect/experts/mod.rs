@@ -1,4 +1,4 @@
-//! What the experts of a mixture of heads do: their load, and the tokens that each prefers.
+//! Experts of a mixture of attention heads: their load, and the tokens that each prefers.
 
 mod report;
 mod tally;
@@ -18,10 +18,10 @@ use super::place_name;
 pub use report::{Experts, Router};
 pub use tally::{Load, Preference, Tally};
 
-/// Sequences at once.
+/// Sequences per batch.
 const ROWS: usize = 32;
 
-/// What to look at.
+/// What to inspect.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     /// The split.
@@ -30,11 +30,11 @@ pub struct Wanted {
     pub batches: usize,
     /// Preferred tokens per expert.
     pub tokens: usize,
-    /// Least occurrences of a token that is listed.
+    /// Minimum occurrences of a listed token.
     pub least: u64,
 }
 
-/// The routers of `model` on its data, bottom to top; none where it has no mixture of heads.
+/// The routers of `model` on its data, bottom to top; none if it has no mixture of attention heads.
 ///
 /// # Errors
 /// A split that cannot be cut into batches.
@@ -70,7 +70,7 @@ pub fn token_texts(data: &TaskData) -> Vec<String> {
     (0..data.shape().vocabulary).map(text).collect()
 }
 
-/// The tokens that a router chose for: those of the source in an encoder.
+/// The tokens that a router routed: the source tokens in an encoder.
 fn queries<'a>(batch: &'a Batch, record: &RouterRecord) -> &'a TokenBatch {
     match (record.stack, &batch.source) {
         (Stack::Encoder, Some(source)) => source,
@@ -78,7 +78,7 @@ fn queries<'a>(batch: &'a Batch, record: &RouterRecord) -> &'a TokenBatch {
     }
 }
 
-/// Ids of all positions, none for padding.
+/// Token ids of all positions, none for padding.
 fn real_tokens(tokens: &TokenBatch) -> Vec<Option<i32>> {
     let real = |at: usize| {
         let padding = tokens.padding.as_ref();

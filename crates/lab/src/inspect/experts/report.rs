@@ -1,4 +1,4 @@
-//! What experts do, as tables, charts, files and a page.
+//! Expert statistics as tables, charts, files and an HTML page.
 
 use regard_report::{Axis, Block, Cell, Chart, Column, Data, Format, Report, Section, Series, Table};
 use regard_tasks::train::Environment;
@@ -13,7 +13,7 @@ use crate::record::{Record, Shown};
 pub struct Router {
     /// Its name, as in `encoder 1`.
     pub name: String,
-    /// Which attention it belongs to, as in `encoder`: those of one place are drawn together.
+    /// The attention it belongs to, as in `encoder`: routers of one place share a chart.
     pub place: &'static str,
     /// How evenly it spreads tokens.
     pub load: Load,
@@ -21,20 +21,20 @@ pub struct Router {
     pub preferences: Vec<Vec<Preference>>,
 }
 
-/// The routers of a model on some data, with what a reader needs to judge them.
+/// The routers of a model on some data, with the context needed to judge them.
 #[derive(Clone, Debug)]
 pub struct Experts {
     /// Routers, bottom to top.
     pub routers: Vec<Router>,
     /// Tokens as text, by id.
     pub texts: Vec<String>,
-    /// The data, in a few words.
+    /// Short description of the data.
     pub source: String,
-    /// Least occurrences of a token that is listed.
+    /// Minimum occurrences of a listed token.
     pub least: u64,
-    /// The command that was typed.
+    /// The command line.
     pub command: String,
-    /// Where and when it ran.
+    /// Machine, version and date.
     pub environment: Environment,
 }
 
@@ -142,7 +142,7 @@ impl Experts {
         usize::try_from(token).ok().and_then(|id| self.texts.get(id)).map_or("?", |text| text)
     }
 
-    /// The extremes over all routers in a sentence.
+    /// A sentence with the extremes over all routers.
     fn summary(&self) -> String {
         let ends = self.routers.iter().map(|router| router.load.extremes());
         let (least, most) = ends.fold((f64::INFINITY, 0.0f64), |(low, high), (l, h)| (low.min(l), high.max(h)));
@@ -197,7 +197,7 @@ impl Shown for Experts {
     }
 }
 
-/// Entropy of shares by that of even ones.
+/// Entropy of shares divided by that of uniform ones.
 fn evenness(shares: &[f64]) -> Cell {
     let entropy: f64 = shares.iter().filter(|share| **share > 0.0).map(|share| -share * share.ln()).sum();
     if shares.len() > 1 { Cell::Number(entropy / (shares.len() as f64).ln()) } else { Cell::Empty }

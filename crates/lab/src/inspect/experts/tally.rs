@@ -1,4 +1,4 @@
-//! Which expert saw which token, counted.
+//! Counts of tokens per expert.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 pub struct Tally {
     experts: usize,
     active: usize,
-    /// Positions routed.
+    /// Number of routed positions.
     tokens: u64,
     /// (Position, slot) pairs per expert.
     load: Vec<u64>,
@@ -26,9 +26,9 @@ pub struct Load {
     pub experts: usize,
     /// Experts per token, `k`.
     pub active: usize,
-    /// Positions routed.
+    /// Number of routed positions.
     pub tokens: u64,
-    /// Share of the (position, slot) pairs of each expert; they sum to 1.
+    /// Fraction of (position, slot) pairs per expert, summing to 1.
     pub shares: Vec<f64>,
     /// Mean entropy of the router's distribution in nats, at most `ln E`.
     pub entropy: f64,
@@ -38,7 +38,7 @@ pub struct Load {
     pub z: f64,
 }
 
-/// A token that an expert sees more often than chance would have it.
+/// A token that an expert sees more often than by chance.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Preference {
     /// The token.
@@ -50,16 +50,16 @@ pub struct Preference {
 }
 
 impl Tally {
-    /// Of a router of `active` among `experts`.
+    /// An empty tally for a router with `active` of `experts` experts.
     pub fn new(experts: usize, active: usize) -> Self {
         Self { experts, active, tokens: 0, load: vec![0; experts], by_token: BTreeMap::new(), sums: [0.0; 3] }
     }
 
-    /// Adds a batch: `chosen [positions, k]` of `tokens [positions]`, `None` where a position is padding; means over its real
+    /// Adds a batch: `chosen [positions, k]` of `tokens [positions]`, `None` for padding; `means` over its real
     /// positions of entropy, balance loss and z-loss.
     ///
     /// # Panics
-    /// Choices of another number than `k` per token, or of an expert that does not exist.
+    /// If there are not `k` choices per token, or an expert does not exist.
     pub fn add(&mut self, chosen: &[u32], tokens: &[Option<i32>], means: [f64; 3]) {
         assert_eq!(chosen.len(), tokens.len() * self.active, "choices and tokens disagree");
         let before = self.tokens;
@@ -91,8 +91,7 @@ impl Tally {
         }
     }
 
-    /// For each expert its `most` preferred tokens, of those that occur at least `least` times; of equal ones the
-    /// more frequent first.
+    /// For each expert its `most` preferred tokens among those that occur at least `least` times; ties by frequency.
     pub fn preferences(&self, most: usize, least: u64) -> Vec<Vec<Preference>> {
         let pairs = (self.tokens * self.active as u64) as f64;
         let one = |expert: usize| {

@@ -4,7 +4,7 @@ use regard_report::{Axis, Block, Chart, Data, Mark, Series};
 
 use super::super::{rank::MatrixRank, survey::Attention};
 
-/// Lines that a reader can tell apart in one chart.
+/// Maximum lines in one readable chart.
 const MOST_LINES: usize = 8;
 
 /// Normalised entropy by position, one line per head, one chart per attention.
@@ -54,7 +54,7 @@ pub fn rank(attentions: &[Attention]) -> Vec<Block> {
     ]
 }
 
-/// Corners of the distribution function of some values.
+/// Corners of the empirical distribution function of some values.
 fn distribution(mut values: Vec<f64>) -> Vec<(f64, f64)> {
     values.sort_by(f64::total_cmp);
     let count = values.len() as f64;

@@ -1,4 +1,4 @@
-//! What was found in a model, as tables, charts, pictures, files and a page.
+//! An inspection as tables, charts, images, files and an HTML page.
 
 mod charts;
 mod tables;
@@ -15,20 +15,20 @@ use super::{
 use crate::moments::Moments;
 use crate::record::{Record, Shown};
 
-/// A survey with what a reader needs to judge it.
+/// A survey, with the context needed to judge it.
 #[derive(Clone, Debug)]
 pub struct Inspection {
-    /// What was measured.
+    /// The measurements.
     pub survey: Survey,
-    /// What was asked for.
+    /// The requested parts.
     pub parts: Vec<Part>,
-    /// Projections of keys to be drawn.
+    /// Key projections to draw.
     pub projections: Vec<KeyProjection>,
-    /// The model and the data, in a few words.
+    /// Short description of model and data.
     pub source: String,
-    /// The command that was typed.
+    /// The command line.
     pub command: String,
-    /// Where and when it ran.
+    /// Machine, version and date.
     pub environment: Environment,
 }
 
@@ -69,7 +69,7 @@ impl Inspection {
         Section { title: title.into(), blocks }
     }
 
-    /// The means over all heads in a few sentences.
+    /// A few sentences with the means over all heads.
     fn summary(&self) -> String {
         let Survey { sequences, tokens, attentions, .. } = &self.survey;
         let mut text =

@@ -20,7 +20,7 @@ fn mean(moments: &Moments) -> Cell {
     moments.value().map_or(Cell::Empty, Cell::Number)
 }
 
-/// Columns that say which head.
+/// Prepends the columns that identify a head.
 fn of_heads(columns: impl IntoIterator<Item = Column>) -> Vec<Column> {
     let mut all = vec![Column::text("attention"), Column::number("head", Format::Plain)];
     all.extend(columns);
@@ -124,7 +124,7 @@ pub fn likelihood(attentions: &[Attention]) -> Table {
     table.note("Mean over queries and sequences with the deviation. Without a mixture the first two are the same.")
 }
 
-/// Parameters and norms per head; columns that no head fills are left out.
+/// Parameters and norms per head; empty columns are left out.
 pub fn learned(attentions: &[Attention]) -> Table {
     let columns = of_heads([
         Column::text("priors"),

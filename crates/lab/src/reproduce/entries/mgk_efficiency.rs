@@ -29,14 +29,14 @@ pub const ENTRY: Entry = Entry {
     run,
 };
 
-/// Channels of a head, the same with all heads and with half of them.
+/// Head width, the same with all heads and with half of them.
 const HEAD_WIDTH: usize = 64;
 
-/// Labels of a mixture with half the heads and of what it is held against. A layer is measured, not the operator alone: half
-/// the heads are half the queries, values and outputs to project, and most of what a mixture saves at short lengths.
+/// Labels of a mixture with half the heads and of its baseline. A layer is measured, not the operator alone: half the
+/// heads means half the queries, values and outputs to project, which is most of what a mixture saves at short lengths.
 const PAIRS: [(&str, &str); 3] = [("mgk", "softmax"), ("smgk", "softmax"), ("mlk", "linear")];
 
-/// What is timed, in which pass of which level, and the name of it.
+/// Timed level and pass, with its name.
 const USES: [(Level, Pass, &str); 2] =
     [(Level::Inference, Pass::Forward, "inference"), (Level::Layer, Pass::Both, "training")];
 
@@ -93,7 +93,7 @@ fn subjects(heads: usize) -> Vec<Subject> {
     all.into_iter().map(subject).collect()
 }
 
-/// A mixture beside its baseline at the same sizes.
+/// A mixture and its baseline at the same sizes.
 struct Beside<'a> {
     mixture: &'a Measurement,
     baseline: &'a Measurement,
@@ -109,12 +109,12 @@ impl Beside<'_> {
         Some(self.mixture.bytes(self.pass)? as f64 / self.baseline.bytes(self.pass)? as f64)
     }
 
-    /// Times of what computes something else mean nothing.
+    /// Times of a wrong computation are meaningless.
     fn is_wrong(&self) -> bool {
         self.mixture.is_wrong() || self.baseline.is_wrong()
     }
 
-    /// Whether it takes less time: decided where the interval of the ratio leaves 1 out.
+    /// Whether it takes less time: decided if the interval of the ratio excludes 1.
     fn faster(&self) -> Verdict {
         match self.time().filter(|_| !self.is_wrong()) {
             Some(ratio) if ratio.high < 1.0 => Verdict::Holds,
@@ -128,13 +128,13 @@ impl Beside<'_> {
         self.bytes().filter(|_| !self.is_wrong()).map_or(Verdict::NotDecided, |ratio| Verdict::of(ratio < 1.0))
     }
 
-    /// Of time and of memory.
+    /// Verdicts on time and memory.
     fn verdicts(&self) -> [Verdict; 2] {
         [self.faster(), self.smaller()]
     }
 }
 
-/// Every mixture beside its baseline, in the order of the pairs, for one use of a layer.
+/// Every mixture with its baseline, in the order of the pairs, for one use of a layer.
 fn beside(measurements: &[Measurement], level: Level, pass: Pass) -> Vec<Vec<Beside<'_>>> {
     let of = |label| measurements.iter().filter(move |m| m.level == level && m.label == label);
     let pair = |(mixture, baseline)| {
@@ -144,7 +144,7 @@ fn beside(measurements: &[Measurement], level: Level, pass: Pass) -> Vec<Vec<Bes
     PAIRS.into_iter().map(pair).collect()
 }
 
-/// The claim's fate by what was measured.
+/// The verdict on the claim from the measurements.
 fn judge(measurements: &[Measurement]) -> Finding {
     let (mut verdicts, mut said) = (Vec::new(), Vec::new());
     let (mut tables, mut charts) = (Vec::new(), Vec::new());
@@ -152,7 +152,7 @@ fn judge(measurements: &[Measurement]) -> Finding {
         let pairs = beside(measurements, level, pass);
         for pair in &pairs {
             let own = pair.iter().flat_map(Beside::verdicts);
-            // A pair of which nothing was measured leaves the claim open.
+            // A pair without measurements leaves the claim open.
             verdicts.push(if pair.is_empty() { Verdict::NotDecided } else { Verdict::all(own) });
             said.extend(sentence(pair, name));
         }
@@ -165,7 +165,7 @@ fn judge(measurements: &[Measurement]) -> Finding {
     Finding { verdict: Verdict::all(verdicts), statement: said.join("; ") + ".", tables, charts }
 }
 
-/// Least and most of the ratios of a pair, and where the claim fails or stays open.
+/// Range of the ratios of a pair, and where the claim fails or stays open.
 fn sentence(pair: &[Beside], name: &str) -> Option<String> {
     let (first, right) = (pair.first()?, pair.iter().filter(|one| !one.is_wrong()));
     let range = |ratios: Vec<f64>| {
@@ -189,7 +189,7 @@ fn sentence(pair: &[Beside], name: &str) -> Option<String> {
     Some(text)
 }
 
-/// The length, with the heads where there are several numbers of them.
+/// The length, with the number of heads if it varies.
 fn place(pair: &[Beside], at: Sizes) -> String {
     let length = number::whole(at.length as u128);
     if pair.iter().all(|one| one.mixture.at.heads == at.heads) {

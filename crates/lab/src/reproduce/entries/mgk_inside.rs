@@ -1,4 +1,5 @@
-//! What mixtures of keys change inside a trained model: rank of attention matrices, redundancy of heads, likelihood of queries.
+//! Effects of mixtures of keys inside a trained model: rank of attention matrices, redundancy of heads, likelihood of
+//! queries.
 
 use crate::{
     compare::RunResult,
@@ -56,7 +57,7 @@ pub const LIKELIHOOD: Entry = Entry {
 
 const EXPRESSIONS: usize = 50;
 
-/// Surveys of the trained models of softmax and MGK, which all entries here share.
+/// Surveys of the trained softmax and MGK models, shared by all entries here.
 fn surveys(bench: &Workbench, scale: Scale, part: Part) -> Result<[Survey; 2], Failure> {
     let recipe = format!("preset = {:?}\n\n[compare]\nmechanisms = [\"softmax\", \"mgk\"]\n", scale.listops());
     let compared = bench.train("mgk-inside", &recipe)?;
@@ -70,7 +71,7 @@ fn surveys(bench: &Workbench, scale: Scale, part: Part) -> Result<[Survey; 2], F
     Ok([of(&candidates[0][0])?, of(&candidates[1][0])?])
 }
 
-/// The first less the second, of values that are independent of each other.
+/// First minus second, for independent values.
 fn difference(first: &Moments, second: &Moments) -> Difference {
     let square = |moments: &Moments| moments.deviation().unwrap_or(f64::INFINITY).powi(2) / moments.count as f64;
     Difference { value: first.mean - second.mean, error: (square(first) + square(second)).sqrt() }

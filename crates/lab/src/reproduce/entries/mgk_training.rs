@@ -1,4 +1,4 @@
-//! Trained variants of MGK: what its parts are worth, and its ways of inference.
+//! Trained variants of MGK: ablations, and inference modes.
 
 use regard_report::{Axis, Cell, Chart, Column, Data, Format, Mark, Table};
 use regard_tasks::Failure;
@@ -38,7 +38,7 @@ pub const INFERENCE: Entry = Entry {
     run: inference,
 };
 
-/// Points of accuracy that still count as equal.
+/// Accuracy differences up to this count as equal.
 const EQUAL: f64 = 0.005;
 
 fn recipe(scale: Scale, mechanisms: &[&str]) -> String {
@@ -70,7 +70,7 @@ fn inference(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     judged(&compared, &variants.map(|(name, _)| name), &[(1, 0, -EQUAL), (2, 0, -EQUAL)])
 }
 
-/// Judges claims that the accuracy of one variant less that of another is above a border.
+/// Judges claims that the accuracy of one variant minus that of another is above a threshold.
 pub(super) fn judged(compared: &Compared, names: &[&str], claims: &[(usize, usize, f64)]) -> Result<Finding, Failure> {
     let accuracies = compared.accuracies();
     let columns = vec![

@@ -24,7 +24,8 @@ pub const ENTRY: Entry = Entry {
     run,
 };
 
-/// Active experts, experts, their width, and the paper's count in millions; the first is a plain transformer of 8 heads.
+/// Active experts, experts, head width, and the paper's count in millions; the first is a plain transformer with 8
+/// heads.
 const MODELS: [(usize, usize, usize, f64); 6] = [
     (8, 0, 64, 604.2),
     (8, 8, 128, 628.6),

@@ -13,7 +13,7 @@ mod scatterbrain_trained;
 
 use super::Entry;
 
-/// All of them, in the order in which they are listed and run.
+/// All entries, in the order in which they are listed and run.
 pub const ENTRIES: &[Entry] = &[
     mgk_operations::ENTRY,
     mgk_efficiency::ENTRY,

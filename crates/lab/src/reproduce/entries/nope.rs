@@ -115,19 +115,19 @@ pub(super) fn measured(
     Ok(measure(&plan, &|_| (), &bench.stop)?)
 }
 
-/// On as many sequences that hardly any vector is seen twice: otherwise it learns them by heart.
+/// Uses enough sequences that hardly any vector is seen twice: otherwise it memorises them.
 fn classifier(updates: usize) -> Classifier {
     Classifier { updates, batch: 32, positions: 32, rate: 1e-3, hidden: 0, sequences: 2048, held: 32, seed: 1 }
 }
 
-/// That an estimate is within `most` of `wanted`.
+/// Verdict on whether an estimate is within `most` of `wanted`.
 pub(super) fn near(estimate: Option<Estimate>, wanted: f64, most: f64) -> Verdict {
     let Some(estimate) = estimate else { return Verdict::NotDecided };
     let error = estimate.standard_error().unwrap_or(f64::INFINITY);
     Difference { value: most - (estimate.mean - wanted).abs(), error }.above(0.0)
 }
 
-/// That an estimate is below a border.
+/// Verdict on whether an estimate is below a threshold.
 pub(super) fn below(estimate: Option<Estimate>, border: f64) -> Verdict {
     let Some(estimate) = estimate else { return Verdict::NotDecided };
     Difference { value: border - estimate.mean, error: estimate.standard_error().unwrap_or(f64::INFINITY) }.above(0.0)
@@ -257,7 +257,7 @@ fn mechanisms(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let settings: Vec<Setting> = all.iter().map(|mechanism| setting(scale, *mechanism, true, Vec::new())).collect();
     let measured = measured(bench, scale, &settings, 0)?;
     let slope = |one: &Measured| one.replicates.log_slope(1, Quantity::Attention);
-    // Of Fastformer and Scatterbrain the claim says nothing; their slopes are in the table.
+    // The claim does not cover Fastformer and Scatterbrain; their slopes are in the table.
     let claimed = |one: &&Measured| {
         !matches!(one.setting.decoder.attention.mechanism, Mechanism::Fastformer | Mechanism::Scatterbrain)
     };

@@ -1,4 +1,4 @@
-//! The constants of the paper on positions, and how far they carry.
+//! The constants of the positions paper, and their range of validity.
 
 use regard_kernels::Mechanism;
 use regard_report::{Column, Format, Table};
@@ -86,7 +86,7 @@ fn lemmas(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     })
 }
 
-/// The farthest that cumulative attention is from a straight line, with the interval there.
+/// Maximum deviation of cumulative attention from a straight line, with its interval.
 fn unevenness(replicates: &Replicates) -> Option<Estimate> {
     let curve = replicates.curve(1, Quantity::Cumulative, Statistic::Mean)?;
     let count = curve.points.len() as f64;

@@ -56,7 +56,7 @@ pub const ORACLE: Entry = Entry {
     run: oracle,
 };
 
-/// Inverse temperatures: hot, in between, cold.
+/// Inverse temperatures, from hot to cold.
 const BETAS: [f64; 3] = [0.25, 2.0, 12.0];
 
 fn measured(methods: &[Method], betas: &[f64], tokens: usize, draws: u64) -> Result<Measured, Failure> {
@@ -84,7 +84,7 @@ fn error(measured: &Measured, beta: f64, method: Method, part: fn(&Row) -> &Opti
     row.and_then(|row| *part(row)).unwrap_or(Mean { mean: f64::NAN, standard_error: None, count: 0 })
 }
 
-/// The first less the second.
+/// First minus second.
 fn difference(first: Mean, second: Mean) -> Difference {
     let square = |mean: Mean| mean.standard_error.unwrap_or(f64::INFINITY).powi(2);
     Difference { value: first.mean - second.mean, error: (square(first) + square(second)).sqrt() }
@@ -170,7 +170,7 @@ fn correlation(_: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let mut marks = Vec::new();
     for (style, related) in measured.related.iter().enumerate() {
         let Some(correlation) = &related.correlation else { continue };
-        // Fisher: the transformed rank correlation has this deviation, near enough (Bonett and Wright 2000).
+        // Fisher: the transformed rank correlation has approximately this standard deviation (Bonett and Wright 2000).
         let spearman = correlation.spearman.clamp(-0.999_999, 0.999_999);
         let error = ((1.0 + spearman.powi(2) / 2.0) / (related.matrices as f64 - 3.0)).sqrt();
         verdicts.push(Difference { value: -spearman.atanh(), error }.above(0.0));

@@ -7,26 +7,26 @@ use serde::{Deserialize, Serialize};
 use super::{CLASSES, TOKENS};
 use crate::data::{DataError, Held, Objective, Progress, Shape, TaskData, TaskOptions, cache};
 
-/// Most tokens of a tree that is asked for.
+/// Maximum tokens of a requested tree.
 const LONGEST_TREE: usize = 1 << 16;
 
 /// The ListOps generator; the defaults are those of Long Range Arena.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ListOpsConfig {
-    /// Levels of a tree, the root's included; a node at the last level is always a digit.
+    /// Depth of a tree, including the root; a node at the last level is always a digit.
     pub depth: u32,
-    /// Most arguments of an operator; each has 2 to `max_arguments`.
+    /// Maximum arguments of an operator; each has 2 to `max_arguments`.
     pub max_arguments: u32,
     /// A tree is kept iff it has more tokens than this ...
     pub min_length: usize,
-    /// ... and fewer than this; also the longest sequence that a model must take.
+    /// ... and fewer than this; also the model's maximum length.
     pub max_length: usize,
-    /// Training trees.
+    /// Number of training trees.
     pub train: usize,
-    /// Validation trees.
+    /// Number of validation trees.
     pub valid: usize,
-    /// Test trees.
+    /// Number of test trees.
     pub test: usize,
 }
 
@@ -76,7 +76,7 @@ impl TaskOptions for ListOpsConfig {
                 ),
             );
         }
-        // Thousands of trees are grown at once; some may be as long as they are let.
+        // Thousands of trees are grown at once; some may reach the maximum length.
         if self.max_length > LONGEST_TREE {
             let seen = self.max_length;
             return error("max_length", format!("is {seen}, expected at most {LONGEST_TREE} (Long Range Arena: 2000)"));

@@ -1,4 +1,4 @@
-//! Random trees, in parallel and with the same result for any number of threads.
+//! Parallel generation of random trees, with the same result for any number of threads.
 
 use std::collections::HashSet;
 
@@ -13,23 +13,23 @@ use crate::data::{DataError, ListOpsConfig, Progress, Sequences, Streams, TaskOp
 /// A node above the last level is an operator with this probability.
 const OPERATOR_PROBABILITY: f64 = 0.25;
 
-/// Attempts that one job grows; a job reuses its memory.
+/// Attempts per job; a job reuses its memory.
 const JOB: u64 = 256;
 
-/// Attempts between two reports of progress: about 1,300 trees at the sizes of Long Range Arena.
+/// Attempts between two progress reports: about 1,300 trees at the sizes of Long Range Arena.
 const BLOCK: u64 = 64 * JOB;
 
-/// The generator gives up after this many attempts without a new tree. At the sizes of Long Range Arena one attempt in
-/// twelve succeeds.
+/// Give up after this many attempts without a new tree. At the sizes of Long Range Arena one attempt in twelve
+/// succeeds.
 const PATIENCE: u64 = 1 << 22;
 
 /// The first `test + valid + train` distinct trees, in this order, so that a smaller training set leaves the other two
-/// as they are.
+/// unchanged.
 ///
-/// Attempt `i` grows a tree from stream `i` of `seed`; attempts are accepted in their order. `progress` counts trees.
+/// Attempt `i` grows a tree from stream `i` of `seed`; attempts are accepted in order. `progress` counts trees.
 ///
 /// # Errors
-/// Options that fail [`TaskOptions::check`]; length bounds that too few trees meet.
+/// Options that fail [`TaskOptions::check`]; length bounds that too few trees satisfy.
 pub fn generate(config: &ListOpsConfig, seed: u64, progress: Progress<'_>) -> Result<Sequences, DataError> {
     config.check()?;
     let wanted = config.total()?;
@@ -46,7 +46,7 @@ pub fn generate(config: &ListOpsConfig, seed: u64, progress: Progress<'_>) -> Re
             if trees.len() == wanted {
                 break;
             }
-            // 128 bits of a cryptographic digest stand for the tree.
+            // 128 bits of a cryptographic digest identify the tree.
             let digest: [u8; 32] = Sha256::digest(tree).into();
             if seen.insert(digest.first_chunk::<16>().copied()) {
                 trees.push(tree, label)?;
@@ -71,14 +71,14 @@ pub fn generate(config: &ListOpsConfig, seed: u64, progress: Progress<'_>) -> Re
 }
 
 impl ListOpsConfig {
-    /// Trees of the three splits together.
+    /// Total number of trees over the three splits.
     pub(in crate::data) fn total(&self) -> Result<usize, DataError> {
         let total = self.test.checked_add(self.valid).and_then(|sum| sum.checked_add(self.train));
         total.ok_or_else(|| DataError::config("listops.train", "train + valid + test overflow; ask for fewer trees"))
     }
 }
 
-/// The trees of one job whose length fits, in the order of their attempts.
+/// The trees of one job with an admissible length, in the order of their attempts.
 fn grow(config: &ListOpsConfig, streams: &Streams, job: u64) -> Sequences {
     let mut trees = Sequences::new(CLASSES);
     let mut symbols = Vec::new();
@@ -98,13 +98,13 @@ struct Tree<'a> {
     config: &'a ListOpsConfig,
     stream: ChaCha8Rng,
     symbols: Vec<u8>,
-    /// Openers without their closer.
+    /// Number of open brackets.
     open: usize,
 }
 
 impl Tree<'_> {
     /// Grows a node of level `level` (the root's is 1) and returns its value; `None` once the tree is too long. Such a
-    /// tree is never kept and nobody else draws from its stream, so it need not be finished.
+    /// tree is never kept and nothing else uses its random stream, so it need not be finished.
     fn node(&mut self, level: u32) -> Option<usize> {
         let operator = level < self.config.depth && self.stream.random::<f64>() <= OPERATOR_PROBABILITY;
         if !operator {
@@ -120,7 +120,7 @@ impl Tree<'_> {
         for _ in 0..arguments {
             values[self.node(level + 1)?] += 1;
         }
-        // After the children, as in the original: the order of the draws is part of the definition.
+        // After the children, as in the original: the order of random draws is part of the definition.
         let choice = self.stream.random_range(0..4u8);
         self.symbols[opener] = FIRST_OPENER + choice;
         self.open -= 1;
@@ -136,7 +136,7 @@ impl Tree<'_> {
 }
 
 impl Operator {
-    /// The value over digits of which `counts[d]` are `d`; at least one digit.
+    /// The value for `counts[d]` arguments equal to `d`; at least one argument.
     fn of_counts(self, counts: &[usize; 10]) -> usize {
         // The digit at `rank` in ascending order.
         let ranked = |rank: usize| {

@@ -3,7 +3,7 @@
 use super::{CLOSER, FIRST_OPENER, Operator, TOKENS};
 use crate::data::DataError;
 
-/// The text of symbols.
+/// Formats symbols as text.
 ///
 /// # Panics
 /// A symbol above 14.
@@ -11,7 +11,7 @@ pub fn format(symbols: &[u8]) -> String {
     symbols.iter().map(|&symbol| TOKENS[usize::from(symbol)]).collect::<Vec<_>>().join(" ")
 }
 
-/// The symbols of an expression.
+/// Parses an expression to symbols.
 ///
 /// # Errors
 /// An unknown token; anything but one complete expression.
@@ -34,8 +34,8 @@ pub fn parse(text: &str) -> Result<Vec<u8>, DataError> {
 /// Symbols above 14; anything but one complete expression.
 pub fn evaluate(symbols: &[u8]) -> Result<usize, DataError> {
     let error = |place: usize, problem: &str| Err(DataError::Value(format!("token {}: {problem}", place + 1)));
-    // Operators not yet closed, each with the values of its arguments so far. A loop and not a recursion: depth is the
-    // user's.
+    // Operators not yet closed, each with the values of its arguments so far. A loop instead of recursion, since user
+    // input determines the depth.
     let mut open: Vec<(Operator, Vec<usize>)> = Vec::new();
     let mut result = None;
     for (place, &symbol) in symbols.iter().enumerate() {

@@ -15,16 +15,16 @@ use crate::data::{
 pub struct MaskedLmConfig {
     /// UTF-8 files (plain, gzip or bzip2); none: the embedded text (plays of Shakespeare).
     pub paths: Vec<PathBuf>,
-    /// A file to validate on; absent: the end of the last of `paths`.
+    /// Validation file; absent: the end of the last of `paths`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub valid: Option<PathBuf>,
-    /// Part of the sentences, at the end, kept for validation where `valid` is absent, in (0, 1).
+    /// Fraction of the sentences, at the end, held out for validation if `valid` is absent, in (0, 1).
     pub valid_fraction: f64,
-    /// Ids of the vocabulary, at most.
+    /// Maximum vocabulary size.
     pub vocabulary: usize,
-    /// Tokens of a window, with its begin and end.
+    /// Tokens per window, including begin and end tokens.
     pub context: usize,
-    /// Share of the tokens to be predicted, in (0, 1).
+    /// Fraction of tokens to predict, in (0, 1).
     pub mask_fraction: f64,
 }
 

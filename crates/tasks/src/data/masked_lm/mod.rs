@@ -1,7 +1,8 @@
-//! Masked language model: some tokens of a window are hidden, to be predicted from the others (Devlin et al. 2019).
+//! Masked language model: some tokens of a window are masked, to be predicted from the others (Devlin et al. 2019).
 //!
-//! As in RoBERTa (Liu et al. 2019, section 4): windows of full sentences, which may come from several documents, and masks
-//! drawn anew whenever a window is used. Of the tokens to be predicted 80 % become the mask, 10 % a random token, 10 % stay.
+//! As in RoBERTa (Liu et al. 2019, section 4): windows of full sentences, which may come from several documents, and
+//! masks resampled whenever a window is used. Of the tokens to predict 80 % are replaced by the mask token, 10 % by a
+//! random token, 10 % stay.
 
 mod config;
 
@@ -26,26 +27,26 @@ use super::{
     tokenizer::{BEGIN, END, FIRST_TOKEN, MASK, PADDING},
 };
 
-/// Of the tokens to be predicted, those that are replaced by the mask ...
+/// Fraction of the tokens to predict that are replaced by the mask token ...
 const MASKED: f64 = 0.8;
-/// ... and those that are replaced at all: by the mask or by a random token.
+/// ... and the fraction replaced at all: by the mask or by a random token.
 const REPLACED: f64 = 0.9;
 
-/// Batches whose windows are sorted by length together.
+/// Number of batches whose windows are sorted by length together.
 const POOL: usize = 32;
 
 /// Windows of texts in two splits.
 #[derive(Clone, Debug)]
 pub struct MaskedData {
-    /// To train on.
+    /// Training split.
     pub train: Windows,
-    /// To validate on.
+    /// Validation split.
     pub valid: Windows,
     /// The vocabulary, learned from the training text.
     pub tokenizer: Arc<TextTokenizer>,
-    /// No window has more tokens.
+    /// Maximum tokens per window.
     pub context: usize,
-    /// Share of the tokens to be predicted.
+    /// Fraction of tokens to predict.
     pub mask_fraction: f64,
     /// Seed of the masks in evaluation.
     seed: u64,
@@ -53,7 +54,7 @@ pub struct MaskedData {
     pub notes: Vec<String>,
 }
 
-/// Windows of full sentences: begin, sentences, end; a further end where a document ends inside.
+/// Windows of full sentences: begin, sentences, end; another end where a document ends inside.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Windows {
     tokens: Vec<i32>,
@@ -61,18 +62,18 @@ pub struct Windows {
     offsets: Vec<usize>,
 }
 
-/// Windows with hidden tokens, padded to the longest.
+/// Windows with masked tokens, padded to the longest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MaskedBatch {
-    /// Token ids `[rows, length]`, some of them hidden.
+    /// Token ids `[rows, length]`, some of them masked.
     pub inputs: Vec<i32>,
-    /// What is hidden, `[rows, length]`; negative where nothing is to be predicted.
+    /// The masked tokens, `[rows, length]`; negative where nothing is to be predicted.
     pub targets: Vec<i32>,
     /// Real tokens of each row.
     pub lengths: Vec<usize>,
-    /// Number of each row's window.
+    /// Index of each row's window.
     pub items: Vec<usize>,
-    /// Tokens of a row.
+    /// Tokens per row.
     pub length: usize,
 }
 
@@ -84,8 +85,8 @@ impl From<MaskedBatch> for Batch {
 }
 
 impl Windows {
-    /// Packs sentences, each its first mark and its ids, into windows of at most `context` tokens. A sentence that is longer
-    /// than a window is cut.
+    /// Packs sentences, given as (first of its document, ids), into windows of at most `context` tokens. A sentence
+    /// longer than a window is truncated.
     fn pack<'s>(sentences: impl Iterator<Item = (bool, &'s [i32])>, context: usize) -> Self {
         let mut windows = Self { tokens: Vec::new(), offsets: vec![0] };
         let mut open: Vec<i32> = vec![BEGIN];
@@ -134,8 +135,8 @@ impl Windows {
 }
 
 impl MaskedData {
-    /// The validation windows in batches of `rows`, each once, from the shortest to the longest. What is hidden depends on the
-    /// seed of the data and the window alone, so that every evaluation asks the same.
+    /// The validation windows in batches of `rows`, each once, from the shortest to the longest. The masks depend only
+    /// on the seed of the data and the window, so that every evaluation uses the same.
     pub fn evaluation_batches(&self, rows: usize) -> impl ExactSizeIterator<Item = MaskedBatch> + '_ {
         let mut items: Vec<usize> = (0..self.valid.len()).collect();
         items.sort_by_key(|&i| self.valid.length(i));
@@ -144,7 +145,7 @@ impl MaskedData {
         batches.into_iter().map(move |items| self.gather(&self.valid, &items, |item| streams.at(item as u64)))
     }
 
-    /// The windows `items`, hidden by the stream of each.
+    /// The windows `items`, each masked by its random stream.
     fn gather(&self, windows: &Windows, items: &[usize], stream: impl Fn(usize) -> ChaCha8Rng) -> MaskedBatch {
         let lengths: Vec<usize> = items.iter().map(|&i| windows.length(i)).collect();
         let length = lengths.iter().copied().max().unwrap_or(0);
@@ -159,7 +160,7 @@ impl MaskedData {
         MaskedBatch { inputs, targets, lengths, items: items.to_vec(), length }
     }
 
-    /// Hides tokens of a window, at least one where there is one, and notes them in `targets`.
+    /// Masks tokens of a window, at least one if there is one, and records them in `targets`.
     fn hide(&self, inputs: &mut [i32], targets: &mut [i32], stream: &mut ChaCha8Rng) {
         let real: Vec<usize> = (0..inputs.len()).filter(|&i| inputs[i] >= FIRST_TOKEN).collect();
         let count = (real.len() as f64 * self.mask_fraction).round() as usize;
@@ -177,8 +178,8 @@ impl MaskedData {
     }
 }
 
-/// Endless training batches: batch `t`, its masks included, is a pure function of the data, the number of rows, the seed
-/// and `t`. Epochs are those of [`TrainBatches`](super::TrainBatches).
+/// Endless training batches: batch `t`, including its masks, is a pure function of the data, the number of rows, the
+/// seed and `t`. Epochs are as in [`TrainBatches`](super::TrainBatches).
 #[derive(Clone, Debug)]
 pub struct MaskedBatches<'a> {
     data: &'a MaskedData,
@@ -201,7 +202,7 @@ impl<'a> MaskedBatches<'a> {
         Ok(Self { data, order, rows, masks: Streams::new(seed, "masks") })
     }
 
-    /// Batches in an epoch, at least 1.
+    /// Batches per epoch, at least 1.
     pub fn steps_per_epoch(&self) -> u64 {
         self.order.steps_per_epoch()
     }
@@ -210,7 +211,7 @@ impl<'a> MaskedBatches<'a> {
     pub fn batch(&mut self, step: u64) -> MaskedBatch {
         let windows = &self.data.train;
         let items = self.order.batch(step, |i| windows.length(i));
-        // A window occurs once in a batch, so its place identifies its stream.
+        // A window occurs once in a batch, so its index determines its stream.
         let place = |item: usize| items.iter().position(|&other| other == item).unwrap_or(0) as u64;
         let first = step.wrapping_mul(self.rows as u64);
         self.data.gather(windows, items, |item| self.masks.at(first.wrapping_add(place(item))))
@@ -251,7 +252,7 @@ impl Task for MaskedData {
     }
 }
 
-/// Reads the texts, learns the vocabulary from the part to train on, and packs windows.
+/// Reads the texts, learns the vocabulary from the training part, and packs windows.
 fn load(config: &MaskedLmConfig, seed: u64, progress: Progress<'_>) -> Result<MaskedData, DataError> {
     let meter = Meter::new(config.paths.iter().chain(&config.valid).map(PathBuf::as_path), progress);
     let read = |path: &PathBuf| sentences(path, &read_lines(&meter, path)?);

@@ -9,31 +9,31 @@ use crate::data::{
     config::{check_file, check_vocabulary},
 };
 
-/// What the name of a compressed file ends with.
+/// File name endings of compressed files.
 const ENDINGS: [&str; 3] = ["", ".gz", ".bz2"];
 
-/// Translation of sentences: pairs of files with one sentence per line, such as `train.en` and `train.de`, plain, gzip or bzip2
-/// (`train.en.gz`). The defaults of the names are those of Multi30k (Elliott et al. 2016).
+/// Sentence translation: pairs of files with one sentence per line, such as `train.en` and `train.de`, plain, gzip or
+/// bzip2 (`train.en.gz`). The default names are those of Multi30k (Elliott et al. 2016).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TranslationConfig {
-    /// Where the files are.
+    /// Directory of the files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,
-    /// Language translated from: what the names of its files end with.
+    /// Source language: the ending of its file names.
     pub source: String,
-    /// Language translated to.
+    /// Target language.
     pub target: String,
-    /// Training sentences: the name of a pair of files without the language, or a path, which counts from `directory`.
+    /// Training sentences: the name of a pair of files without the language, or a path relative to `directory`.
     pub train: PathBuf,
     /// Validation sentences.
     pub valid: PathBuf,
     /// Test sentences.
     pub test: PathBuf,
-    /// Ids of the vocabulary that both languages share, at most.
+    /// Maximum size of the shared vocabulary.
     pub vocabulary: usize,
-    /// Tokens of a sentence with its end; longer pairs are left out of training and cut in evaluation. Also the longest
-    /// translation.
+    /// Tokens per sentence, with the end token; longer pairs are dropped in training and truncated in evaluation. Also
+    /// the maximum length of translations.
     pub max_length: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Translation: sentences in two languages, in pairs, as ids of one vocabulary.
+//! Translation: sentence pairs in two languages, encoded with one vocabulary.
 
 mod config;
 
@@ -16,21 +16,21 @@ use super::{
     tokenizer::{BEGIN, END, PADDING},
 };
 
-/// Batches whose pairs are sorted by length together. On Multi30k in batches of 64 it leaves 4 % padding.
+/// Number of batches whose pairs are sorted by length together. On Multi30k in batches of 64 this gives 4 % padding.
 const POOL: usize = 32;
 
 /// Pairs of sentences in three splits.
 #[derive(Clone, Debug)]
 pub struct TranslationData {
-    /// To train on.
+    /// Training split.
     pub train: SentencePairs,
-    /// To choose a model by.
+    /// Validation split, for model selection.
     pub valid: SentencePairs,
-    /// To report results on.
+    /// Test split, for reported results.
     pub test: SentencePairs,
     /// The vocabulary of both languages.
     pub tokenizer: Arc<TextTokenizer>,
-    /// No sentence has more tokens, its end counted.
+    /// Maximum tokens per sentence, including its end token.
     pub max_length: usize,
     /// Remarks for the user.
     pub notes: Vec<String>,
@@ -39,37 +39,37 @@ pub struct TranslationData {
 /// Sentences and their translations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SentencePairs {
-    /// Ids of each sentence, without begin and end.
+    /// Token ids of each sentence, without begin and end.
     source: Vec<Vec<i32>>,
-    /// Ids of its translation.
+    /// Token ids of its translation.
     target: Vec<Vec<i32>>,
-    /// Translations as they stand in the file, to measure against; none for training pairs.
+    /// Reference translations as in the file; none for training pairs.
     references: Vec<String>,
 }
 
 /// A batch of pairs, each side padded to its longest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TranslationBatch {
-    /// Sentences with their end, `[rows, source_length]`.
+    /// Sentences with end tokens, `[rows, source_length]`.
     pub source: Vec<i32>,
-    /// Real tokens of each.
+    /// Real tokens of each row.
     pub source_lengths: Vec<usize>,
-    /// Translations after a begin, `[rows, target_length]`.
+    /// Translations after a begin token, `[rows, target_length]`.
     pub inputs: Vec<i32>,
-    /// The token after each of `inputs`, the last one an end; negative where it does not count.
+    /// The token after each of `inputs`, the last one an end token; negative if ignored.
     pub targets: Vec<i32>,
     /// Real tokens of each row of `inputs` and of `targets`.
     pub target_lengths: Vec<usize>,
-    /// Number of each row's pair in its set.
+    /// Index of each row's pair in its set.
     pub items: Vec<usize>,
-    /// Tokens of a row of `source`.
+    /// Tokens per row of `source`.
     pub source_length: usize,
-    /// Tokens of a row of `inputs`.
+    /// Tokens per row of `inputs`.
     pub target_length: usize,
 }
 
 impl TranslationBatch {
-    /// The sentences to translate.
+    /// The source sentences.
     pub(crate) fn sources(&self) -> TokenBatch {
         padded(self.source.clone(), &self.source_lengths, self.source_length)
     }
@@ -94,22 +94,22 @@ impl SentencePairs {
         self.source.is_empty()
     }
 
-    /// Translations to measure against, one per pair; empty for training pairs.
+    /// Reference translations, one per pair; empty for training pairs.
     pub fn references(&self) -> &[String] {
         &self.references
     }
 
-    /// Ids of sentence `i`, without its end.
+    /// Token ids of sentence `i`, without its end.
     pub fn source(&self, i: usize) -> &[i32] {
         &self.source[i]
     }
 
-    /// Ids of translation `i`, without begin and end.
+    /// Token ids of translation `i`, without begin and end.
     pub fn target(&self, i: usize) -> &[i32] {
         &self.target[i]
     }
 
-    /// What batches sort by: the sides are about as long as each other, so the order of one suits both.
+    /// Sort key of batches: both sides have similar lengths, so one order suits both.
     fn length(&self, i: usize) -> (usize, usize) {
         (self.target[i].len(), self.source[i].len())
     }
@@ -123,7 +123,7 @@ impl SentencePairs {
     }
 
     fn gather(&self, items: &[usize]) -> TranslationBatch {
-        // An end on one side, a begin on the other.
+        // An end token on one side, a begin token on the other.
         let lengths = |side: &[Vec<i32>]| items.iter().map(|&i| side[i].len() + 1).collect::<Vec<_>>();
         let (source_lengths, target_lengths) = (lengths(&self.source), lengths(&self.target));
         let longest = |lengths: &[usize]| lengths.iter().copied().max().unwrap_or(1);
@@ -155,8 +155,8 @@ impl SentencePairs {
     }
 }
 
-/// Endless training batches: batch `t` is a pure function of the pairs, the number of rows, the seed and `t`.
-/// Epochs are those of [`TrainBatches`](super::TrainBatches).
+/// Endless training batches: batch `t` is a pure function of the pairs, the number of rows, the seed and `t`. Epochs
+/// are as in [`TrainBatches`](super::TrainBatches).
 #[derive(Clone, Debug)]
 pub struct TranslationBatches<'a> {
     pairs: &'a SentencePairs,
@@ -177,7 +177,7 @@ impl<'a> TranslationBatches<'a> {
         Ok(Self { pairs, order })
     }
 
-    /// Batches in an epoch, at least 1.
+    /// Batches per epoch, at least 1.
     pub fn steps_per_epoch(&self) -> u64 {
         self.order.steps_per_epoch()
     }

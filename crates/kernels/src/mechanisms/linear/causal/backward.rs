@@ -47,7 +47,7 @@ pub(in super::super) fn backward(
     gradients.finish(operands, wanted.len())
 }
 
-/// Gradient of each span's last sum: what all queries after the span give. Empty with one span.
+/// Gradient of each span's last sum, from all queries after the span. Empty with one span.
 fn grad_sums(operands: &Operands, plan: &Plan, output: Output) -> Vec<f32> {
     let (shape, len, spans) = (operands.shape, operands.sum_len(), plan.spans.count);
     if spans == 1 {
@@ -87,7 +87,7 @@ fn grad_sums(operands: &Operands, plan: &Plan, output: Output) -> Vec<f32> {
 }
 
 /// Gradients at the positions of one span. `kept` holds the sums at the start of all segments, `later` the gradient of
-/// the sum at the span's end, if any query comes after.
+/// the sum at the span's end, if any query follows.
 fn backward_span(
     operands: &Operands,
     plan: &Plan,
@@ -170,7 +170,7 @@ fn backward_span(
     );
 }
 
-/// What the walk through a segment has prepared for one chunk.
+/// Prepared data of a segment for one chunk.
 struct ChunkInputs<'a> {
     components: &'a [f32],
     mixed: &'a [f32],
@@ -276,7 +276,7 @@ fn backward_chunk(
                 width,
             );
             triangle.times(scratch.grad_weights, Matrix::rows(chunk.mixed, width), width, grad_features);
-            // SAFETY: these rows of this query head are this task's.
+            // SAFETY: these rows of this query head belong to this task.
             unsafe {
                 gradients.write_queries((b, h), queries.clone(), features, grad_features, grad_denominators, z);
             }
@@ -290,7 +290,7 @@ fn backward_chunk(
             operands.accumulate(grad_sum, features, right, Some(grad_denominators));
         }
     }
-    // SAFETY: this span of this key head is this task's.
+    // SAFETY: this span of this key head belongs to this task.
     unsafe {
         let (components, mixed) = (chunk.components, chunk.mixed);
         gradients.write_keys((b, s, span), keys, &KeyChunk { components, mixed, grad_mixed, grad_values });

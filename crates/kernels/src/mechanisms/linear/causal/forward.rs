@@ -25,7 +25,7 @@ pub(in super::super) fn forward(operands: &Operands, out: &mut [f32]) -> Saved {
     if plan.spans.count > 1 {
         let segments = plan.spans.rows / SEGMENT;
         let shared = Disjoint::new(&mut kept);
-        // The sum over a span goes where the next span starts.
+        // The sum over a span is stored at the start of the next span.
         for_each(sums * (plan.spans.count - 1), |task| {
             let (sum, span) = (task / (plan.spans.count - 1), task % (plan.spans.count - 1));
             // SAFETY: each task has its own sum.
@@ -79,7 +79,7 @@ fn sum_keys(operands: &Operands, (b, s): (usize, usize), positions: Range<usize>
     });
 }
 
-/// Outputs at the positions of one span, from the sum at its start, `kept[0]`; fills in the others.
+/// Outputs at the positions of one span, from the sum at its start, `kept[0]`; fills the remaining sums.
 fn forward_span(
     operands: &Operands,
     plan: &Plan,
@@ -124,7 +124,7 @@ fn forward_span(
                     );
                     triangle.outer(features, Matrix::rows(mixed, width), width, tile);
                     let first = (b * shape.heads + h) * shape.queries + queries.start;
-                    // SAFETY: the denominators of these queries are this task's.
+                    // SAFETY: the denominators of these queries belong to this task.
                     let denominators = unsafe { denominators.range(first, queries.len()) };
                     simd::vectorize(
                         #[inline(always)]
@@ -145,7 +145,7 @@ fn forward_span(
                         #[inline(always)]
                         || {
                             for (t, &denominator) in denominators.iter().enumerate() {
-                                // SAFETY: this row of this head is this task's.
+                                // SAFETY: this row of this head belongs to this task.
                                 let row = unsafe { out.row(&rows, queries.start + t) };
                                 let scale = inverse(denominator);
                                 for (y, &x) in row.iter_mut().zip(&numerators[t * value_width..]) {

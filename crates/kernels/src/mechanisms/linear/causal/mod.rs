@@ -1,7 +1,7 @@
 //! Query `i` sees the real keys up to position `i + S - N`: running sums over chunks of positions, and within a chunk a
 //! small masked product of its own queries and keys.
 //!
-//! Query and key at one position are walked together. The first `N - S` queries of a call with `N > S` lie before
+//! Query and key at one position are processed together. The first `N - S` queries of a call with `N > S` come before
 //! position 0 and see nothing; with `N < S` the first positions have keys only.
 
 mod backward;
@@ -19,28 +19,27 @@ use crate::{
     parallel::runs,
 };
 
-/// Positions between two sums that the forward pass keeps: the backward pass starts from them. Long enough for what is
-/// kept to be a fraction of the keys, short enough for the sums of all chunks between to stay in the cache.
+/// Positions between two saved sums, from which the backward pass starts. Long enough that the saved sums are a
+/// fraction of the keys, short enough that the sums of all chunks in between stay in the cache.
 const SEGMENT: usize = 256;
 
-/// Rows of a strip of the masked product: what a strip computes right of its diagonal is wasted, but short strips make
-/// slow products.
+/// Rows per strip of the masked product: work right of the diagonal is wasted, but short strips make slow products.
 const STRIP: usize = 32;
 
-/// Where queries lie among the positions, and how positions are cut into spans that tasks own.
+/// Positions of the queries, and the spans of positions owned by tasks.
 #[derive(Clone, Copy)]
 struct Plan {
-    /// Position of the first query that has one.
+    /// Position of the first query at or after position 0.
     first_position: usize,
     /// That query.
     first_query: usize,
     spans: Blocks,
-    /// Sums that are kept, one per segment.
+    /// Number of saved sums, one per segment.
     segments: usize,
 }
 
 impl Plan {
-    /// With fewer than 8 independent sequences of keys, each is cut into spans at the price of one more pass over it.
+    /// With fewer than 8 independent sequences of keys, each is cut into spans at the cost of one more pass over it.
     fn new(shape: AttentionShape) -> Self {
         const ENOUGH: usize = 8;
         const TASKS: usize = 16;
@@ -54,7 +53,7 @@ impl Plan {
         }
     }
 
-    /// Queries at `positions`, and how many of the positions come before the first of them.
+    /// Queries at `positions`, and the number of positions before the first of them.
     fn queries(&self, positions: &Range<usize>) -> (Range<usize>, usize) {
         let start = positions.start.max(self.first_position).min(positions.end);
         let query = |position: usize| position - self.first_position + self.first_query;
@@ -78,7 +77,7 @@ impl Triangle {
         })
     }
 
-    /// `tile = left right^T` for `left [queries, width]`, `right [keys, width]`; what a query does not see is left open.
+    /// `tile = left right^T` for `left [queries, width]`, `right [keys, width]`; masked elements are unspecified.
     fn outer(self, left: &[f32], right: Matrix, width: usize, tile: &mut [f32]) {
         for (rows, seen) in self.strips() {
             product(
@@ -123,8 +122,8 @@ impl Triangle {
         }
     }
 
-    /// Clears what the queries do not see, and has `row(t, seen)` treat what they do: inlined, or it would leave the vectors of
-    /// the loop that it is called from.
+    /// Zeroes masked elements and calls `row(t, seen)` on the visible ones: inlined, so that it is compiled with the
+    /// vector instructions of the calling loop.
     #[inline(always)]
     fn mask(self, tile: &mut [f32], mut row: impl FnMut(usize, &mut [f32])) {
         for (rows, end) in self.strips() {

@@ -1,9 +1,9 @@
 //! Backward pass.
 //!
-//! With `P` the normalised weights, `dP_ij = dO_i.v_j` and `delta_i = dO_i.out_i`, every weight has the slope
-//! `dP_ij - delta_i`. Inside a tile's hull slopes are formed one by one. Towards the keys outside, a tile gives the state
-//! `(-Phi_q^T delta, Phi_q^T dO)`, the mirror image of the sums of the forward pass: the keys before and behind a tile
-//! receive their gradients from the sum of these states over all tiles whose hull they are not in.
+//! With `P` the normalised weights, `dP_ij = dO_i.v_j` and `delta_i = dO_i.out_i`, every weight has the gradient
+//! `dP_ij - delta_i`. Inside a tile's hull gradients are computed one by one. For keys outside, a tile produces the
+//! state `(-Phi_q^T delta, Phi_q^T dO)`, the mirror image of the sums of the forward pass: keys before and after a tile
+//! receive their gradients from the sum of these states over all tiles whose hull does not contain them.
 
 use std::ops::Range;
 
@@ -25,28 +25,28 @@ use crate::{
 struct NearGrads<'s> {
     k: &'s mut [f32],
     v: &'s mut [f32],
-    /// Slopes of the features at the scales of the span, `[keys,m]`.
+    /// Gradients of the features at the scales of the span, `[keys,m]`.
     phi: &'s mut [f32],
-    /// Of each tile, the state that it gives to the keys outside its hull.
+    /// For each tile, its state for the keys outside its hull.
     outside: &'s mut [f32],
 }
 
-/// Buffers of one tile. Rows over queries are of the plan's stride.
+/// Buffers of one tile. Rows over queries have the plan's stride.
 struct Work<'s> {
-    /// `dP`, then slopes of exact scores, `[hull,n]`.
+    /// `dP`, then gradients of exact scores, `[hull,n]`.
     slopes: &'s mut [f32],
-    /// Slopes of products of features, `[hull,n]`.
+    /// Gradients of feature products, `[hull,n]`.
     feature_slopes: &'s mut [f32],
-    /// `dO / Z`, `[n,Dv]`, the same transposed, and `delta / Z`, `[n]`.
+    /// `dO / Z`, `[n,Dv]`, its transpose, and `delta / Z`, `[n]`.
     grad: &'s mut [f32],
     grad_columns: &'s mut [f32],
     delta: &'s mut [f32],
-    /// Inverse denominators, `[n]`; 0 behind the last query.
+    /// Inverse denominators, `[n]`; 0 after the last query.
     inverses: &'s mut [f32],
-    /// Features of the queries, `[n,m]`, and slopes of them, `[m,n]`.
+    /// Features of the queries, `[n,m]`, and their gradients, `[m,n]`.
     phi: &'s mut [f32],
     phi_slopes: &'s mut [f32],
-    /// Lent for sums of slopes, `[n]`.
+    /// Scratch for sums of gradients, `[n]`.
     totals: &'s mut [f32],
     q: &'s mut [f32],
 }
@@ -81,7 +81,7 @@ impl Band<'_> {
             self.backward_spans(spans, &[], output, &mut given, &shared);
             self.clear_unreached(&shared);
         } else if self.hull_len() == 0 {
-            // All keys are far: the spans themselves tell what they give.
+            // All keys are far: the spans alone give the states.
             self.backward_spans(spans, &[], output, &mut given, &shared);
             self.backward_far(&self.receive(spans, &given), &shared);
         } else {
@@ -104,7 +104,7 @@ impl Band<'_> {
     ) {
         let shape = self.problem.shape;
         let given = Disjoint::new(given);
-        // Spans whose hulls share keys go one after the other.
+        // Spans whose hulls share keys are processed one after the other.
         let stride = self.stride();
         for turn in 0..stride.min(self.spans()) {
             let count = (self.spans() - turn).div_ceil(stride);
@@ -116,28 +116,28 @@ impl Band<'_> {
                 let kept = &spans[number * self.kept()..][..self.kept()];
                 let of_stream = received.len() / self.streams();
                 let received = &received[stream * of_stream..][..of_stream];
-                // SAFETY: the state of this span is this task's.
+                // SAFETY: the state of this span belongs to this task.
                 let given = unsafe { given.range(number * self.state.sums(), self.state.sums()) };
                 self.backward_span((b, hk, span), stride, (kept, received), output, grads, given);
             });
         }
     }
 
-    /// Gradient 0 for keys in no hull.
+    /// Zeroes the gradient of keys in no hull.
     fn clear_unreached(&self, grads: &[Disjoint<f32>; 3]) {
         let shape = self.problem.shape;
         let mut next = 0;
         for reach in (0..self.spans()).map(|span| self.reach(span)).chain(std::iter::once(shape.keys..shape.keys)) {
             for stream in 0..self.streams() {
                 let place = (stream / shape.key_heads, stream % shape.key_heads);
-                // SAFETY: the tasks of the spans are done, and these keys were nobody's.
+                // SAFETY: the tasks of the spans are done, and these keys belonged to none of them.
                 unsafe { self.clear_keys(place, next..reach.start, grads) };
             }
             next = next.max(reach.end);
         }
     }
 
-    /// Gradient 0 for some keys.
+    /// Zeroes the gradient of some keys.
     ///
     /// # Safety
     /// No task may hold these rows.
@@ -149,7 +149,7 @@ impl Band<'_> {
     ) {
         let (key_rows, value_rows) = (self.problem.shape.key_rows(b, hk, 0), self.problem.shape.value_rows(b, hk));
         for j in keys {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 grad_k.row(&key_rows, j).fill(0.0);
                 grad_v.row(&value_rows, j).fill(0.0);
@@ -166,7 +166,7 @@ impl Band<'_> {
             .unwrap_or(ends.len().max(1))
     }
 
-    /// Keys of a span that no span of an earlier turn has in its hull.
+    /// Keys of a span that are in no hull of an earlier turn.
     fn fresh(&self, span: usize, stride: usize) -> Range<usize> {
         let turn = span % stride;
         if turn == 0 {
@@ -229,7 +229,7 @@ impl Band<'_> {
                         self.backward_tile(&mut tile, (b, h), (&near, outside), output, &mut work, &mut grads, state);
                         let rows = shape.query_rows(b, h);
                         for (t, i) in plan.queries.clone().enumerate() {
-                            // SAFETY: this row of this head is this task's.
+                            // SAFETY: this row of this head belongs to this task.
                             let row = unsafe { grad_q.row(&rows, i) };
                             row.copy_from_slice(&work.q[t * width..(t + 1) * width]);
                         }
@@ -257,7 +257,7 @@ impl Band<'_> {
                     let (near_k, near_v) =
                         (&grads.k[t * width..(t + 1) * width], &grads.v[t * values..(t + 1) * values]);
                     if fresh.contains(&j) {
-                        // Nothing stands there yet to be added to.
+                        // Nothing has been written there yet.
                         k.copy_from_slice(near_k);
                         v.copy_from_slice(near_v);
                     } else {
@@ -269,8 +269,8 @@ impl Band<'_> {
         );
     }
 
-    /// Gradients of the queries of a tile, into `work.q`, and of its keys; `state` is its place among the states of the span,
-    /// and whether it is the first there.
+    /// Gradients of the queries of a tile, into `work.q`, and of its keys; `state` is its index among the states of the
+    /// span, and whether it is the first there.
     #[allow(clippy::too_many_arguments)]
     fn backward_tile(
         &self,
@@ -299,11 +299,12 @@ impl Band<'_> {
         self.pull_tile(tile, (b, h), near, outside, work, grads);
     }
 
-    /// Turns scores into weights relative to the row maxima, and forms the slopes of scores and of products of features.
+    /// Converts scores to weights relative to the row maxima, and computes the gradients of scores and of feature
+    /// products.
     fn slope(&self, tile: &mut Tile, b: usize, near: &Span, work: &mut Work) {
         let (plan, m, values) = (tile.plan, self.state.features, self.state.values);
         let (first, stride, hull) = (near.place(plan), plan.stride, plan.hull.len());
-        // dP over the denominators; without features it is needed on the supports alone.
+        // dP over the denominators; without features it is needed only on the supports.
         let everywhere = [Run { keys: 0..hull, lanes: 0..plan.queries.len() }];
         for run in if m > 0 { &everywhere[..] } else { &plan.scores } {
             if run.keys.is_empty() {
@@ -420,8 +421,8 @@ impl Band<'_> {
         map.pull_columns((phi_slopes, stride, n), q, work.totals, work.q);
     }
 
-    /// Gradients that near keys receive from the tiles of the span whose hulls they are outside of, and from other spans:
-    /// `received`, the states of the atoms. `states` is lent for those of the segments.
+    /// Gradients that near keys receive from tiles of the span whose hulls do not contain them, and from other spans:
+    /// `received`, the states of the atoms. `states` is scratch for those of the segments.
     fn pass_on(&self, span: usize, near: &Span, received: &[f32], states: &mut [f32], grads: &mut NearGrads) {
         let (m, values, len) = (self.state.features, self.state.values, self.state.sums());
         let segments = self.segments(span);
@@ -438,7 +439,7 @@ impl Band<'_> {
             }
             add(state, &running);
         }
-        // Keys behind the hulls of earlier tiles.
+        // Keys after the hulls of earlier tiles.
         if self.looks_ahead() {
             running.fill(0.0);
             let mut next = 0;
@@ -470,8 +471,8 @@ impl Band<'_> {
 }
 
 impl Group {
-    /// Turns the scores `x` of one key into weights relative to `2^top` and `slopes`, which come as `dP`, into those of the
-    /// scores; fills the slopes of the products `g` of features. Queries that are not `walked` get none.
+    /// Converts the scores `x` of one key to weights relative to `2^top` and `slopes`, initially `dP`, to score
+    /// gradients; fills the gradients of the feature products `g`. Queries that are not `walked` get none.
     #[inline(always)]
     fn slope(
         &self,

@@ -1,16 +1,17 @@
-//! Decoding token by token: the first keys and values, the last ones in a ring, the sums of the features of all between.
+//! Decoding token by token: the first keys and values, the last ones in a ring buffer, and the feature sums of all in
+//! between.
 
 use std::f32::consts::LOG2_E;
 
 use super::states::StateShape;
 use crate::{Decode, View, gemm::Matrix, operator::reorder_rows, scatterbrain::Scatterbrain, simd};
 
-/// State of causal attention with a local support, with global first tokens too, or with none: a constant number of bytes once
-/// the ring is full.
+/// State of causal attention with a local support, optionally with global first tokens, or without a support: of
+/// constant size once the ring is full.
 #[derive(Debug)]
 pub(crate) struct Ring {
     operator: Scatterbrain,
-    /// Keys that the support holds at most, the token's own included; 0 without a support.
+    /// Maximum keys in the support, the token's own included; 0 without a support.
     reach: usize,
     /// First tokens, which all others see.
     globals: usize,
@@ -21,8 +22,8 @@ pub(crate) struct Ring {
 
 #[derive(Clone, Debug, Default)]
 struct Stream {
-    /// Keys and values of the global tokens, then of the last ones, `[globals+reach,D]` and `[globals+reach,Dv]`; token `t`
-    /// behind the global ones is in row `globals + (t - globals) mod reach`.
+    /// Keys and values of the global tokens, then of the last ones, `[globals+reach,D]` and `[globals+reach,Dv]`; token
+    /// `t` after the global ones is in row `globals + (t - globals) mod reach`.
     k: Vec<f32>,
     v: Vec<f32>,
     tokens: usize,
@@ -31,14 +32,14 @@ struct Stream {
 }
 
 impl Ring {
-    /// An empty state; `radius` is that of the support, `globals` how many first tokens all others see.
+    /// An empty state; `radius` is that of the support, `globals` the number of global first tokens.
     pub fn new(operator: Scatterbrain, radius: Option<usize>, globals: usize) -> Self {
         Self { operator, reach: radius.map_or(0, |radius| radius + 1), globals, batch: 0, streams: Vec::new() }
     }
 }
 
 impl Stream {
-    /// Adds a key and its value to the sums of features.
+    /// Adds a key and its value to the feature sums.
     fn sum(&mut self, problem: &super::Problem, shape: StateShape, key: &[f32], value: &[f32], logs: &mut [f32]) {
         let Some(map) = problem.features else { return };
         map.logs(Matrix::rows(key, key.len()), 1, logs);
@@ -49,7 +50,7 @@ impl Stream {
 
 impl Decode for Ring {
     /// # Panics
-    /// If the inputs do not hold one token a batch row, or are not of the sizes of the first step.
+    /// If the inputs do not hold one token per batch row, or their sizes differ from the first step.
     fn step(&mut self, inputs: &[View<f32>], out: &mut [f32]) {
         let problem = self.operator.problem(inputs);
         let shape = problem.shape;

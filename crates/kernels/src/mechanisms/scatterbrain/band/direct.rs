@@ -1,4 +1,4 @@
-//! Rows that are formed weight by weight, from logarithms: rare ones, whose features the sums cannot hold in f32.
+//! Rows computed weight by weight, from logarithms: rare ones, whose feature sums overflow or underflow f32.
 
 use std::f32::consts::{LN_2, LOG2_E};
 
@@ -10,14 +10,14 @@ use crate::{
     simd,
 };
 
-/// Logits of one row over a run of keys, to base 2: exact ones and those of features, negative infinity where there is none.
+/// Base-2 logits of one row over a run of keys: exact ones and those of features, negative infinity where absent.
 struct Logits {
     exact: Vec<f32>,
     features: Vec<f32>,
     /// Log features of the keys, `[keys,m]`, and of the query, `[m]`.
     keys: Vec<f32>,
     query: Vec<f32>,
-    /// Lent for keys.
+    /// Scratch for keys.
     rows: Vec<f32>,
 }
 
@@ -38,7 +38,7 @@ impl Band<'_> {
         let q = shape.query_rows(b, h).row(self.problem.q, i);
         let rows = shape.key_rows(b, h / shape.group(), 0);
         let (support, naive) = (self.support(i), self.problem.naive);
-        // As the walk forms them, to the same bits: where logarithms are large, so are their roundings.
+        // Computed as in the main pass, bit for bit: large logarithms have large rounding errors.
         let k = self.rows((self.problem.k, rows), b, start..end, &mut logits.rows);
         map.log_rows(&self.turned, k, end - start, &mut logits.keys, &[]);
         for (at, j) in (start..end).enumerate() {
@@ -57,7 +57,7 @@ impl Band<'_> {
         }
     }
 
-    /// Redoes the rows that the walk has marked.
+    /// Recomputes the rows marked in the main pass.
     pub(super) fn forward_direct(&self, out: &Disjoint<f32>, [lse, tops, inverses]: [&mut Vec<f32>; 3]) {
         let shape = self.problem.shape;
         let marked: Vec<usize> = (0..inverses.len()).filter(|&row| inverses[row] < 0.0).collect();
@@ -101,7 +101,7 @@ impl Band<'_> {
         });
     }
 
-    /// Adds what the rows done so give to the gradients.
+    /// Adds the gradients of the rows recomputed this way.
     pub(super) fn backward_direct(&self, out: &[f32], scales: &RowScales, grad_out: &[f32], grads: &mut Grads) {
         let (shape, m) = (self.problem.shape, self.state.features);
         let Some(map) = self.problem.features else { return };

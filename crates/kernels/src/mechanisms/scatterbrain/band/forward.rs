@@ -15,8 +15,8 @@ use crate::{
     simd::{self, LANES},
 };
 
-/// A row whose denominator, relative to the largest term that its features could hold, is below this is formed weight by
-/// weight: the sums may have lost terms below the smallest f32.
+/// A row whose denominator, relative to the largest possible feature term, is below this is computed weight by weight:
+/// the sums may have lost terms to underflow.
 const LEAST: f32 = 1e-21;
 
 impl Band<'_> {
@@ -28,7 +28,7 @@ impl Band<'_> {
         let saved = [&mut lse, &mut tops, &mut inverses].map(|x| Disjoint::new(x));
         let spans = self.surroundings();
         for_each(self.streams() * self.spans(), |task| {
-            // Key heads run fastest: in the token-first layout they share pages.
+            // Key heads vary fastest: in the token-first layout they share pages.
             let (b, hk, span) = self.place(task);
             let kept = &spans[((b * shape.key_heads + hk) * self.spans() + span) * self.kept()..][..self.kept()];
             self.forward_span((b, hk, span), kept, &written, &saved);
@@ -37,8 +37,8 @@ impl Band<'_> {
         RowScales { lse, tops, inverses, surroundings: spans.into() }
     }
 
-    /// The part of the keys and values of the next task, which the same thread most likely takes, that tile `t` of this one
-    /// asks memory for.
+    /// The part of the keys and values of the next task, which this thread will most likely take, that tile `t` of this
+    /// one prefetches.
     fn ahead(&self, (b, hk, span): (usize, usize, usize), t: usize) -> [&[f32]; 2] {
         let shape = self.problem.shape;
         let task = (b * self.spans() + span) * shape.key_heads + hk;
@@ -97,8 +97,8 @@ impl Band<'_> {
         );
     }
 
-    /// Turns scores into weights relative to the row maxima, those off the support included; `totals` gets their sums and
-    /// those of what lies outside.
+    /// Converts scores to weights relative to the row maxima, those off the support included; `totals` receives their
+    /// sums and those outside the hull.
     fn weigh(&self, tile: &mut Tile, b: usize, outside: &[f32], totals: &mut [f32]) {
         let (plan, m) = (tile.plan, self.state.features);
         let (stride, hull) = (plan.stride, plan.hull.len());
@@ -138,7 +138,7 @@ impl Band<'_> {
         );
     }
 
-    /// Sums of values under the weights of a tile. Memory is asked for `ahead` meanwhile.
+    /// Weighted sums of values of a tile. Prefetches `ahead` meanwhile.
     fn sum(&self, tile: &Tile, near: &Span, outside: &[f32], sums: &mut [f32], ahead: [&[f32]; 2]) {
         let (plan, m, values) = (tile.plan, self.state.features, self.state.values);
         let (stride, n, hull) = (plan.stride, plan.queries.len(), plan.hull.len());
@@ -168,7 +168,7 @@ impl Band<'_> {
         }
     }
 
-    /// Writes the sums of a tile over their denominators `totals`, and what is saved of them.
+    /// Writes the sums of a tile divided by their denominators `totals`, and the saved scalars.
     fn divide(
         &self,
         tile: &Tile,
@@ -180,7 +180,7 @@ impl Band<'_> {
         let (shape, plan, values) = (self.problem.shape, tile.plan, self.state.values);
         let (rows, n) = (shape.out_rows(b, h), plan.queries.len());
         let start = (b * shape.heads + h) * shape.queries + plan.queries.start;
-        // SAFETY: these rows of this head are this task's.
+        // SAFETY: these rows of this head belong to this task.
         let [lse, tops, inverses] = saved.each_ref().map(|x| unsafe { x.range(start, n) });
         tops.copy_from_slice(&tile.tops[..n]);
         simd::vectorize(
@@ -190,7 +190,7 @@ impl Band<'_> {
                     *inverse = if total > 0.0 { 1.0 / total } else { 0.0 };
                 }
                 for (t, &inverse) in inverses.iter().enumerate() {
-                    // SAFETY: this row of this head is this task's.
+                    // SAFETY: this row of this head belongs to this task.
                     let row = unsafe { out.row(&rows, plan.queries.start + t) };
                     for (y, &x) in row.iter_mut().zip(&sums[t * values..(t + 1) * values]) {
                         *y = x * inverse;
@@ -204,7 +204,7 @@ impl Band<'_> {
                     }
                 }
                 for ((lse, &total), &top) in lse.iter_mut().zip(totals).zip(&*tops) {
-                    // Totals below the normal numbers count as lost, or are 0.
+                    // Subnormal totals count as lost, or are 0.
                     let log = (top + simd::log2(total)) * LN_2;
                     *lse = if total > 0.0 { log } else { f32::NEG_INFINITY };
                 }
@@ -214,8 +214,8 @@ impl Band<'_> {
 }
 
 impl Group {
-    /// Turns scores of one key into weights relative to `2^top`, by the products of features `g` beside the support, and with
-    /// `naive` on it too.
+    /// Converts scores of one key to weights relative to `2^top`, using the feature products `g` off the support, and
+    /// with `naive` on it too.
     #[inline(always)]
     fn weigh(
         &self,

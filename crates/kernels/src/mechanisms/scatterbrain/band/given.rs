@@ -1,4 +1,4 @@
-//! What queries give to the keys outside their hulls, and what these keys make of it.
+//! Gradient states that queries pass to the keys outside their hulls, and the gradients of these keys.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ pub(super) struct Output<'a> {
 }
 
 impl Band<'_> {
-    /// What every span gives to the keys outside its hull, `[B,Hk,spans,sums]`, at its scales in `spans`.
+    /// The state of every span for the keys outside its hull, `[B,Hk,spans,sums]`, at its scales in `spans`.
     pub(super) fn give(&self, spans: &[f32], output: Output, given: &mut [f32]) {
         let (shape, m) = (self.problem.shape, self.state.features);
         let map = self.problem.features.expect("features");
@@ -27,7 +27,7 @@ impl Band<'_> {
             let (b, hk, span) = self.place(task);
             let number = (b * shape.key_heads + hk) * self.spans() + span;
             let scales = &spans[number * self.kept()..][..m];
-            // SAFETY: the state of this span is this task's.
+            // SAFETY: the state of this span belongs to this task.
             let state = unsafe { given.range(number * self.state.sums(), self.state.sums()) };
             state.fill(0.0);
             let all = self.span(span);
@@ -55,8 +55,8 @@ impl Band<'_> {
         });
     }
 
-    /// Log features of queries, `[m,n]`, to features `2^(l + c - top)`, 0 in rows without, that take no part or are done weight
-    /// by weight.
+    /// Log features of queries, `[m,n]`, to features `2^(l + c - top)`, 0 in rows without features, excluded rows and
+    /// rows computed weight by weight.
     fn query_features(
         &self,
         (b, h): (usize, usize),
@@ -82,7 +82,7 @@ impl Band<'_> {
         );
     }
 
-    /// `dO / Z` and `delta / Z`, 0 in rows that take no part or are done weight by weight.
+    /// `dO / Z` and `delta / Z`, 0 in excluded rows and rows computed weight by weight.
     pub(super) fn scale_gradient(
         &self,
         (b, h): (usize, usize),
@@ -101,7 +101,7 @@ impl Band<'_> {
                     let inverse = inverses[i];
                     let walked = inverse > 0.0;
                     if !walked {
-                        // NaN may stand where the range of f32 was left.
+                        // Values may be NaN where f32 overflowed.
                         scaled.fill(0.0);
                         delta[t] = 0.0;
                         continue;
@@ -143,15 +143,15 @@ impl Band<'_> {
         product((m, values, n), 1.0, Matrix::rows(phi, stride), Matrix::rows(grad, values), write, s, values);
     }
 
-    /// Of every atom, the state that it receives from the spans whose hulls it is outside of: `[B,Hk,atoms,len]`, with scales
-    /// of infinity where there is none.
+    /// For every atom, the state that it receives from the spans whose hulls do not contain it: `[B,Hk,atoms,len]`,
+    /// with scales of infinity where there is none.
     pub(super) fn receive(&self, spans: &[f32], given: &[f32]) -> Vec<f32> {
         let state = self.state;
         let (m, len, atoms, kept) = (state.features, state.len(), self.atoms.len(), self.kept());
         let mut received = vec![0.0f32; self.streams() * atoms * len];
         let shared = Disjoint::new(&mut received);
         for_each(self.streams(), |stream| {
-            // SAFETY: each task has the atoms of its own stream.
+            // SAFETY: each task accesses only the atoms of its own stream.
             let received = unsafe { shared.range(stream * atoms * len, atoms * len) };
             let scales = |span: usize| &spans[(stream * self.spans() + span) * kept..][..m];
             let given = |span: usize| &given[(stream * self.spans() + span) * state.sums()..][..state.sums()];
@@ -183,9 +183,9 @@ impl Band<'_> {
         received
     }
 
-    /// Adds the state `sums` that queries give, at the scales of their keys, to `running`, whose scales become the lower
-    /// ones: queries that see fewer keys may have lower scales, and a product with features at the lower scale is the
-    /// larger number.
+    /// Adds the state `sums` of queries, at the scales of their keys, to `running`, whose scales become the minimum of
+    /// both: queries that see fewer keys may have lower scales, and a product with features at the lower scale is
+    /// larger.
     fn lower(&self, running: &mut [f32], scales: &[f32], sums: &[f32]) {
         let (state, m) = (self.state, self.state.features);
         let (to_scales, to_sums) = running.split_at_mut(m);
@@ -208,8 +208,8 @@ impl Band<'_> {
         }
     }
 
-    /// States that the segments of a span take from their atoms, at the scales of the span: those of atoms that no earlier
-    /// span has in its hull, which takes them otherwise.
+    /// States that the segments of a span take from their atoms, at the scales of the span: only from atoms that are in
+    /// no hull of an earlier span, which would already have taken them.
     pub(super) fn pick(
         &self,
         span: usize,
@@ -239,7 +239,7 @@ impl Band<'_> {
                         if from_scales[a] == f32::INFINITY || scales[a] == f32::NEG_INFINITY {
                             continue;
                         }
-                        // Spans further on see more keys under a causal mask, and all the same ones without: their scales
+                        // Later spans see more keys under a causal mask, and the same keys without one: their scales
                         // are not below those of this span.
                         let factor = simd::exp2(scales[a] - from_scales[a]);
                         let row = a * values..(a + 1) * values;
@@ -269,7 +269,7 @@ impl Band<'_> {
             let received = &received[(stream * self.atoms.len() + atom) * len..][..len];
             let (scales, sums) = received.split_at(m);
             if scales.iter().all(|&scale| scale == f32::INFINITY) {
-                // SAFETY: the keys of this atom of this head are this task's.
+                // SAFETY: the keys of this atom of this head belong to this task.
                 unsafe { self.clear_keys((b, hk), self.atoms[atom].clone(), grads) };
                 return;
             }
@@ -303,7 +303,7 @@ impl Band<'_> {
                     near_k.fill(0.0);
                     map.pull(slopes, k, n, near_k, width);
                     for (t, j) in keys.enumerate() {
-                        // SAFETY: this key of this head is this task's.
+                        // SAFETY: this key of this head belongs to this task.
                         let (k, v) = unsafe { (grad_k.row(&key_rows, j), grad_v.row(&value_rows, j)) };
                         k.copy_from_slice(&near_k[t * width..(t + 1) * width]);
                         v.copy_from_slice(&near_v[t * values..(t + 1) * values]);

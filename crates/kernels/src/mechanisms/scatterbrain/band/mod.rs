@@ -1,13 +1,13 @@
-//! A band of exact weights around the diagonal and features outside it, in one walk along the sequence.
+//! A band of exact weights around the diagonal and features outside it, in one pass along the sequence.
 //!
-//! Queries go in tiles. A tile's hull is the run of keys that hold the supports of all its rows. Within the hull every
-//! weight is formed: `exp(tau q.k)` on the support, `phi_q.phi_k` beside it. The keys before and behind the hull enter
-//! through the sums of their features alone. All terms are positive and each pair enters once, so nothing cancels, and a
-//! row whose support holds all that it sees is exact. Without a support (Performer) the hull is empty, or the tile's own
-//! keys under a causal mask; without features (local attention) there is nothing but the hull.
+//! Queries are processed in tiles. A tile's hull is the range of keys that covers the supports of all its rows. Within
+//! the hull every weight is computed: `exp(tau q.k)` on the support, `phi_q.phi_k` off it. The keys before and after
+//! the hull enter only through the sums of their features. All terms are positive and each pair enters once, so nothing
+//! cancels, and a row whose support covers all visible keys is exact. Without a support (Performer) the hull is empty,
+//! or the tile's own keys under a causal mask; without features (local attention) there is only the hull.
 //!
-//! Tiles are walked in spans, the unit of parallel work. Keys are cut into atoms, at the borders of the spans' hulls; the
-//! sums over atoms give what lies before and behind each span.
+//! Tiles are grouped in spans, the unit of parallel work. Keys are cut into atoms at the borders of the spans' hulls;
+//! the sums over atoms cover the keys before and after each span.
 
 mod backward;
 mod decode;
@@ -26,11 +26,11 @@ use crate::{Mask, Saved, parallel::runs, tiled::Scores};
 pub(crate) use decode::Ring;
 use states::StateShape;
 
-/// Queries of a span: long enough that the sums kept for each are small beside its rows, short enough that those of its
-/// tiles fit into the L2 cache.
+/// Queries per span: long enough that the sums kept for each are small compared to its rows, short enough that those of
+/// its tiles fit in the L2 cache.
 pub(crate) const SPAN: usize = 512;
 
-/// From this radius on, and without features, the tiles of exact attention waste less than these.
+/// From this radius on, without features, the tiles of exact attention waste less than these.
 const WIDE: usize = 256;
 
 /// The geometry of one call.
@@ -38,18 +38,18 @@ const WIDE: usize = 256;
 pub(super) struct Band<'a> {
     problem: Problem<'a>,
     radius: Option<usize>,
-    /// The mask with the radius as its window: it speaks of supports.
+    /// The mask with the radius as its window, which describes supports.
     near: Mask,
-    /// Queries of a tile.
+    /// Queries per tile.
     tile: usize,
     state: StateShape,
-    /// The projection of the features with one column per row.
+    /// The transposed projection of the features.
     turned: Vec<f32>,
-    /// Runs of keys that no border of a span's hull cuts.
+    /// Runs of keys between the borders of spans' hulls.
     atoms: Vec<Range<usize>>,
-    /// Most segments of a span.
+    /// Maximum segments per span.
     segments: usize,
-    /// Of each batch row, how many keys before each position are real.
+    /// For each batch row, the number of real keys before each position.
     real_before: Option<Vec<u32>>,
 }
 
@@ -102,7 +102,7 @@ impl<'a> Band<'a> {
         span * SPAN..((span + 1) * SPAN).min(self.problem.shape.queries)
     }
 
-    /// Batch row, key head and span of a task on one span.
+    /// Batch row, key head and span of a task.
     fn place(&self, task: usize) -> (usize, usize, usize) {
         let heads = self.problem.shape.key_heads;
         let of_row = self.spans() * heads;
@@ -113,7 +113,7 @@ impl<'a> Band<'a> {
         runs(self.span(span), self.tile)
     }
 
-    /// Keys whose weights the rows of a tile form one by one.
+    /// Keys whose weights are computed one by one for the rows of a tile.
     fn hull(&self, queries: Range<usize>) -> Range<usize> {
         if self.radius.is_none() && !self.near.causal {
             return 0..0;
@@ -121,7 +121,7 @@ impl<'a> Band<'a> {
         self.near.visible_to(queries, self.problem.shape.queries, self.problem.shape.keys)
     }
 
-    /// Most keys of a hull.
+    /// Maximum keys per hull.
     fn hull_len(&self) -> usize {
         let keys = self.problem.shape.keys;
         match self.radius {
@@ -148,7 +148,7 @@ impl<'a> Band<'a> {
         }
     }
 
-    /// Keys that query `i` sees.
+    /// Keys visible to query `i`.
     #[inline(always)]
     fn visible(&self, i: usize) -> Range<usize> {
         self.problem.mask.visible(i, self.problem.shape.queries, self.problem.shape.keys)
@@ -159,7 +159,7 @@ impl<'a> Band<'a> {
         self.state.features > 0 && self.sees_beside(b, self.visible(i), self.support(i))
     }
 
-    /// Whether a query that sees `visible` sees real keys that features weigh, with this support.
+    /// Whether a query that sees `visible` has real keys weighted by features, with this support.
     #[inline(always)]
     fn sees_beside(&self, b: usize, visible: Range<usize>, support: Range<usize>) -> bool {
         let real = |keys: Range<usize>| match &self.real_before {
@@ -197,8 +197,8 @@ impl Problem<'_> {
         }
     }
 
-    /// Gradients through every visible pair, for rows of these denominators; theirs need not be the sums of these
-    /// weights, and a row with inverse 0 takes no part.
+    /// Gradients through every visible pair, for rows with these denominators, which need not be the sums of these
+    /// weights; a row with inverse 0 is excluded.
     pub fn backward_band(&self, radius: Option<usize>, out: &[f32], scales: &RowScales, grad_out: &[f32]) -> Grads {
         let exact = self.exactly(radius, |scores| {
             let saved = Saved::with_lse(scales.lse.clone(), [scales.tops.clone(), scales.inverses.clone()]);
@@ -210,7 +210,7 @@ impl Problem<'_> {
         }
     }
 
-    /// Does the call as exact attention, where it is that, or where it is that within a wide window.
+    /// Runs the call as exact attention, if it is equivalent, possibly within a wide window.
     fn exactly<R>(&self, radius: Option<usize>, run: impl FnOnce(&Scores) -> R) -> Option<R> {
         let radius = radius?;
         let all = radius >= self.shape.keys.max(self.shape.queries);

@@ -1,20 +1,20 @@
-//! What the keys of a tile's hull are to its queries, which lie in lanes.
+//! Relation of the keys of a tile's hull to its queries, which are in lanes.
 
 use std::ops::Range;
 
 use super::Band;
 use crate::simd::LANES;
 
-/// Queries of one vector.
+/// The queries of one vector.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     /// Keys of the hull in the support of some of these queries, and of all.
     pub some: Range<usize>,
     pub all: Range<usize>,
-    /// Of each query, where its support starts, and its length.
+    /// Start of each query's support, and its length.
     pub start: [u32; LANES],
     pub len: [u32; LANES],
-    /// Where what it sees ends; 0 without features, which alone give weight to what is off the support.
+    /// End of its visible keys; 0 without features, since only they give weight off the support.
     pub seen: [u32; LANES],
     /// Whether features give it any weight, in the hull or outside it.
     pub features: [bool; LANES],
@@ -27,7 +27,7 @@ pub(super) struct Run {
     pub lanes: Range<usize>,
 }
 
-/// What keys are to a group.
+/// Relation of keys to a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Zone {
     /// In no support.
@@ -43,31 +43,31 @@ pub(super) enum Zone {
 pub(super) struct Plan {
     pub queries: Range<usize>,
     pub hull: Range<usize>,
-    /// Length of rows over the queries: whole vectors.
+    /// Length of rows over the queries, a multiple of the vector length.
     pub stride: usize,
     pub groups: Vec<Group>,
-    /// Blocks that hold all pairs of the supports.
+    /// Blocks that cover all pairs of the supports.
     pub scores: Vec<Run>,
-    /// Blocks that hold all pairs of the hull off the supports.
+    /// Blocks that cover all pairs of the hull off the supports.
     pub products: Vec<Run>,
-    /// What the plan was made for.
+    /// The geometry that the plan was made for.
     ends: Option<Ends>,
 }
 
-/// What the keys of a hull are to one query.
+/// Relation of the keys of a hull to one query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Columns {
     support: Range<usize>,
-    /// Where what it sees ends; 0 without features.
+    /// End of its visible keys; 0 without features.
     seen: usize,
     features: bool,
 }
 
-/// What tells two tiles of one call apart.
+/// What distinguishes two tiles of one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Ends {
     queries: usize,
-    /// How far the first query is ahead of the hull's first key.
+    /// Distance from the hull's first key to the first query.
     ahead: usize,
     hull: usize,
     first: Columns,
@@ -78,8 +78,8 @@ impl Band<'_> {
     /// Fills `plan` for a tile of batch row `b`.
     pub(super) fn plan(&self, b: usize, queries: Range<usize>, plan: &mut Plan) {
         let hull = self.hull(queries.clone());
-        // What a query sees moves on with it, but for the ends of the sequence: where this is so of the first and of the last
-        // query, it is so of all.
+        // Visible ranges shift with the query, except at the ends of the sequence: if this holds for the first and the
+        // last query, it holds for all.
         let (first, last) = (self.columns(b, queries.start, &hull), self.columns(b, queries.end - 1, &hull));
         let ends = Ends {
             queries: queries.len(),
@@ -153,8 +153,8 @@ impl Band<'_> {
     }
 }
 
-/// Cuts keys that each group needs, whose starts and ends only grow from group to group, into blocks for all groups that need
-/// them.
+/// Splits the keys that each group needs, with non-decreasing starts and ends, into blocks shared by all groups that
+/// need them.
 fn join(groups: &[Group], queries: usize, needed: impl Fn(&Group) -> Range<usize>, runs: &mut Vec<Run>) {
     let mut key = 0;
     loop {
@@ -183,7 +183,7 @@ impl Group {
         ]
     }
 
-    /// Whether a key is in the support of a query, and whether it is seen beside it.
+    /// Whether a key is in the support of a query, and whether it is visible off the support.
     #[inline(always)]
     pub fn of(&self, key: usize, lane: usize) -> (bool, bool) {
         let inside = (key as u32).wrapping_sub(self.start[lane]) < self.len[lane];

@@ -1,4 +1,4 @@
-//! What the tiles of a span share: keys and values of its hull, their features, and the sums over what lies outside.
+//! Shared by the tiles of a span: keys and values of its hull, their features, and the sums over keys outside.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::{
     simd,
 };
 
-/// Rows whose features are formed at a time.
+/// Rows whose features are computed at a time.
 pub(super) const CHUNK: usize = 128;
 
 /// One span of one key head, loaded.
@@ -23,29 +23,29 @@ pub(super) struct Span<'s> {
     pub scales: &'s [f32],
     /// Features of the keys at these scales, `[keys,m]`.
     pub phi: &'s [f32],
-    /// Of each tile, the sums over all visible keys outside its hull, at these scales.
+    /// For each tile, the sums over all visible keys outside its hull, at these scales.
     pub outside: &'s [f32],
 }
 
 impl Span<'_> {
-    /// Where the hull of a tile starts among the keys.
+    /// Start of a tile's hull among the keys.
     pub fn place(&self, plan: &Plan) -> usize {
         plan.hull.start.saturating_sub(self.keys.start)
     }
 }
 
 impl Band<'_> {
-    /// Number of key heads of all batch rows.
+    /// Number of key heads over all batch rows.
     pub(super) fn streams(&self) -> usize {
         self.problem.shape.batch * self.problem.shape.key_heads
     }
 
-    /// Whether keys behind a tile are seen.
+    /// Whether keys after a tile are visible.
     pub(super) fn looks_ahead(&self) -> bool {
         !self.problem.mask.causal
     }
 
-    /// Floats of what is kept of a span: scales, the sums before it, and the sums behind it.
+    /// Floats kept per span: scales, the sums before it, and the sums after it.
     pub(super) fn kept(&self) -> usize {
         if self.state.features == 0 {
             return 0;
@@ -59,12 +59,12 @@ impl Band<'_> {
         self.problem.mask.valid_row(b).is_none_or(|row| row[j] != 0)
     }
 
-    /// Which of `keys` are real, where some are padding.
+    /// Which of `keys` are real, if some are padding.
     pub(super) fn valid(&self, b: usize, keys: &Range<usize>) -> Option<&[u8]> {
         self.problem.mask.valid_row(b).map(|row| &row[keys.clone()])
     }
 
-    /// Rows `keys`, in place, or copied to `buffer` where some are padding, whose rows become 0, or lie far apart.
+    /// Rows `keys`, in place, or copied to `buffer` if some are padding, whose rows become 0, or if they are far apart.
     pub(super) fn rows<'t>(
         &self,
         (data, rows): (&'t [f32], Rows),
@@ -87,7 +87,7 @@ impl Band<'_> {
         Matrix::rows(buffer, rows.width)
     }
 
-    /// Of every span, its scales, and the sums before and behind it at these scales, `[B,Hk,spans,kept]`.
+    /// For every span, its scales, and the sums before and after it at these scales, `[B,Hk,spans,kept]`.
     pub(super) fn surroundings(&self) -> Vec<f32> {
         let mut spans = vec![0.0; self.streams() * self.spans() * self.kept()];
         with_shared(self.streams() * self.atoms.len() * self.state.len(), |atoms| {
@@ -126,7 +126,7 @@ impl Band<'_> {
         });
     }
 
-    /// Joins the atoms before and behind each span.
+    /// Merges the atoms before and after each span.
     fn surround(&self, atoms: &[f32], result: &mut [f32]) {
         let state = self.state;
         let (m, kept, spans) = (state.features, self.kept(), self.spans());
@@ -137,7 +137,7 @@ impl Band<'_> {
         let of_stream = self.atoms.len() * state.len();
         for_each(self.streams(), |stream| {
             let atom = |n: usize| &atoms[stream * of_stream + n * state.len()..][..state.len()];
-            // SAFETY: each task has the spans of its own stream.
+            // SAFETY: each task accesses only the spans of its own stream.
             let result = unsafe { shared.range(stream * spans * kept, spans * kept) };
             let mut running = vec![0.0f32; state.len()];
             let mut scales = vec![f32::NEG_INFINITY; m];
@@ -188,7 +188,8 @@ impl Band<'_> {
         [k, v, phi, tiles * sums, self.segments * sums]
     }
 
-    /// Sizes of the buffers of a [`Tile`](super::tile::Tile): queries, their features, one number per pair, one per query.
+    /// Sizes of the buffers of a [`Tile`](super::tile::Tile): queries, their features, one float per pair, one per
+    /// query.
     pub(super) fn tile_scratch(&self) -> [usize; 4] {
         let lanes = self.tile.next_multiple_of(simd::LANES);
         [self.problem.shape.head_width, self.state.features, self.hull_len(), 1].map(|rows| rows * lanes)
@@ -231,8 +232,8 @@ impl Band<'_> {
         cuts.windows(2).map(|pair| pair[0]..pair[1]).collect()
     }
 
-    /// Of each tile of a span, the sums over all visible keys outside its hull: those before and behind the span's, `around`,
-    /// and those between. Every key is summed once.
+    /// For each tile of a span, the sums over all visible keys outside its hull: those before and after the span's
+    /// hull, `around`, and those in between. Every key is summed once.
     fn sum_outside(&self, span: usize, around: &[f32], phi: &[f32], v: Matrix, outside: &mut [f32], sums: &mut [f32]) {
         let (state, len) = (self.state, self.state.sums());
         let keys = self.reach(span);
@@ -280,7 +281,7 @@ impl Band<'_> {
     }
 }
 
-/// Rows of `data`, where nothing lies between them.
+/// Rows of `data`, if contiguous.
 pub(super) fn in_place<'a>(data: &'a [f32], rows: &Rows, keys: Range<usize>) -> &'a [f32] {
     if rows.stride == rows.width { &data[rows.start(keys.start)..rows.start(keys.end)] } else { &[] }
 }
@@ -293,5 +294,5 @@ pub(super) fn add(to: &mut [f32], from: &[f32]) {
     );
 }
 
-/// Keys that the hull of a span has more than that of a tile.
+/// Keys in the hull of a span beyond those of a tile's.
 const SPAN_REST: usize = super::SPAN;

@@ -1,7 +1,7 @@
-//! Sums of features and values over ranges of keys, each feature with a scale of its own.
+//! Sums of features and values over ranges of keys, with one scale per feature.
 //!
 //! A state holds, for every feature `a`, the logarithm `c_a` of its scale to base 2, `z_a = sum_j 2^(l_ja - c_a)` and
-//! `S_a = sum_j 2^(l_ja - c_a) v_j`, where `l` are log features. No sum is ever taken back by subtraction.
+//! `S_a = sum_j 2^(l_ja - c_a) v_j`, where `l` are log features. Sums are never subtracted.
 
 use crate::{
     gemm::{Matrix, Write, product_fetching},
@@ -18,7 +18,7 @@ pub(super) struct StateShape {
 }
 
 impl StateShape {
-    /// Floats of the sums alone: `z [m]`, then `S [m,Dv]`.
+    /// Floats of the sums: `z [m]`, then `S [m,Dv]`.
     pub fn sums(&self) -> usize {
         self.features * (self.values + 1)
     }
@@ -28,14 +28,14 @@ impl StateShape {
         self.features + self.sums()
     }
 
-    /// A state of no keys.
+    /// Clears a state.
     pub fn clear(&self, state: &mut [f32]) {
         let (scales, sums) = state.split_at_mut(self.features);
         scales.fill(f32::NEG_INFINITY);
         sums.fill(0.0);
     }
 
-    /// Sums of keys by their features `phi [n,m]`, at the scales of the sums, and their values. Memory is asked for `ahead`
+    /// Sums of keys by their features `phi [n,m]`, at the scales of the sums, and their values. Prefetches `ahead`
     /// meanwhile.
     pub fn sum(&self, sums: &mut [f32], phi: &[f32], values: Matrix, write: Write, ahead: &[f32]) {
         let m = self.features;
@@ -51,8 +51,8 @@ impl StateShape {
         product_fetching((m, self.values, phi.len() / m), 1.0, columns, values, write, s, self.values, ahead);
     }
 
-    /// Adds keys by their log features `[n,m]`, which become features, and their values to a whole state; `risen [m]` is
-    /// lent, and `valid` tells padding.
+    /// Adds keys by their log features `[n,m]`, which become features, and their values to a full state; `risen [m]` is
+    /// scratch, and `valid` marks padding.
     pub fn absorb(
         &self,
         state: &mut [f32],
@@ -114,7 +114,7 @@ impl StateShape {
 
 /// Raises the scale of each feature to at least its logarithms `[n,m]` over the real keys.
 ///
-/// Scales are whole, so that they can be added to logarithms of hundreds without rounding them once more.
+/// Scales are integers, so that adding them to logarithms in the hundreds does not round again.
 fn raise_to(scales: &mut [f32], logs: &[f32], valid: Option<&[u8]>) {
     simd::vectorize(
         #[inline(always)]
@@ -129,13 +129,13 @@ fn raise_to(scales: &mut [f32], logs: &[f32], valid: Option<&[u8]>) {
                     }
                 }
             }
-            // Those that stay are whole already.
+            // Unchanged ones are integers already.
             scales.iter_mut().for_each(|scale| *scale = scale.ceil());
         },
     );
 }
 
-/// Turns log features `[n,m]` into features at these scales, those of padded keys into 0.
+/// Converts log features `[n,m]` to features at these scales, 0 for padded keys.
 pub(super) fn exponentiate(logs: &mut [f32], scales: &[f32], valid: Option<&[u8]>) {
     let m = scales.len();
     simd::vectorize(
@@ -153,7 +153,7 @@ pub(super) fn exponentiate(logs: &mut [f32], scales: &[f32], valid: Option<&[u8]
     );
 }
 
-/// Folds the rows of a matrix as wide as `folded` into it, a vector of columns at a time, row by row.
+/// Folds the rows of a matrix into `folded`, a vector of columns at a time, row by row.
 #[inline(always)]
 fn each_column(rows: &[f32], folded: &mut [f32], fold: impl Fn(f32, f32) -> f32) {
     let m = folded.len();

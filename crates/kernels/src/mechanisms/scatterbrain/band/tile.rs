@@ -1,5 +1,5 @@
-//! Scores and features of one tile of one query head. Queries lie in lanes, so that their maxima, denominators and masks
-//! are vectors; keys and values are read as they lie.
+//! Scores and features of one tile of one query head. Queries are in lanes, so that their maxima, denominators and
+//! masks are vectors; keys and values are read in place.
 
 use std::f32::consts::LOG2_E;
 
@@ -13,18 +13,18 @@ use crate::{
     simd::{self, LANES},
 };
 
-/// One tile. Rows of all its buffers over queries are of the plan's stride.
+/// One tile. Rows of all its buffers over queries have the plan's stride.
 pub(super) struct Tile<'s> {
     pub plan: &'s Plan,
     /// Queries, `[D,n]`.
     pub q: &'s mut [f32],
     /// Row maxima to base 2, rounded up.
     pub tops: &'s mut [f32],
-    /// Features `2^(l - top)` of the queries, `[m,n]`, 0 in rows without.
+    /// Features `2^(l - top)` of the queries, `[m,n]`, 0 in rows without features.
     pub phi: &'s mut [f32],
-    /// Scores to base 2, then weights, `[hull,n]`; scores are formed in [`Plan::scores`] alone.
+    /// Scores to base 2, then weights, `[hull,n]`; scores are computed only in [`Plan::scores`].
     pub x: &'s mut [f32],
-    /// Products of features, `[hull,n]`, formed in [`Plan::products`] alone.
+    /// Feature products, `[hull,n]`, computed only in [`Plan::products`].
     pub g: &'s mut [f32],
 }
 
@@ -34,15 +34,15 @@ pub(super) fn lanes(x: &[f32], start: usize) -> &[f32; LANES] {
     x[start..].first_chunk().expect("a vector of queries")
 }
 
-/// The same, to write.
+/// The same, mutable.
 #[inline(always)]
 pub(super) fn lanes_mut(x: &mut [f32], start: usize) -> &mut [f32; LANES] {
     x[start..].first_chunk_mut().expect("a vector of queries")
 }
 
 impl Band<'_> {
-    /// Forms scores, row maxima, query features, and the products of features. In the backward pass, which gives the inverse
-    /// denominators, maxima are given, and rows that take no part, or are done weight by weight, have no features.
+    /// Computes scores, row maxima, query features, and feature products. In the backward pass, which passes the
+    /// inverse denominators, maxima are given, and excluded rows and rows computed weight by weight have no features.
     pub(super) fn score(&self, tile: &mut Tile, (b, h): (usize, usize), near: &Span, inverses: Option<&[f32]>) {
         let (shape, plan, m) = (self.problem.shape, tile.plan, self.state.features);
         let (width, stride, n) = (shape.head_width, plan.stride, plan.queries.len());
@@ -57,7 +57,7 @@ impl Band<'_> {
             let q = Matrix::rows(&tile.q[run.lanes.start..], stride);
             let x = &mut tile.x[run.keys.start * stride + run.lanes.start..];
             let size = (run.keys.len(), run.lanes.len(), width);
-            // All of it with the largest.
+            // Prefetch everything with the largest block.
             let fetched = if run.lanes.len() == n { std::mem::take(&mut ahead) } else { &[] };
             product_fetching(size, factor, k, q, Write::Over, x, stride, fetched);
         }
@@ -82,7 +82,7 @@ impl Band<'_> {
                         for lane in 0..LANES {
                             let higher = group.features[lane] & (featured[lane] > top[lane]);
                             top[lane] = if higher { featured[lane] } else { top[lane] };
-                            // Whole, like the scales.
+                            // An integer, like the scales.
                             top[lane] = if top[lane] == f32::NEG_INFINITY { 0.0 } else { top[lane].ceil() };
                         }
                         *lanes_mut(tile.tops, at) = top;

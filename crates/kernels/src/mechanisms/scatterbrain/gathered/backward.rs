@@ -1,8 +1,8 @@
-//! Backward pass: weights are computed again from each row's maximum and denominator.
+//! Backward pass: weights are recomputed from each row's maximum and denominator.
 //!
-//! With `A_ij = W_ij / Z_i` and `t_ij = dO_i.v_j - dO_i.O_i`, the slope of a weight is `t_ij / Z_i` wherever it comes from, so
-//! the low-rank part over all keys has its own pass (with the final output and denominators), and the support adds the
-//! slopes of its exponentials and takes those of its products of features away.
+//! With `A_ij = W_ij / Z_i` and `t_ij = dO_i.v_j - dO_i.O_i`, the gradient of a weight is `t_ij / Z_i` wherever it
+//! comes from, so the low-rank part over all keys has its own pass (with the final output and denominators), and the
+//! support adds the gradients of its exponentials and subtracts those of its feature products.
 
 use std::ops::Range;
 
@@ -22,13 +22,13 @@ use crate::{
     simd,
 };
 
-/// Queries are cut into parts, each with its own sums over keys, where supports share keys and there are fewer key heads
-/// than this.
+/// With fewer key heads than this, and supports that share keys, queries are cut into parts, each with its own sums
+/// over keys.
 const TASKS: usize = 8;
-/// Fewest queries of a part.
+/// Minimum queries per part.
 const PART: usize = 2048;
 
-/// What a row needs, `[B,H,N]` each, and the gradient of the output.
+/// Saved per-row data, `[B,H,N]` each, and the gradient of the output.
 struct Saved<'a> {
     tops: &'a [f32],
     inverses: &'a [f32],
@@ -44,7 +44,7 @@ struct Shared<'a> {
     v: Disjoint<'a, f32>,
 }
 
-/// One thread's memory.
+/// Scratch of one thread.
 struct Scratch<'s> {
     tile: Tile<'s>,
     p: &'s mut [f32],
@@ -56,12 +56,12 @@ struct Scratch<'s> {
     slopes_q: &'s mut [f32],
     slopes_k: &'s mut [f32],
     product: &'s mut [f32],
-    /// Slopes of the keys' features from promoted pairs.
+    /// Gradients of the keys' features from promoted pairs.
     promoted: &'s mut [f32],
 }
 
 impl Call<'_> {
-    /// Gradients of `sum(out * grad_out)`, given what the forward pass returned.
+    /// Gradients of `sum(out * grad_out)`, given the results of the forward pass.
     pub fn backward(&self, out: &[f32], scales: &RowScales, grad_out: &[f32]) -> Grads {
         let shape = &self.problem.shape;
         let deltas = deltas(&self.problem.shape, out, grad_out);
@@ -90,7 +90,7 @@ impl Call<'_> {
                     let (b, hk) = (pair / shape.key_heads, pair % shape.key_heads);
                     for h in hk * shape.group()..(hk + 1) * shape.group() {
                         for pass in 0..self.supports.passes() {
-                            // A group lies in the part of its first query, the same in every pass.
+                            // A group belongs to the part of its first query, in every pass alike.
                             self.groups((b, h), pass, weigh, |meeting| {
                                 if meeting.queries[0] as usize / size == part {
                                     run(meeting, part, &shared);
@@ -139,10 +139,10 @@ impl Call<'_> {
         Grads { q, k, v }
     }
 
-    /// Inverses with 0 for the rows that were done without subtraction, and those rows of each head, if any.
+    /// Inverses with 0 for the rows computed without subtraction, and those rows of each head, if any.
     fn separate(&self, inverses: &[f32]) -> (Vec<f32>, Option<Vec<Vec<u32>>>) {
         if self.correction.is_none() {
-            // Nothing is subtracted; the sign speaks to the low-rank part alone.
+            // Nothing is subtracted; the sign matters only for the low-rank part.
             return (inverses.iter().map(|inverse| inverse.abs()).collect(), None);
         }
         let kept = inverses.iter().map(|&inverse| inverse.max(0.0)).collect();
@@ -220,7 +220,7 @@ impl Call<'_> {
         );
     }
 
-    /// Fills the tile's `dk` and `dv`, adds to `dq` and to the slopes of the queries' features.
+    /// Fills the tile's `dk` and `dv`, adds to `dq` and to the gradients of the queries' features.
     fn backward_tile(
         &self,
         meeting: &Meeting,
@@ -256,7 +256,7 @@ impl Call<'_> {
         }
     }
 
-    /// Turns products into slopes of scores (over `x`), of products of features (over `g`) and weights (`p`).
+    /// Converts products to gradients of scores (in `x`) and of feature products (in `g`) and weights (`p`).
     fn weigh_backward(
         &self,
         meeting: &Meeting,
@@ -279,7 +279,7 @@ impl Call<'_> {
                     let range = if inverse > 0.0 { seen.range(i) } else { 0..0 };
                     let row = i * len..(i + 1) * len;
                     for buffer in [&mut *s.tile.x, &mut *s.p, &mut *s.tile.g] {
-                        // Without features there are no products of them.
+                        // Without features there are no feature products.
                         if let Some(row) = buffer.get_mut(row.clone()) {
                             row[..range.start].fill(0.0);
                             row[range.end..].fill(0.0);
@@ -315,7 +315,7 @@ impl Call<'_> {
 }
 
 impl Call<'_> {
-    /// Adds the slopes of the promoted pairs of row `i` and takes them out of the tile.
+    /// Adds the gradients of the promoted pairs of row `i` and removes them from the tile.
     fn promote(&self, meeting: &Meeting, i: usize, range: Range<usize>, len: usize, s: &mut Scratch) {
         let Some(map) = self.features_of(meeting) else { return };
         let m = map.count();
@@ -345,13 +345,13 @@ fn copy(rows: Rows, part: usize, len: usize) -> Rows {
 /// Adds consecutive rows to rows `list`.
 ///
 /// # Safety
-/// Nobody else may hold these rows.
+/// The caller must have exclusive access to these rows.
 unsafe fn add_rows(to: &Disjoint<f32>, rows: &Rows, list: &[u32], from: &[f32]) {
     simd::vectorize(
         #[inline(always)]
         || {
             for (from, &i) in from.chunks_exact(rows.width).zip(list) {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 simd::add_scaled(unsafe { to.row(rows, i as usize) }, 1.0, from);
             }
         },

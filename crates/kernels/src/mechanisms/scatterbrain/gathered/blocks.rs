@@ -1,7 +1,7 @@
-//! Supports that do not depend on what tokens hold: global tokens, radii, blocks drawn or given.
+//! Content-independent supports: global tokens, radii, random or given blocks.
 //!
-//! Two passes: keys that all queries of a block see (global tokens, blocks; for a global query every key), then the band of
-//! the other keys around the block, cut to each query's radius.
+//! Two passes: keys that all queries of a block see (global tokens, blocks; for a global query every key), then the
+//! band of the other keys around the block, limited to each query's radius.
 
 use super::groups::{Group, Lists, Pass, Positions, Support};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     support::{SupportKind, SupportOptions},
 };
 
-/// Queries of a group with a radius: the more, the larger the part of the band around them that each one does not see.
+/// Queries per group with a radius: larger groups waste more of the band around them.
 const RUN: usize = 64;
 
 /// The support of every head of a batch row with these real keys, ascending.
@@ -68,12 +68,12 @@ pub fn fixed(options: &SupportOptions, mask: &Mask, shape: &AttentionShape, real
     Support { lists: vec![lists], passes: vec![pass(listed), pass(banded)] }
 }
 
-/// Which list of keys a query has.
+/// Key list of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// Every key.
     Global,
-    /// That of a block of queries.
+    /// The list of a block of queries.
     Block(usize),
 }
 

@@ -1,8 +1,8 @@
 //! Forward pass: running maxima and denominators of all rows, pass after pass over the groups.
 //!
 //! With features, a row starts from its low-rank part over all keys and adds the support's corrections. That difference
-//! loses digits where the low-rank part is much larger than the result: such rows are done again without subtraction, pair
-//! by pair over every key they see.
+//! cancels where the low-rank part is much larger than the result: such rows are recomputed without subtraction, pair
+//! by pair over all visible keys.
 
 use std::f32::consts::LN_2;
 
@@ -19,7 +19,7 @@ use crate::{
     simd,
 };
 
-/// A low-rank part that is this much larger than the denominator costs too many digits.
+/// A low-rank part this much larger than the denominator loses too many digits.
 const CANCELLATION: f32 = 4.0;
 
 /// Buffers of all rows.
@@ -31,7 +31,7 @@ struct Rows<'a> {
 }
 
 impl Call<'_> {
-    /// Fills `out`. A row that was done without subtraction has a negative inverse.
+    /// Fills `out`. A row computed without subtraction has a negative inverse.
     pub fn forward(&self, out: &mut [f32]) -> RowScales<'static> {
         let shape = &self.problem.shape;
         let count = shape.batch * shape.heads * shape.queries;
@@ -64,13 +64,13 @@ impl Call<'_> {
                     list.iter().for_each(|&i| inverses[head * shape.queries + i as usize] *= -1.0);
                 }
             }
-            // The backward pass of the low-rank part wants its signs back.
+            // The backward pass of the low-rank part needs its signs.
             None => inverses.iter_mut().zip(&low.inverses).for_each(|(x, low)| *x = x.copysign(*low)),
         }
         RowScales { lse, tops, inverses, surroundings: low.surroundings }
     }
 
-    /// Turns the low-rank output into numerators, each row in units that make its denominator about 1.
+    /// Converts the low-rank output to numerators, each row scaled so that its denominator is about 1.
     fn start(&self, low: &RowScales, out: &mut [f32], tops: &mut [f32], totals: &mut [f32]) {
         let shape = &self.problem.shape;
         let rows = Rows { sums: Disjoint::new(out), tops: Disjoint::new(tops), totals: Disjoint::new(totals) };
@@ -140,7 +140,8 @@ impl Call<'_> {
         });
     }
 
-    /// Turns products into weights relative to each row's running maximum and brings the sums so far to the new maximum.
+    /// Converts products to weights relative to each row's running maximum and rescales the sums so far to the new
+    /// maximum.
     fn weigh_tile(
         &self,
         meeting: &Meeting,
@@ -180,7 +181,7 @@ impl Call<'_> {
                     }
                     let sum = match meeting.weigh {
                         Weigh::Exact => rows::exp(row, f, -top),
-                        // Such a row is done again, like all that come to no number.
+                        // Such a row is recomputed, like every row that gives NaN.
                         Weigh::Corrected if rows::lost(row, g, s, tile.r[i] - top) => f32::NAN,
                         Weigh::Corrected => rows::exp_corrected(row, g, s, f, -top, tile.r[i] - top),
                         Weigh::Joint(_) => rows::exp_joint(row, marks, g, s, f, -top, tile.r[i] - top),
@@ -199,7 +200,7 @@ impl Call<'_> {
         );
     }
 
-    /// Rows of each head whose low-rank part is too large beside their denominator.
+    /// Rows of each head whose low-rank part is too large relative to their denominator.
     fn cancelled(&self, low: &RowScales, tops: &[f32], totals: &[f32]) -> Vec<Vec<u32>> {
         let shape = &self.problem.shape;
         let cancelled = |head: usize, i: usize| {
@@ -208,7 +209,7 @@ impl Call<'_> {
                 return false;
             }
             let mass = (low.tops[at] - tops[at]).exp2() / low.inverses[at];
-            // Rows that the sums over features do not hold have a negative inverse. Not a number is cancelled too.
+            // Rows that the feature sums cannot represent have a negative inverse. NaN counts as cancelled too.
             !(low.inverses[at] > 0.0 && totals[at] > 0.0 && totals[at] * CANCELLATION >= mass)
         };
         (0..shape.batch * shape.heads)
@@ -216,7 +217,7 @@ impl Call<'_> {
             .collect()
     }
 
-    /// Does these rows of each head again, without subtraction.
+    /// Recomputes these rows of each head without subtraction.
     fn redo(&self, redone: &[Vec<u32>], out: &mut [f32], tops: &mut [f32], totals: &mut [f32]) {
         let shape = &self.problem.shape;
         let rows = Rows { sums: Disjoint::new(out), tops: Disjoint::new(tops), totals: Disjoint::new(totals) };

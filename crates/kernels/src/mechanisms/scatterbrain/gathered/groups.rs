@@ -1,32 +1,33 @@
-//! What a support comes to for one head: groups of queries that share a list of keys.
+//! The support of one head as groups of queries that share a list of keys.
 //!
-//! Groups lie in passes. Those of one pass share no query, those of all passes together hold each pair of the support
-//! once: a pair that an earlier round of hashing has put together is left out by comparing labels. Every list ascends and
-//! holds real keys only, so that what a query sees of a list under a causal mask or within a radius is one run of it.
+//! Groups are arranged in passes. Groups of one pass share no query; all passes together cover each pair of the support
+//! once: a pair already found in an earlier round of hashing is masked by comparing labels. Every list is ascending and
+//! holds only real keys, so that the part of a list visible to a query under a causal mask or within a radius is
+//! contiguous.
 
 use std::ops::Range;
 
 use crate::Mask;
 
-/// Queries of a tile, at most.
+/// Maximum queries per tile.
 pub const QUERIES: usize = 128;
-/// Keys of a tile, at most.
+/// Maximum keys per tile.
 pub const KEYS: usize = 256;
 /// A query that a pass leaves out.
 const NOWHERE: u32 = u32::MAX;
 
-/// Queries and keys that meet, as ranges of [`Lists`].
+/// Queries and the keys that they attend to, as ranges of [`Lists`].
 #[derive(Clone, Debug)]
 pub struct Group {
     pub queries: Range<usize>,
     pub keys: Range<usize>,
     /// Largest distance between a key and the query's position.
     pub radius: Option<usize>,
-    /// A token does not meet itself.
+    /// A token does not attend to itself.
     pub not_self: bool,
 }
 
-/// Where hashing has put every token in one round. Numbers are floats because they lie in scratch memory; all are whole.
+/// Labels that hashing assigns to every token in one round. They are integers, stored as floats in scratch memory.
 #[derive(Clone, Debug, Default)]
 pub struct Labels {
     pub queries: Vec<f32>,
@@ -36,7 +37,7 @@ pub struct Labels {
 }
 
 impl Labels {
-    /// Labels of the keys that a query with this label meets.
+    /// Labels of the keys that a query with this label attends to.
     #[inline(always)]
     pub fn met_by(&self, label: f32) -> [f32; 2] {
         match self.before_first {
@@ -57,9 +58,9 @@ pub struct Lists {
 /// Groups without a common query.
 #[derive(Clone, Debug)]
 pub struct Pass {
-    /// Which lists the groups are ranges of.
+    /// Index of the lists that the groups are ranges of.
     pub lists: usize,
-    /// Lists before this one hold rounds whose pairs are left out.
+    /// Lists before this one hold rounds whose pairs are masked.
     pub earlier: usize,
     pub groups: Vec<Group>,
 }
@@ -71,7 +72,7 @@ pub struct Support {
     pub passes: Vec<Pass>,
 }
 
-/// Causality in numbers of positions.
+/// Positions and causality.
 #[derive(Clone, Copy, Debug)]
 pub struct Positions {
     pub causal: bool,
@@ -84,7 +85,7 @@ impl Positions {
         Self { causal: mask.causal, first: keys as isize - queries as isize }
     }
 
-    /// Keys that query `i` sees within `radius`.
+    /// Keys visible to query `i` within `radius`.
     #[inline(always)]
     pub fn span(&self, i: u32, radius: Option<usize>) -> Range<isize> {
         let position = i as isize + self.first;
@@ -98,7 +99,7 @@ impl Positions {
         start..end
     }
 
-    /// Part of ascending `keys` that query `i` sees within `radius`.
+    /// Part of ascending `keys` visible to query `i` within `radius`.
     pub fn seen(&self, i: u32, radius: Option<usize>, keys: &[u32]) -> Range<usize> {
         let span = self.span(i, radius);
         let start = keys.partition_point(|&j| (j as isize) < span.start);
@@ -106,18 +107,18 @@ impl Positions {
     }
 }
 
-/// What each query of a tile sees of the tile's keys.
+/// The tile's keys visible to each query of a tile.
 #[derive(Clone, Debug)]
 pub struct Seen {
     start: [u32; QUERIES],
     end: [u32; QUERIES],
     own: [u32; QUERIES],
-    /// Whether any query sees anything.
+    /// Whether any query sees any key.
     pub any: bool,
 }
 
 impl Seen {
-    /// Walks ascending `queries` and `keys` together.
+    /// Scans ascending `queries` and `keys` together.
     pub fn new(queries: &[u32], keys: &[u32], radius: Option<usize>, not_self: bool, positions: Positions) -> Self {
         let mut seen = Self { start: [0; QUERIES], end: [0; QUERIES], own: [NOWHERE; QUERIES], any: false };
         let (mut start, mut end, mut own) = (0, 0, 0);
@@ -153,7 +154,7 @@ impl Seen {
         self.start[i] as usize..self.end[i] as usize
     }
 
-    /// The key of row `i` that is the query's own token and does not count.
+    /// The key of row `i` that is the query's own token, which is masked.
     #[inline(always)]
     pub fn own(&self, i: usize) -> Option<usize> {
         (self.own[i] != NOWHERE).then_some(self.own[i] as usize)
@@ -190,7 +191,7 @@ impl Homes {
         })
     }
 
-    /// Sets `marks` to 1 at those of ascending `keys` that query `i` has in its support, 0 elsewhere.
+    /// Sets `marks` to 1 at those of ascending `keys` that are in the support of query `i`, 0 elsewhere.
     pub fn mark(&self, support: &Support, positions: Positions, i: u32, keys: &[u32], marks: &mut [f32]) {
         marks.fill(0.0);
         let (Some(&first), Some(&last)) = (keys.first(), keys.last()) else { return };
@@ -209,15 +210,15 @@ impl Homes {
         }
     }
 
-    /// Queries that have every key they see in their support, and see any; `real` lists all real keys.
+    /// Queries whose support covers all visible keys, if they see any; `real` lists all real keys.
     pub fn covered(&self, support: &Support, positions: Positions, real: &[u32]) -> Vec<bool> {
         let mut marks = vec![0.0; real.len()];
         (0..self.queries as u32)
             .map(|i| {
                 let visible = positions.seen(i, None, real).end;
                 let seen = |(group, list): (&Group, &[u32])| positions.seen(i, group.radius, list).len();
-                // Pairs that meet in several rounds are in this sum several times: only where it is large enough does
-                // the exact count matter.
+                // Pairs found in several rounds are counted several times: the exact count matters only if this sum is
+                // large enough.
                 if visible == 0 || self.of(support, i).map(seen).sum::<usize>() < visible {
                     return false;
                 }

@@ -1,7 +1,8 @@
-//! Supports of tokens with like hashes: clusters of SMYRF (Daras et al. 2020), chunks of Reformer (Kitaev et al. 2020).
+//! Supports of tokens with similar hashes: clusters of SMYRF (Daras et al. 2020), chunks of Reformer (Kitaev et al.
+//! 2020).
 //!
-//! Each query head hashes on its own. A round sorts its tokens by one integer that holds the hash above the index, so ties
-//! keep the order of the tokens.
+//! Each query head hashes independently. A round sorts its tokens by one integer with the hash above the index, so ties
+//! keep token order.
 
 use super::groups::{Group, Labels, Lists, Pass, Positions, Support};
 use crate::{
@@ -14,10 +15,10 @@ use crate::{
 
 /// Tokens hashed at a time.
 const BLOCK: usize = 128;
-/// Two hash values whose relative distance is less than this are computed again in f64.
+/// Hash values closer than this, relatively, are recomputed in f64.
 const CLOSE: f32 = 1e-5;
 
-/// Tokens of one side in the order of a round.
+/// Queries or keys in the order of a round.
 struct Order {
     tokens: Vec<u32>,
     labels: Vec<f32>,
@@ -60,7 +61,7 @@ fn is_real(real: Option<&[u8]>, token: usize) -> bool {
     real.is_none_or(|real| real[token] != 0)
 }
 
-/// Runs `build(b, h, round)` for all batch rows, heads and rounds, and joins the rounds of each head.
+/// Runs `build(b, h, round)` for all batch rows, heads and rounds, and merges the rounds of each head.
 fn rounds<T: Send>(
     problem: &Problem,
     rounds: usize,
@@ -109,11 +110,11 @@ pub fn smyrf(problem: &Problem, count: usize, cluster: usize, directions: &[f32]
         .collect()
 }
 
-/// Projections of the tokens of one side before their last coordinate is added.
+/// Projections of the queries or keys, before the last coordinate is added.
 struct Lifted<'a> {
     projections: Vec<f64>,
     squares: Vec<f64>,
-    /// Largest square of a norm among real tokens.
+    /// Largest squared norm among real tokens.
     largest: f64,
     real: Option<&'a [u8]>,
     bits: u32,
@@ -172,9 +173,9 @@ impl Lifted<'_> {
     }
 }
 
-/// Bits in the order of the numbers.
+/// Bits that sort like the floats.
 fn ordered(x: f64) -> u64 {
-    // Adding 0 makes the two zeros one.
+    // Adding 0 merges the two zeros.
     let bits = (x + 0.0).to_bits();
     if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }
 }
@@ -227,7 +228,7 @@ pub fn lsh(problem: &Problem, count: usize, chunk: usize, cyclic: bool, rotation
     supports.into_iter().zip(lonely).map(|(support, alone)| support.with_lonely(alone)).collect()
 }
 
-/// Real tokens that see no other.
+/// Real tokens that see no other token.
 fn lonely(support: &Support, tokens: usize, positions: Positions, is_real: impl Fn(usize) -> bool) -> Vec<u32> {
     let mut alone: Vec<bool> = (0..tokens).map(is_real).collect();
     for pass in &support.passes {
@@ -244,7 +245,7 @@ fn lonely(support: &Support, tokens: usize, positions: Positions, is_real: impl 
 }
 
 impl Support {
-    /// Adds a pass in which these tokens meet themselves.
+    /// Adds a pass in which these tokens attend to themselves.
     fn with_lonely(mut self, alone: Vec<u32>) -> Self {
         let single = |at| Group { queries: at..at + 1, keys: at..at + 1, radius: None, not_self: false };
         let groups = (0..alone.len()).map(single).collect();
@@ -254,7 +255,7 @@ impl Support {
     }
 }
 
-/// Index of the largest of `[x R, -x R]` for every row `x`; the lowest wins a tie.
+/// Index of the largest of `[x R, -x R]` for every row `x`; ties go to the lowest.
 fn hashes(data: &[f32], rows: Rows, rotation: &[f32], half: usize) -> Vec<u64> {
     let mut hashes = Vec::with_capacity(rows.count);
     parallel::with_scratch(BLOCK * half, |turned| {
@@ -276,7 +277,7 @@ fn hashes(data: &[f32], rows: Rows, rotation: &[f32], half: usize) -> Vec<u64> {
     hashes
 }
 
-/// The index of the largest of `values` and their negatives, where no other comes close.
+/// The index of the largest of `values` and their negatives, if no other is close.
 #[inline(always)]
 fn clear_hash(values: &[f32]) -> Option<usize> {
     let mut lanes = [0.0f32; simd::LANES];

@@ -1,17 +1,17 @@
-//! Products of features of a tile of queries and keys, from their logarithms.
+//! Feature products of a tile of queries and keys, from log features.
 //!
-//! `phi_q.phi_k = 2^(r_i + s_j) sum_a Q_ia K_ja` with `K_ja = 2^(k_ja - c_a - s_j)`, `Q_ia = 2^(q_ia + c_a - r_i)`, where
-//! `c_a` is about the largest logarithm of feature `a` over the keys that every query of the tile sees, and `s_j`, `r_i`
-//! bring the largest factor of every row to at most 1. No factor overflows, a row loses only what is far below its own
-//! largest term, and no key tells anything to a query that does not see it. All three are whole, so that they add no
-//! rounding of their own: what the low-rank part has summed is subtracted with as few lost digits as can be.
+//! `phi_q.phi_k = 2^(r_i + s_j) sum_a Q_ia K_ja` with `K_ja = 2^(k_ja - c_a - s_j)`, `Q_ia = 2^(q_ia + c_a - r_i)`,
+//! where `c_a` is about the largest log of feature `a` over the keys that every query of the tile sees, and `s_j`,
+//! `r_i` bring the largest factor of every row to at most 1. No factor overflows, a row loses only terms far below its
+//! largest, and no key affects a query that does not see it. All three are integers, so that they add no rounding
+//! error: the low-rank sum is subtracted with as few lost digits as possible.
 
 use crate::{
     gemm::{self, Matrix, Write},
     simd,
 };
 
-/// Turns the logarithms `[len,m]` of the keys' features into `K`; fills `c [m]`, from the first `common` keys, and `s [len]`.
+/// Converts the log features `[len,m]` of the keys to `K`; fills `c [m]`, from the first `common` keys, and `s [len]`.
 pub fn scale_keys(logs: &mut [f32], m: usize, common: usize, c: &mut [f32], s: &mut [f32]) {
     simd::vectorize(
         #[inline(always)]
@@ -36,7 +36,7 @@ pub fn scale_keys(logs: &mut [f32], m: usize, common: usize, c: &mut [f32], s: &
     );
 }
 
-/// Fills `q [n,m]` with `Q` and `r [n]`, from the logarithms `[n,m]` of the queries' features.
+/// Fills `q [n,m]` with `Q` and `r [n]`, from the log features `[n,m]` of the queries.
 pub fn scale_queries(logs: &[f32], m: usize, c: &[f32], q: &mut [f32], r: &mut [f32]) {
     simd::vectorize(
         #[inline(always)]
@@ -59,8 +59,8 @@ pub fn products((n, len, m): (usize, usize, usize), q: &[f32], k: &[f32], g: &mu
     gemm::product((n, len, m), 1.0, Matrix::rows(q, m), Matrix::rows(k, m).transposed(), Write::Over, g, len);
 }
 
-/// Slopes of the logarithms of the queries' features (added to `slopes_q [n,m]`) and of the keys' (over `slopes_k [len,m]`)
-/// for slopes `w [n,len]` of the products `g`; overwrites `q`.
+/// Gradients of the log features of the queries (added to `slopes_q [n,m]`) and of the keys (written to
+/// `slopes_k [len,m]`) for gradients `w [n,len]` of the products `g`; overwrites `q`.
 pub fn slopes(
     (n, len, m): (usize, usize, usize),
     w: &[f32],

@@ -1,6 +1,6 @@
-//! Supports whose keys are gathered: hashed clusters, global tokens, blocks.
+//! Supports with gathered keys: hashed clusters, global tokens, blocks.
 //!
-//! A support comes to groups of queries and keys; the rows of a group are copied side by side, so that all arithmetic is
+//! A support consists of groups of queries and keys; the rows of a group are gathered, so that all arithmetic is
 //! products of dense tiles, whatever the order of the tokens.
 
 mod backward;
@@ -30,7 +30,7 @@ use crate::{
     support::SupportKind,
 };
 
-/// Pairs of a task, at least, where a pass has so many.
+/// Minimum pairs per task, if a pass has that many.
 const TASK_PAIRS: usize = 1 << 15;
 
 pub(super) fn forward(operator: &Scatterbrain, inputs: &[View<f32>], out: &mut [f32]) -> RowScales<'static> {
@@ -38,7 +38,7 @@ pub(super) fn forward(operator: &Scatterbrain, inputs: &[View<f32>], out: &mut [
     Call::new(operator, inputs, unit.as_ref()).forward(out)
 }
 
-/// Gradients of the differentiable inputs, in their order.
+/// Gradients of the differentiable inputs, in order.
 pub(super) fn backward(
     operator: &Scatterbrain,
     inputs: &[View<f32>],
@@ -57,10 +57,10 @@ pub(super) fn backward(
     }
 }
 
-/// Keys of LSH: the queries at unit norm.
+/// Keys of LSH: the normalised queries.
 struct UnitKeys {
     keys: Vec<f32>,
-    /// `1 / |q|`; 0 where the query is 0, whose key is 0 too.
+    /// `1 / |q|`; 0 for a zero query, whose key is 0 too.
     inverses: Vec<f32>,
     width: usize,
 }
@@ -82,7 +82,7 @@ fn unit_keys(operator: &Scatterbrain, inputs: &[View<f32>]) -> Option<UnitKeys> 
             #[inline(always)]
             || {
                 for (row, inverse) in keys.chunks_exact_mut(width).zip(inverses) {
-                    // The largest element out of the way, no square overflows or vanishes.
+                    // Scaled by the largest element, no square overflows or underflows.
                     let largest = row.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
                     if largest == 0.0 {
                         *inverse = 0.0;
@@ -106,7 +106,7 @@ fn for_each_block(count: usize, task: impl Fn(Range<usize>) + Sync + Send) {
 }
 
 impl UnitKeys {
-    /// Adds to the queries' gradient what the keys' comes to: `(dk - (dk.k) k) / |q|`.
+    /// Propagates the keys' gradient to the queries' (added): `(dk - (dk.k) k) / |q|`.
     fn pull(&self, grad_keys: &[f32], grad_queries: &mut [f32]) {
         let (width, written) = (self.width, Disjoint::new(grad_queries));
         for_each_block(self.inverses.len(), |rows| {
@@ -134,7 +134,7 @@ struct Call<'a> {
     problem: Problem<'a>,
     supports: Supports,
     positions: Positions,
-    /// Features whose products the support replaces; none in the naive sum.
+    /// Features whose products the support replaces; none for the naive sum.
     correction: Option<FeatureMap<'a>>,
 }
 
@@ -142,7 +142,7 @@ struct Call<'a> {
 struct Supports {
     /// One per head, one per batch row, or one for all.
     supports: Vec<Support>,
-    /// With a correction: where each query is, and whether its support covers all it sees.
+    /// With a correction: the groups of each query, and whether its support covers all visible keys.
     homes: Vec<Homes>,
     covered: Vec<Vec<bool>>,
     /// Real keys, ascending, one list per batch row or one for all.
@@ -165,7 +165,7 @@ impl Supports {
         self.supports[0].passes.len()
     }
 
-    /// Most rounds before a pass.
+    /// Maximum rounds before a pass.
     fn rounds(&self) -> usize {
         self.supports[0].passes.iter().map(|pass| pass.earlier).max().unwrap_or(0)
     }
@@ -175,7 +175,7 @@ impl Supports {
         !self.hashed
     }
 
-    /// Whether the support of a query is all it sees; only known with a correction.
+    /// Whether the support of a query covers all visible keys; only known with a correction.
     fn covers(&self, b: usize, h: usize, i: u32) -> bool {
         self.covered.get(self.of(b, h)).is_some_and(|covered| covered[i as usize])
     }
@@ -221,7 +221,7 @@ impl<'a> Call<'a> {
         (0..batch * heads).map(move |head| (head / heads, head % heads))
     }
 
-    /// Runs `task` on all groups of a pass of these heads at the same time.
+    /// Runs `task` on all groups of a pass of these heads in parallel.
     fn for_each_group(
         &self,
         pass: usize,
@@ -270,15 +270,15 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Real queries of a list, then padded ones: features are scaled a tile at a time, and which padded queries come along
-    /// must not move the roundings of real ones.
+    /// Real queries of a list, then padded ones: features are scaled per tile, and padded queries must not affect the
+    /// rounding of real ones.
     fn apart(&self, b: usize, list: &[u32]) -> [Vec<u32>; 2] {
         let real = self.problem.mask.query_row(b, self.problem.shape.queries);
         let (real, padded) = list.iter().partition(|&&i| real.is_none_or(|real| real[i as usize] != 0));
         [real, padded]
     }
 
-    /// Queries of a head and all keys, to be weighed without subtraction.
+    /// Queries of a head and all keys, to be weighted without subtraction.
     fn whole<'m>(&'m self, b: usize, h: usize, queries: &'m [u32]) -> Meeting<'m> {
         let at = self.supports.of(b, h);
         Meeting {
@@ -296,7 +296,7 @@ impl<'a> Call<'a> {
 }
 
 impl Supports {
-    /// Finds the groups of each query, and queries whose support is all they see.
+    /// Finds the groups of each query, and queries whose support covers all visible keys.
     fn find(&mut self, queries: usize, positions: Positions) {
         let found = parallel::map(self.supports.len(), |at| {
             let support = &self.supports[at];

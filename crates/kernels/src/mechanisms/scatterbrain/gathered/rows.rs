@@ -1,18 +1,18 @@
-//! Passes over one row of a tile, to be called inside [`crate::simd::vectorize`].
+//! Passes over one row of a tile; call them inside [`crate::simd::vectorize`].
 //!
-//! A score of negative infinity marks a pair that is not in the support. The product of the features of a pair is
-//! `g_j 2^(r + s_j)`; a factor so large that only a vanishing `g_j` goes with it is cut short.
+//! A score of negative infinity marks a pair outside the support. The feature product of a pair is `g_j 2^(r + s_j)`; a
+//! factor so large that `g_j` must be vanishingly small is clamped.
 
 use crate::simd::{LANES, exp2, tree};
 
-/// A product of scaled features below this has lost digits: scores far beyond a hundred can make one.
+/// A product of scaled features below this has lost digits, which scores far beyond a hundred can cause.
 pub const TINY: f32 = 7.888_609e-31;
 
-/// Mark of a pair off the support whose weight is formed from the logarithm of its product of features, which stands in
-/// place of the score.
+/// Marks a pair off the support whose weight is computed from the log of its feature product, stored in place of the
+/// score.
 pub const PROMOTED: f32 = 2.0;
 
-/// Largest exponent of the factor of a product of features.
+/// Largest exponent of the factor of a feature product.
 const LARGEST: f32 = 100.0;
 
 #[inline(always)]
@@ -21,7 +21,7 @@ fn factor(r: f32, s: f32) -> f32 {
     exp2(if exponent > LARGEST { LARGEST } else { exponent })
 }
 
-/// Sets `x` to negative infinity where the label is one of `met`.
+/// Sets `x` to negative infinity where the label is in `met`.
 #[inline(always)]
 pub fn hide(x: &mut [f32], labels: &[f32], met: [f32; 2]) {
     for (x, &label) in x.iter_mut().zip(labels) {
@@ -77,7 +77,7 @@ pub fn exp_joint(x: &mut [f32], on: &[f32], g: &[f32], s: &[f32], f: f32, u: f32
     })
 }
 
-/// Largest logarithm of a weight of [`exp_joint`].
+/// Largest log weight of [`exp_joint`].
 #[inline(always)]
 pub fn joint_top(x: &[f32], on: &[f32], g: &[f32], s: &[f32], f: f32, r: f32) -> f32 {
     let mut top = f32::NEG_INFINITY;
@@ -97,8 +97,8 @@ pub fn weigh(x: &mut [f32], p: &mut [f32], t: &[f32], f: f32, u: f32, scale: f32
     }
 }
 
-/// Weights of [`exp_corrected`] times `scale` in `p`; in `x` the exact part times `t`, in `g` the factor of the product of
-/// features times `t`, with its sign.
+/// Weights of [`exp_corrected`] times `scale` in `p`; in `x` the exact part times `t`, in `g` the signed factor of the
+/// feature product times `t`.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 pub fn weigh_corrected(
@@ -120,7 +120,7 @@ pub fn weigh_corrected(
     }
 }
 
-/// The same for [`exp_joint`]. Pairs that are promoted enter neither `x`, which keeps their logarithm, nor `g`.
+/// The same for [`exp_joint`]. Promoted pairs enter neither `x`, which keeps their log, nor `g`.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 pub fn weigh_joint(
@@ -143,10 +143,10 @@ pub fn weigh_joint(
     }
 }
 
-/// Whether a product of features that counts beside `2^top` has lost digits.
+/// Whether a feature product that is significant relative to `2^top` has lost digits.
 #[inline(always)]
 pub fn lost(x: &[f32], g: &[f32], s: &[f32], r: f32) -> bool {
-    // The product is at most 2^top, so that it counts for nothing unless its factor is large.
+    // The product is at most 2^top, so it is negligible unless its factor is large.
     const COUNTS: f32 = 70.0;
     if crate::simd::max(s) + r <= COUNTS {
         return false;

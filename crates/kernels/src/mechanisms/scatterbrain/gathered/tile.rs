@@ -1,4 +1,4 @@
-//! Scores and products of features of one tile: rows of queries and keys gathered side by side.
+//! Scores and feature products of one tile of gathered queries and keys.
 
 use std::f32::consts::LOG2_E;
 
@@ -15,18 +15,18 @@ use crate::{
     simd,
 };
 
-/// How a pair is weighed.
+/// How a pair is weighted.
 #[derive(Clone, Copy, Debug)]
 pub enum Weigh<'a> {
-    /// By the exponential of its score.
+    /// Exponential of its score.
     Exact,
-    /// By the same less the product of its features, which the low-rank part has counted already.
+    /// The same minus its feature product, which the low-rank part already contains.
     Corrected,
-    /// Within the support by the exponential of its score, else by the product of its features.
+    /// Exponential of its score on the support, feature product off it.
     Joint(&'a Homes),
 }
 
-/// Queries and keys of one head that meet.
+/// Queries and keys of one group.
 #[derive(Clone, Copy, Debug)]
 pub struct Meeting<'a> {
     pub b: usize,
@@ -35,13 +35,13 @@ pub struct Meeting<'a> {
     pub keys: &'a [u32],
     pub radius: Option<usize>,
     pub not_self: bool,
-    /// Rounds whose pairs are left out.
+    /// Rounds whose pairs are masked.
     pub earlier: &'a [Lists],
     pub support: &'a Support,
     pub weigh: Weigh<'a>,
 }
 
-/// Memory of one tile.
+/// Scratch of one tile.
 #[derive(Debug)]
 pub struct Tile<'s> {
     /// Gathered rows.
@@ -52,11 +52,11 @@ pub struct Tile<'s> {
     pub x: &'s mut [f32],
     /// Products of scaled features.
     pub g: &'s mut [f32],
-    /// Logarithms of the queries' features, and scaled features.
+    /// Log features of the queries, and scaled features.
     logs: &'s mut [f32],
     pub phi_q: &'s mut [f32],
     pub phi_k: &'s mut [f32],
-    /// Logarithms of the features of one key.
+    /// Log features of one key.
     pair: &'s mut [f32],
     c: &'s mut [f32],
     pub r: &'s mut [f32],
@@ -67,7 +67,7 @@ pub struct Tile<'s> {
     pub marks: &'s mut [f32],
 }
 
-/// Copies rows `list` into `dst`, side by side.
+/// Gathers rows `list` into `dst`.
 pub fn gather(data: &[f32], rows: &Rows, list: &[u32], dst: &mut [f32]) {
     for (dst, &i) in dst.chunks_exact_mut(rows.width).zip(list) {
         dst.copy_from_slice(rows.row(data, i as usize));
@@ -75,12 +75,12 @@ pub fn gather(data: &[f32], rows: &Rows, list: &[u32], dst: &mut [f32]) {
 }
 
 impl Call<'_> {
-    /// Most queries and keys of a tile.
+    /// Maximum queries and keys per tile.
     pub fn tile_sizes(&self) -> (usize, usize) {
         (QUERIES.min(self.problem.shape.queries), KEYS.min(self.problem.shape.keys))
     }
 
-    /// Room for a tile.
+    /// Buffers of a tile.
     pub fn tile<'s>(&self, parts: &mut Parts<'s>) -> Tile<'s> {
         let shape = &self.problem.shape;
         let (n, len) = self.tile_sizes();
@@ -119,7 +119,7 @@ impl Call<'_> {
         }
     }
 
-    /// Gathers the keys of a tile and forms its products.
+    /// Gathers the keys of a tile and computes its products.
     pub fn load_keys(&self, meeting: &Meeting, queries: &[u32], keys: &[u32], tile: &mut Tile) {
         let shape = &self.problem.shape;
         let (n, len, width) = (queries.len(), keys.len(), shape.head_width);
@@ -141,7 +141,7 @@ impl Call<'_> {
         lowrank::scale_queries(&tile.logs[..n * m], m, tile.c, tile.phi_q, &mut tile.r[..n]);
         lowrank::products((n, len, m), tile.phi_q, tile.phi_k, tile.g);
         if let Weigh::Corrected = meeting.weigh {
-            // The low-rank part is no part of a row that the support covers.
+            // A row covered by its support has no low-rank part.
             for (r, &i) in tile.r.iter_mut().zip(queries) {
                 if self.supports.covers(meeting.b, meeting.h, i) {
                     *r = f32::NEG_INFINITY;
@@ -150,7 +150,7 @@ impl Call<'_> {
         }
     }
 
-    /// Marks pairs of row `i` that do not count with a score of negative infinity; `seen` is what it sees of the tile.
+    /// Masks pairs of row `i` with a score of negative infinity; `seen` is its visible part of the tile.
     #[inline(always)]
     pub fn hide(&self, meeting: &Meeting, i: usize, query: u32, len: usize, seen: &Seen, tile: &mut Tile) {
         let range = seen.range(i);
@@ -164,8 +164,8 @@ impl Call<'_> {
         }
     }
 
-    /// Marks keys of row `i` on the support, and those off it whose products of scaled features are tiny: these are formed
-    /// again, in the logarithm.
+    /// Marks keys of row `i` on the support, and those off it whose products of scaled features are tiny: these are
+    /// recomputed in log space.
     pub fn mark(
         &self,
         meeting: &Meeting,
@@ -189,8 +189,8 @@ impl Call<'_> {
         }
     }
 
-    /// Adds to `slopes_q` and `slopes_k` those of the features of key `j` and row `i`, whose pair is promoted, for slope
-    /// `w` of the logarithm of their product.
+    /// Adds the log-feature gradients of row `i` and key `j`, a promoted pair, to `slopes_q` and `slopes_k`, for
+    /// gradient `w` of the log of their product.
     pub fn promoted_slopes(
         &self,
         map: &FeatureMap,
@@ -210,7 +210,7 @@ impl Call<'_> {
         }
     }
 
-    /// The features that weighing takes.
+    /// The features used for weighting.
     pub fn features_of(&self, meeting: &Meeting) -> Option<FeatureMap<'_>> {
         if matches!(meeting.weigh, Weigh::Exact) { None } else { self.correction }
     }
