@@ -1,4 +1,5 @@
-//! Allocators for programs that compute on large buffers: [`Keeping`] keeps freed blocks, [`CountingAllocator`] also measures.
+//! Allocators for programs that compute on large buffers: [`Keeping`] keeps freed blocks, [`CountingAllocator`] also
+//! counts bytes.
 //!
 //! The choice of an allocator belongs to the program, not to a library: declare either one in the binary.
 

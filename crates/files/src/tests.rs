@@ -30,7 +30,7 @@ fn new_and_old_files_get_the_content_and_nothing_is_left_beside_them() {
         assert_eq!(text(&path), content);
     }
     assert_eq!(names(path.parent().unwrap()), ["file"]);
-    // As long as a name can be.
+    // A name of maximum length.
     let long = folder.path().join("n".repeat(255));
     write_whole(&long, b"x").unwrap();
     assert_eq!(text(long), "x");
@@ -90,7 +90,7 @@ mod unix {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Makes a node in a folder; false where that is not allowed.
+    /// Creates a node in a folder; returns false if not permitted.
     fn node(path: &Path, words: &[&str]) -> bool {
         Command::new("mknod").arg(path).args(words).output().is_ok_and(|output| output.status.success())
     }
@@ -109,7 +109,7 @@ mod unix {
             replace(&path, b"newer").unwrap();
             assert_eq!((text(&path).as_str(), mode(&path)), ("newer", wanted));
         }
-        // A new one has the mode of any other new file.
+        // A new file has the default mode.
         fs::write(folder.path().join("other"), "").unwrap();
         write_whole(&folder.path().join("new"), b"").unwrap();
         assert_eq!(mode(&folder.path().join("new")), mode(&folder.path().join("other")));
@@ -136,7 +136,7 @@ mod unix {
             assert!(fs::symlink_metadata(at(link)).unwrap().is_symlink(), "{link}");
         }
         assert_eq!(names(&at("below")), ["chain", "file", "new"]);
-        // Replacing by name is for those who made the folder: there the link goes.
+        // `replace` works by name, for a folder of our own: it replaces the link.
         replace(&at("relative"), b"own").unwrap();
         assert!(fs::symlink_metadata(at("relative")).unwrap().is_file());
         assert_eq!(text(at("below/file")), "folder/file");
@@ -174,7 +174,7 @@ mod unix {
         let path = folder.path().join("pipe");
         assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
         symlink("pipe", folder.path().join("link")).unwrap();
-        // Both ends at once, and without waiting, so that a writer that goes elsewhere fails the test and does not hold it up.
+        // Open both ends without blocking, so that a writer that goes elsewhere fails the test instead of hanging it.
         let mut pipe = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
         for name in ["pipe", "link"] {
             write_whole(&folder.path().join(name), name.as_bytes()).unwrap();
@@ -223,18 +223,18 @@ mod unix {
         let mut seen = String::new();
         reader.read_to_string(&mut seen).unwrap();
         assert_eq!(seen, "piped");
-        // One that is not open is not made.
+        // A descriptor that is not open is not created.
         assert!(write_whole(Path::new("/dev/fd/1000000"), b"x").is_err());
         assert!(write_whole(Path::new("/proc/self/fd/x"), b"x").is_err());
     }
 
-    /// Does something as nobody in particular, where the tests are run by root, whom no permission stops.
+    /// Runs an action without privileges if the tests run as root, which ignores permissions.
     #[cfg(target_os = "linux")]
     fn unprivileged<T: Send>(action: impl FnOnce() -> T + Send) -> T {
         const NOBODY: libc::c_long = 65_534;
         thread::scope(|scope| {
             let child = scope.spawn(|| {
-                // SAFETY: these calls take numbers only; made by hand, they are of this thread alone.
+                // SAFETY: these calls take only integers; as raw system calls they affect only this thread.
                 unsafe {
                     if libc::geteuid() == 0 {
                         assert_eq!(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()), 0);
@@ -257,7 +257,7 @@ mod unix {
             fs::write(at(name), "old").unwrap();
             set_mode(&at(name), mode);
         }
-        // Nobody may add a file here.
+        // No files may be added here.
         set_mode(folder.path(), 0o555);
         let [protected, new, open] =
             unprivileged(|| ["protected", "new", "open"].map(|name| write_whole(&at(name), b"new")));
@@ -276,7 +276,7 @@ mod unix {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("file");
         fs::write(&path, "old").unwrap();
-        // Only root can make a file somebody else's.
+        // Only root can give a file to another owner.
         if chown(&path, Some(12_345), Some(12_346)).is_err() {
             return;
         }
@@ -286,7 +286,7 @@ mod unix {
         };
         write_whole(&path, b"by root").unwrap();
         assert_eq!((text(&path).as_str(), owner()), ("by root", (12_345, 12_346)));
-        // Who cannot give the file away writes it where it lies.
+        // Without the right to change the owner, the file is written in place.
         set_mode(&path, 0o666);
         set_mode(folder.path(), 0o777);
         let inode = fs::metadata(&path).unwrap().ino();
@@ -294,7 +294,7 @@ mod unix {
         assert_eq!((text(&path).as_str(), owner(), mode(&path)), ("by another", (12_345, 12_346), 0o666));
         assert_eq!(fs::metadata(&path).unwrap().ino(), inode);
         assert_eq!(names(folder.path()), ["file"]);
-        // A folder of one's own is another matter.
+        // `replace` is meant for our own folders and does not keep the owner.
         unprivileged(|| replace(&path, b"replaced")).unwrap();
         assert_eq!(text(&path), "replaced");
     }

@@ -127,7 +127,7 @@ pub struct Mark {
     pub style: usize,
 }
 
-/// What is drawn.
+/// The data.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Data {
@@ -144,7 +144,7 @@ pub enum Data {
 /// A chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chart {
-    /// What it shows.
+    /// Title.
     pub title: String,
     /// Second line: setting and number of runs ("mean of 3 seeds, band = deviation").
     pub subtitle: String,
@@ -152,7 +152,7 @@ pub struct Chart {
     pub x: Axis,
     /// Vertical axis; horizontal for bars and dots.
     pub y: Axis,
-    /// What is drawn.
+    /// The data.
     pub data: Data,
     /// A dashed reference line at this value of `y`, with its name: chance level, the majority class, the baseline.
     pub rule: Option<(f64, String)>,

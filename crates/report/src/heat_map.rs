@@ -31,7 +31,7 @@ pub struct Panel {
 /// Panels that share one colour scale.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeatMap {
-    /// What it shows.
+    /// Title.
     pub title: String,
     /// Second line: the setting.
     pub subtitle: String,

@@ -16,7 +16,7 @@ impl Area {
         if wide > 0.0 && high > 0.0 { wide * high } else { 0.0 }
     }
 
-    /// Whether a point lies in it.
+    /// Whether it contains a point.
     pub fn holds(&self, (x, y): (f64, f64)) -> bool {
         (self.left..=self.right).contains(&x) && (self.top..=self.bottom).contains(&y)
     }

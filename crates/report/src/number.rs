@@ -36,7 +36,7 @@ pub fn fixed(value: f64, digits: usize) -> String {
     format!("{sign}{}{rest}", grouped(whole))
 }
 
-/// A whole number in groups of three.
+/// An integer in groups of three.
 pub fn whole(value: u128) -> String {
     grouped(&value.to_string())
 }
@@ -63,7 +63,7 @@ fn prefixed(value: f64, step: f64, prefixes: &[&str]) -> String {
     let mut scaled = value;
     let mut prefix = "";
     for larger in prefixes {
-        // 999.6 would print as 1000.
+        // Otherwise 999.6 would print as 1000.
         if scaled.abs() < step - 0.5 {
             break;
         }

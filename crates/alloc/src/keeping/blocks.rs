@@ -221,7 +221,7 @@ mod tests {
         }
     }
 
-    /// One test: the blocks are those of the whole process.
+    /// A single test, since the blocks are shared by the process.
     #[test]
     fn blocks_come_back_and_leave_when_others_need_room() {
         let (size, other) = (layout((5 << 20) - 4096), layout(9 << 20));
@@ -243,7 +243,7 @@ mod tests {
             Keeping.dealloc(grown, layout(100 << 20));
             assert_eq!(KEPT.lock().unwrap().bytes, (104 << 20) + (5 << 20));
             let most = MOST_OWNED.load(Relaxed);
-            // Whatever comes now, no more is held than was once in use.
+            // From now on no more is kept than was once in use.
             let small = Keeping.alloc(layout(LARGE));
             let large = Keeping.alloc(other);
             assert!(KEPT.lock().unwrap().bytes + OWNED.load(Relaxed) <= most);

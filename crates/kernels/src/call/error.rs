@@ -19,7 +19,7 @@ pub enum Error {
     Missing {
         /// Name of the tensor.
         tensor: String,
-        /// What needs it.
+        /// The reason why it is needed.
         why: String,
     },
     /// An option has an invalid value.

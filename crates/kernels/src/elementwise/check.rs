@@ -1,8 +1,8 @@
-//! What every operator of this folder must satisfy.
+//! Checks that every operator of this folder must pass.
 
 use crate::{Operator, View, random};
 
-/// A tensor to test with.
+/// A test tensor.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub(super) data: Vec<f32>,
@@ -30,7 +30,7 @@ fn run(
     pool.install(|| {
         let mut out = vec![f32::NAN; len];
         let saved = operator.forward(&views, &mut out);
-        // No operator here reads its output, and the bridge keeps it from them.
+        // No operator here reads its output, and the bridge does not pass it.
         let grads = operator.backward(&views, &[], &saved, &grad_out(len), wanted);
         (out, grads)
     })
@@ -70,7 +70,7 @@ pub(super) fn all(operator: &dyn Operator, samples: &[Sample]) {
     const STEP: f64 = 1e-4;
     for (input, name) in operator.inputs().iter().enumerate() {
         let len = exact[input].len();
-        // The first, the last and some between.
+        // The first, the last and some in between.
         for i in (0..len).step_by((len / 5).max(1)).chain(len.checked_sub(1)) {
             let mut moved = exact.clone();
             moved[input][i] += STEP;

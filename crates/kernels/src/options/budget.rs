@@ -218,11 +218,11 @@ mod tests {
         let mut bigbird = longformer.clone();
         (bigbird.support.kind, bigbird.support.random, bigbird.support.block) = (SupportKind::Bigbird, 2, 10);
         assert_eq!(sized(&bigbird, 800).support.radius, 35);
-        // Queries that are not among the first tokens have no rows of their own.
+        // Queries that are not among the first tokens have no global rows.
         assert_eq!(longformer.within_budget(10, 800, 16).unwrap().support.radius, 47);
     }
 
-    /// The entries that the sizes come to are within the budget, and one step more would not be.
+    /// The resulting entries are within the budget, and one more step would exceed it.
     #[test]
     fn sizes_use_the_budget_and_no_more() {
         for keys in [16, 100, 1000, 4096] {

@@ -69,7 +69,7 @@ mod tests {
 
     const DRAWS: u32 = 1 << 18;
 
-    /// How many standard deviations `hits` of `draws` lie from a share `rate`.
+    /// Distance of `hits` in `draws` from a rate `rate`, in standard deviations.
     fn deviation(hits: usize, draws: u32, rate: f64) -> f64 {
         let draws = f64::from(draws);
         (hits as f64 - draws * rate).abs() / (draws * rate * (1.0 - rate)).sqrt()
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn neighbours_are_unrelated() {
-        // Both of a pair stay with probability 0.81 at rate 0.1.
+        // Both of a pair are kept with probability 0.81 at rate 0.1.
         let threshold = threshold(0.1);
         for key in [0, 3, 1 << 40] {
             for distance in [1, 2, 3, 16, 64, 255, 1024] {

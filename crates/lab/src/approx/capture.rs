@@ -16,7 +16,7 @@ use regard_tasks::{
 use super::{SourceError, dense::Dense, head::Head};
 use crate::{inspect::Recording, swap::Example};
 
-/// What to take from a model.
+/// Selection of layers and sequences.
 #[derive(Clone, Debug, Default)]
 pub struct Captured {
     /// Layers, numbered from 1; all if empty.

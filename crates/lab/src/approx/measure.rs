@@ -14,7 +14,7 @@ use super::{
     method::{Estimator, Method},
 };
 
-/// What is measured.
+/// A measurement plan.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
     /// The matrices, grouped.
@@ -225,7 +225,7 @@ fn one(plan: &Plan, number: usize, head: &Head, mut tally: Tally) -> Result<(Mat
         let mut own = MatrixErrors { method, matrix: Vec::new(), output: Vec::new(), unnormalised: Vec::new() };
         let draws = if method.is_drawn() { plan.draws as u64 } else { 1 };
         for draw in 0..draws {
-            // Methods share draws: Scatterbrain's clusters are those of SMYRF where their sizes are the same.
+            // Methods share draws: Scatterbrain has the same clusters as SMYRF if their sizes are equal.
             let key = substream(substream(plan.seed, number as u64), draw);
             let estimator = Estimator::new(method, head, &base, key)?;
             let Some(estimate) = estimator.estimate(&exact) else { continue };

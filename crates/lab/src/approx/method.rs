@@ -334,7 +334,7 @@ mod tests {
         Head { causal, ..process.head(scale, 0) }
     }
 
-    /// Weights are those of the twin's matrix, hot and so cold that products of features underflow.
+    /// Weights equal those of the twin, at high temperature and at one so low that feature products underflow.
     #[test]
     fn estimates_are_those_of_the_twin() {
         let methods = Method::ALL.into_iter().filter(|method| !method.is_oracle() && *method != Method::Softmax);

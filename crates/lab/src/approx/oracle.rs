@@ -158,7 +158,7 @@ mod tests {
         let spikes = Dense::from_fn(40, 30, |i, j| if (i * 30 + j) % 37 == 5 { 10.0 } else { 0.0 });
         let found = robust_pca(&low.zip(&spikes, |x, y| x + y), 20_000).unwrap();
         assert!(found.low_rank.relative_error(&low) < 1e-4 && found.sparse.relative_error(&spikes) < 1e-4);
-        // Rank 2 and 33 entries are all there is; a part of the entries is not enough.
+        // Rank 2 and 33 entries are exact; fewer entries are not enough.
         let whole = low.zip(&spikes, |x, y| x + y);
         assert!(found.within(2, 33).unwrap().relative_error(&whole) < 1e-4);
         assert!(found.within(2, 20).unwrap().relative_error(&whole) > 0.1);
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn truncated_singular_values_leave_the_rest_of_the_norm() {
-        // Singular values 5, 3 and 1 on turned axes.
+        // Singular values 5, 3 and 1 on rotated axes.
         let diagonal = Dense::new(3, 4, vec![0.0, 0.0, 3.0, 0.0, 5.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0]);
         let near = truncate_to_rank(&diagonal, 2).unwrap();
         let want = [0.0, 0.0, 3.0, 0.0, 5.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];

@@ -71,7 +71,7 @@ impl Process {
     }
 }
 
-/// Keeps draws of the process apart from those of methods under the same seed ("process" in ASCII).
+/// Separates random draws of the process from those of methods with the same seed ("process" in ASCII).
 const PROCESS_STREAM: u64 = 0x0070_726f_6365_7373;
 
 #[cfg(test)]

@@ -67,7 +67,7 @@ pub enum CompareError {
         label: String,
         /// Its seed.
         seed: u64,
-        /// What happened.
+        /// The cause.
         #[source]
         source: TrainError,
     },
@@ -76,7 +76,7 @@ pub enum CompareError {
     Result {
         /// The file.
         path: PathBuf,
-        /// What happened, and a remedy.
+        /// The problem and a remedy.
         problem: String,
     },
     /// The stop flag was raised; finished runs and a checkpoint of the unfinished one remain.

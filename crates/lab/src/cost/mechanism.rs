@@ -227,7 +227,7 @@ mod tests {
     fn inputs(operator: &dyn Operator, options: &AttentionOptions, tokens: usize) -> Vec<(InputSpec, Vec<f32>)> {
         let sizes = InputSizes::new(Layout::TokenFirst, 1, tokens, options.heads, HEAD_WIDTH);
         let filled = |spec: InputSpec| {
-            // Different everywhere: what is hashed would all come into one group.
+            // All distinct: otherwise hashing would put everything in one group.
             let data = (0..spec.shape.iter().product::<usize>()).map(|i| ((i * 7919) % 101) as f32 / 101.0).collect();
             (spec, data)
         };
@@ -261,7 +261,7 @@ mod tests {
         all
     }
 
-    /// What the operators read, write and save, and what their decoders hold.
+    /// Counts match what the operators read, write and save, and what their decoders hold.
     #[test]
     fn counts_are_those_of_the_operators() {
         const TOKENS: usize = 512;
@@ -286,7 +286,7 @@ mod tests {
             let read = of_tokens.map(|(_, data)| data.len());
             let kept = read.sum::<usize>() + out.len() + saved.floats();
             let share = kept as f64 / counted(0).kept_floats as f64;
-            // Sizes of blocks inside a kernel are its own affair.
+            // Block sizes inside a kernel are not counted exactly.
             assert!((share - 1.0).abs() < 0.02, "{options:?}: {share}");
 
             let Some(mut decoder) = operator.decoder(Storage::F32).filter(|_| causal) else { continue };

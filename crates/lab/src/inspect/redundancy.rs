@@ -148,7 +148,7 @@ mod tests {
         same.add(&a, &a);
         let all = [same.distance, same.relative, same.correlation, same.alignment].map(|m| m.mean);
         assert!(all.iter().zip([0.0, 0.0, 1.0, 1.0]).all(|(x, y)| (x - y).abs() < 1e-14), "{all:?}");
-        // A quarter turn of the channels, twice as long: far away element by element, the same up to a rotation.
+        // Channels rotated by 90 degrees and doubled: distant element by element, but equal up to a rotation.
         let turned = Dense::from_fn(3, 2, |i, c| if c == 0 { -2.0 * a.row(i)[1] } else { 2.0 * a.row(i)[0] });
         let mut other = OutputSimilarity::default();
         other.add(&a, &turned);

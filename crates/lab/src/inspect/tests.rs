@@ -1,4 +1,4 @@
-//! Surveys of small models against what their kernels and full matrices say.
+//! Surveys of small models against their kernels and full matrices.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn record(options: &AttentionOptions) -> Recording {
     Recording { tokens: TOKENS, records: log.take() }
 }
 
-/// Every mechanism, with the variants that change what a layer hands to its operator.
+/// Every mechanism, with the variants that change the inputs of its operator.
 fn variants() -> Vec<AttentionOptions> {
     let plain = |mechanism| AttentionOptions { mechanism, heads: 2, ..AttentionOptions::default() };
     let with = |mechanism, change: &dyn Fn(&mut AttentionOptions)| {
@@ -97,7 +97,7 @@ fn implied_weights_give_the_output_of_the_kernel() {
                     for (h, row) in rows(i).into_iter().enumerate() {
                         let hidden = (0..TOKENS).filter(|j| !attended.visible(i).contains(j)).any(|j| row[j] != 0.0);
                         let sum: f64 = row.iter().sum();
-                        // A sparse support may leave a row nothing.
+                        // A row may have an empty support.
                         let empty = options.mechanism == Mechanism::Sparse && row.iter().all(|w| *w == 0.0);
                         let normal = empty || (sum - 1.0).abs() < 1e-6;
                         assert!(!hidden && normal, "{label} row {i} of head {h} sums to {sum}");
@@ -122,7 +122,7 @@ fn plan(parts: &[Part]) -> Plan {
     Plan { parts: parts.to_vec(), layers: Vec::new(), heads: Vec::new(), matrices: 1000 }
 }
 
-/// Softmax of `q k^T / sqrt D` of every head of a record, whole.
+/// Full softmax matrices of `q k^T / sqrt D` for every head of a record.
 fn matrices(recording: &Recording, layer: usize, causal: bool) -> Vec<Dense> {
     let call = &recording.records[layer].calls[0];
     let [q, k] = ["q", "k"].map(|name| call.input(name).unwrap());
@@ -212,7 +212,7 @@ fn parts_layers_and_heads_are_chosen() {
     assert!(survey(Vec::new().into_iter(), &chosen, false, &|| {}).is_err());
 }
 
-/// The three attentions of a translator, one of which reads a sequence of another length.
+/// The three attentions of a translator, one of which attends to a sequence of another length.
 #[test]
 fn a_translator_has_three_attentions() {
     let attentions = Attentions::from(&AttentionOptions { heads: 2, ..AttentionOptions::default() });

@@ -1,4 +1,4 @@
-//! Decoders that were never trained against the lemmas and against their float64 twins.
+//! Untrained decoders against the lemmas and their float64 twins.
 
 use std::sync::atomic::AtomicBool;
 
@@ -35,7 +35,7 @@ fn variance(measured: &Measured, quantity: Quantity) -> Curve {
     measured.replicates.curve(1, quantity, Statistic::Variance).unwrap()
 }
 
-/// Lemma 3 where its premise holds: small weights, hence even attention.
+/// Lemma 3 where its premise holds: small weights, hence uniform attention.
 #[test]
 fn variance_of_attention_falls_as_one_over_position() {
     for weights in [Distribution::Normal, Distribution::Uniform] {
@@ -45,7 +45,7 @@ fn variance_of_attention_falls_as_one_over_position() {
         assert!((slope.mean + 1.0).abs() < 0.05, "{weights}: slope {slope:?}");
         let curve = variance(&found, Quantity::Attention);
         let held = curve.share_held(|m| lemmas.output(m));
-        // Positions share their tokens: misses come in runs.
+        // Positions share their tokens, so misses are correlated.
         assert!(held > 0.7, "{weights}: {held} of the intervals hold d^2 s^4 / m");
         let times = found.replicates.scaled(1, Quantity::Attention, |m| m as f64).unwrap();
         let errors = (times.mean - lemmas.output(1)).abs() / times.standard_error().unwrap();
@@ -65,7 +65,7 @@ fn uniform_attention_has_the_lemmas_constants() {
         let errors = (heads.mean - lemmas.heads(m)).abs() / heads.standard_error().unwrap();
         assert!(errors < 3.0, "heads at {m}: {heads:?}, expected {}", lemmas.heads(m));
     }
-    // All weights of the last query are alike.
+    // All weights of the last query are equal.
     let share = found.replicates.curve(1, Quantity::Cumulative, Statistic::Mean).unwrap();
     for (c, estimate) in share.points {
         assert!((estimate.mean - c as f64 / 32.0).abs() < 1e-5, "before threshold {c}: {estimate:?}");
@@ -144,7 +144,8 @@ fn channels_follow_lemma_4() {
     }
 }
 
-/// The signal is that of a causal mean, whatever makes its weights; a mechanism that is no mean has no cumulative weights.
+/// The signal comes from causal averaging, whatever the weights; a mechanism that is not an average has no cumulative
+/// weights.
 #[test]
 fn every_causal_mechanism_is_measured() {
     for &mechanism in Mechanism::ALL {

@@ -1,4 +1,4 @@
-//! What all charts have in common: the plot area, axes, reference lines, names and error bars.
+//! Common parts of all charts: the plot area, axes, reference lines, names and error bars.
 
 use super::super::axis::{Ruler, drawable};
 use super::super::chart::{Axis, Chart, Mark, Scale};

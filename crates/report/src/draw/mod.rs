@@ -113,7 +113,7 @@ mod tests {
             let points = values.iter().enumerate().map(|(x, y)| (x as f64, *y));
             well_formed(&Chart::new("", "", Data::Lines(vec![Series::new("a", 0, points)])))
         };
-        // One more piece of line, one marker less.
+        // One more line segment, one marker less.
         assert_eq!(line(&[1.0, 2.0, f64::NAN, 2.0, 1.0]), line(&[1.0, 2.0, 3.0, 2.0, 1.0]));
         assert_eq!(line(&[1.0, 2.0, 3.0, 2.0]) + 1, line(&[1.0, 2.0, 3.0, 2.0, 1.0]));
     }

@@ -214,7 +214,7 @@ mod tests {
         let test = all(Split::Test, 3);
         assert_eq!(test.len(), 7 * 40);
         assert!(valid.chunks(40).all(|row| test.chunks(40).all(|other| row != other)));
-        // Every one of the training sequences turns up, and no other.
+        // All training sequences occur, and no others.
         let mut seen: Vec<Vec<i32>> = data.train_batch(1, 0, 1000).inputs.chunks(40).map(<[i32]>::to_vec).collect();
         seen.sort();
         seen.dedup();
@@ -228,7 +228,7 @@ mod tests {
         data.train_batch(1, 0, 50).inputs.iter().for_each(|&id| counts[id as usize] += 1);
         let (rows, words) = (50.0, 50.0 * 2000.0);
         assert_eq!(counts[0] as f64, 2.0 * rows);
-        // Every symbol stands twice: 5,000 draws of one in ten from 50,000, twice, with repetition of sequences.
+        // Every symbol occurs twice: 5,000 draws of one in ten from 50,000, twice, with repeated sequences.
         assert!(counts[1..].iter().all(|&count| (count as f64 / words - 0.1).abs() < 0.02), "{counts:?}");
     }
 }

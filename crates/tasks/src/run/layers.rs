@@ -426,7 +426,7 @@ mod tests {
         let mut again = Layers::new();
         again.text(&config.to_toml(), "config.toml").unwrap();
         assert_eq!(again.resolve().unwrap(), config);
-        // What was not set goes with the top.
+        // Unset keys follow the top level.
         let (_, other) = config.candidate("linear:heads=4").unwrap();
         assert_eq!(seen(&other.decoder), (Mechanism::Linear, 4, 3));
         assert_eq!(seen(&other.cross), (Mechanism::Softmax, 4, 2));

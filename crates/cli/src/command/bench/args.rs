@@ -90,7 +90,7 @@ pub struct Bench {
     pub out: Option<PathBuf>,
 }
 
-/// What can be measured.
+/// Benchmark levels.
 const LEVELS: Named<Level, 5> = [
     ("operator", "The operator alone, forward and backward", Level::Operator),
     ("layer", "The attention layer with its projections in training, forward and backward", Level::Layer),

@@ -94,7 +94,7 @@ fn operators() -> Vec<Additive> {
     all
 }
 
-/// Padding at the right, at the left, in the middle, and everywhere.
+/// Padding on the right, on the left, in the middle, and everywhere.
 fn mixed_padding(tokens: usize) -> Arc<Padding> {
     let real = |b: usize, i: usize| match b {
         0 => i < tokens.div_ceil(2),
@@ -139,7 +139,7 @@ fn a_row_that_sees_nothing_is_zero_and_what_padding_holds_does_not_matter() {
         let padding = mixed_padding(tokens);
         operator.mask.valid = Some(padding.clone());
         let mut sample = Sample::new(operator.clone(), (4, heads, tokens, head_width), 5);
-        // Real tokens alone are asked for: a padded row's output, computed as usual, depends on what it holds.
+        // Only real tokens are compared: a padded row's output, computed as usual, depends on its content.
         for (row, &real) in sample.grad_out.chunks_exact_mut(width).zip(padding.as_slice()) {
             if real == 0 {
                 row.fill(0.0);
@@ -283,7 +283,7 @@ fn large_scores_stay_finite_and_right() {
         let mut sample = Sample::new(operator.clone(), (1, 2, BLOCK + 40, head_width), 4);
         for (name, input) in sample.names.iter().zip(&mut sample.inputs) {
             if matches!(*name, "w_q" | "w_k") {
-                // A score of a head is then about 75 times a standard normal number, its largest about 200.
+                // Scores of a head are then about 75 times a standard normal, with a maximum of about 200.
                 let seen = if operator.scores == Paper { 1.0 } else { f64::sqrt(2.0) };
                 input.iter_mut().for_each(|x| *x = f64::from((*x * 75.0 / seen) as f32));
             }
@@ -294,10 +294,11 @@ fn large_scores_stay_finite_and_right() {
         for ((name, seen), expected) in sample.names.iter().zip(&gradients).zip(&reference.grads) {
             let what = format!("{operator:?} grad.{name}");
             if matches!(*name, "w_q" | "w_k") {
-                // A softmax with one winner has no slope: what is left of these is rounding.
+                // A saturated softmax has no gradient: these are only rounding errors.
                 report.require(seen.iter().all(|x| x.is_finite()), what);
             } else {
-                // Rounded scores of 200 shift weights by 2e-5, and slopes meet score vectors of 75.
+                // Rounding of scores of 200 shifts weights by 2e-5, and gradients are multiplied by score vectors of
+                // 75.
                 report.compare(what, &wide(seen), expected, 2e-3);
             }
         }

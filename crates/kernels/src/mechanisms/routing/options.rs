@@ -16,7 +16,7 @@ pub struct MoaOptions {
     /// Head width; default: model width divided by `active`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub head_width: Option<usize>,
-    /// What the output of a chosen expert is multiplied by.
+    /// Weights of the chosen experts' outputs.
     pub gates: GateKind,
     /// Initial weights of the router.
     pub router: RouterStart,

@@ -127,7 +127,7 @@ mod tests {
         (0..len as u32).map(|i| random::bits(key, i) as f32 / 2f32.powi(31) - 1.0).collect()
     }
 
-    /// The weight as it is stored, and the numbers that it stands for.
+    /// The stored weight, and the values it represents.
     fn store(weight: &[f32], [from, to]: [usize; 2], storage: Storage) -> (Numbers, Vec<f64>) {
         let mut numbers = Numbers::new(storage, from);
         let mut exact = Vec::new();

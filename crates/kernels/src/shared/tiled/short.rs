@@ -92,7 +92,7 @@ impl<'a> Scores<'a> {
         (self.shape.batch * self.shape.key_heads, self.shape.keys.div_ceil(SEGMENT))
     }
 
-    /// All keys of a task, and those of them that any query may see.
+    /// All keys of a task, and the subset visible to any query.
     fn segment<'s>(&self, head: usize, index: usize, kept: &'s [Kept<'s>]) -> (Range<usize>, Segment<'s>) {
         let (b, hk) = (head / self.shape.key_heads, head % self.shape.key_heads);
         let all = index * SEGMENT..((index + 1) * SEGMENT).min(self.shape.keys);

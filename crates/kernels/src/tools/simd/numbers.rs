@@ -175,7 +175,7 @@ mod tests {
                 let (seen, expected): (f32, f32) = (x.wide(), (*x).into());
                 assert!(seen == expected || seen.is_nan() && expected.is_nan(), "{seen}, not {expected}");
             }
-            // Whole vectors of every instruction set that this processor has, and a rest.
+            // Full vectors of every instruction set of this processor, and a remainder.
             for arch in archs() {
                 let mut seen = vec![f32::NAN; all.len() + 3];
                 arch.dispatch(Widen(&all, &mut seen[..all.len()]));
@@ -207,7 +207,7 @@ mod tests {
         #[inline(always)]
         fn with_simd<S: Simd>(self, simd: S) {
             for (from, to) in self.0.chunks(S::F32_LANES).zip(self.1.chunks_mut(S::F32_LANES)) {
-                // SAFETY: there are so many.
+                // SAFETY: there are this many elements.
                 let vector = unsafe {
                     match from.len() == S::F32_LANES {
                         true => T::load(simd, from.as_ptr()),

@@ -229,7 +229,7 @@ impl Product<'_, '_> {
 mod tests {
     use super::*;
 
-    /// Every size around the tiles against the definition, rows in any order.
+    /// All sizes around the tile sizes against the definition, with rows in any order.
     #[test]
     fn agrees_with_the_definition_on_rows_anywhere() {
         let number = |i: usize| ((i * 7919) % 211) as f32 / 105.5 - 1.0;
@@ -237,7 +237,7 @@ mod tests {
             let (a_stride, b_stride, c_stride) = (2 * k + 3, n + 2, n + 1);
             let a: Vec<f32> = (0..m * a_stride).map(number).collect();
             let b: Vec<f32> = (0..k * b_stride).map(|i| number(i + 50)).collect();
-            // Backwards, so that no order of rows helps.
+            // Backwards, so that the result cannot depend on ascending rows.
             let backwards = |count: usize, stride| (0..count).rev().map(|i| i * stride).collect::<Vec<usize>>();
             let (a_at, b_at, c_at) = (backwards(m, a_stride), backwards(k, b_stride), backwards(m, c_stride));
             let factors: Vec<f32> = (0..m).map(|i| 0.5 + i as f32).collect();
@@ -246,7 +246,7 @@ mod tests {
             let b_rows = Spread::new(&b, Places::At(&b_at));
             for (write, factors) in [(Write::Over, None), (Write::Add, Some(&factors[..]))] {
                 let dst = Disjoint::new(&mut c);
-                // SAFETY: the rows are different ones of a buffer that nobody else holds.
+                // SAFETY: the rows are distinct, and nothing else accesses the buffer.
                 unsafe { product_of_rows((m, n, k), a_rows, b_rows, factors, write, &dst, Places::At(&c_at)) };
             }
             for i in 0..m {
@@ -267,11 +267,11 @@ mod tests {
         let (a, b, mut c) = ([1.0; 4], [1.0; 4], [0.0; 4]);
         let dst = Disjoint::new(&mut c);
         let (a, b) = (Spread::new(&a, Places::Every(3)), Spread::new(&b, Places::Every(2)));
-        // SAFETY: nobody else holds the rows.
+        // SAFETY: nothing else accesses the rows.
         unsafe { product_of_rows((2, 2, 2), a, b, None, Write::Over, &dst, Places::Every(2)) };
     }
 
-    /// A stride whose multiple wraps around to a place inside the slice.
+    /// A stride whose multiple wraps around to an index inside the slice.
     #[test]
     fn strides_that_wrap_are_refused() {
         let (a, b) = ([1.0; 8], [1.0; 8]);
@@ -280,7 +280,7 @@ mod tests {
                 let mut c = [0.0; 16];
                 let dst = Disjoint::new(&mut c);
                 let (a, b) = (Spread { data: &a, rows, step }, Spread::new(&b, Places::Every(2)));
-                // SAFETY: nobody else holds the rows.
+                // SAFETY: nothing else accesses the rows.
                 unsafe { product_of_rows((3, 2, 3), a, b, None, Write::Over, &dst, Places::Every(2)) };
             })
             .is_err()

@@ -298,7 +298,7 @@ mod tests {
 
     const BASELINE: (f64, u64) = (10.0, 1000);
 
-    /// What a layer took: milliseconds within five percent, and bytes.
+    /// A measurement of a layer: milliseconds within five percent, and bytes.
     fn measured(level: Level, label: &str, length: usize, (median, bytes): (f64, u64)) -> Measurement {
         let timing =
             Timing { median, p10: 0.95 * median, p90: 1.05 * median, fastest: 0.9 * median, slowest: 1.5 * median };
@@ -313,7 +313,7 @@ mod tests {
             check: Some(Check { passed: true, error: Some(1e-7), tensor: "output".into() }),
             warm_ups: 1,
             runs: 15,
-            // The forward pass in training is not judged: a huge one must not show.
+            // The forward pass in training is not judged: a huge value must have no effect.
             forward: Some(if inference { timing } else { Timing { median: 1e9, ..timing } }),
             both: (!inference).then_some(timing),
             step: None,
@@ -325,8 +325,8 @@ mod tests {
         }
     }
 
-    /// All mechanisms in both uses at two lengths: mixtures take 7 ms and 600 bytes, what they are held against 10 ms and 1000
-    /// bytes, but for what `other` says of a mixture.
+    /// All mechanisms in both uses at two lengths: mixtures take 7 ms and 600 bytes, their baselines 10 ms and 1000
+    /// bytes, unless `other` overrides a mixture.
     fn all(other: impl Fn(Level, &str, usize) -> Option<(f64, u64)>) -> Vec<Measurement> {
         let mut all = Vec::new();
         for (level, ..) in USES {
@@ -369,7 +369,7 @@ mod tests {
 
     #[test]
     fn a_ratio_whose_interval_contains_one_decides_nothing() {
-        // 9.6 ms within five percent meet 10 ms within five percent.
+        // 9.6 ms within five percent overlaps 10 ms within five percent.
         let near = at_one_place((9.6, 600));
         assert_eq!(near.verdict, Verdict::NotDecided);
         assert!(near.statement.contains("time open at 1,024"), "{}", near.statement);

@@ -216,7 +216,7 @@ fn oracle(_: &Workbench, scale: Scale) -> Result<Finding, Failure> {
             difference(scaled(ideal), best).above(0.0)
         })
         .collect();
-    // The claim is about a set of matrices: one temperature at which it holds would be enough.
+    // The claim is about a set of matrices: one temperature at which it holds suffices.
     let verdict = match () {
         () if verdicts.contains(&Verdict::Holds) => Verdict::Holds,
         () if verdicts.contains(&Verdict::NotDecided) => Verdict::NotDecided,

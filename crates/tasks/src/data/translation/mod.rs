@@ -306,7 +306,7 @@ mod tests {
     use super::*;
     use crate::data::file::tests::gzip;
 
-    /// Two files per split, `pairs` pairs each: numbers in words, and the same the other way round.
+    /// Two files per split, `pairs` pairs each: numbers in words, and the same reversed.
     fn write(directory: &std::path::Path, split: &str, pairs: usize) {
         const DIGITS: [&str; 10] = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
         let sentence = |i: usize| -> Vec<&str> { (0..1 + i % 7).map(|j| DIGITS[(i * 7 + j * j) % 10]).collect() };
@@ -384,7 +384,7 @@ mod tests {
         items.sort_unstable();
         items.dedup();
         assert_eq!(items.len(), 296);
-        // Of neighbours in length, so with little padding.
+        // Batches of similar lengths have little padding.
         let (mut real, mut all) = (0, 0);
         for step in 0..37 {
             let batch = one.batch(step);

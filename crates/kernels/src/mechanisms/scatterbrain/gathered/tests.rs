@@ -24,7 +24,7 @@ struct Sample {
     grad_out: Vec<f64>,
 }
 
-/// What the kernel gives.
+/// Results of the kernel.
 struct Outcome {
     out: Vec<f32>,
     saved: Saved,
@@ -82,7 +82,7 @@ impl Sample {
         Outcome { out, saved, grads }
     }
 
-    /// Holds the kernel against the twin.
+    /// Checks the kernel against the twin.
     fn check(&self, report: &mut Report, label: &str, bound: f64) -> Outcome {
         let (twin, kernel) = (self.reference(), self.kernel());
         report.compare(format!("{label}: out"), &wide(&kernel.out), &twin.out, bound);
@@ -167,7 +167,7 @@ fn queries_cut_into_parts_agree_with_the_twin() {
     report.finish();
 }
 
-/// Large norms make products of features scatter by orders of magnitude, so that low-rank parts exceed what is left of them.
+/// Large norms make feature products vary by orders of magnitude, so that low-rank parts exceed the final denominators.
 #[test]
 fn rows_that_would_cancel_agree_with_the_twin() {
     let mut report = Report::new();
@@ -192,7 +192,7 @@ fn rows_that_would_cancel_agree_with_the_twin() {
     report.finish();
 }
 
-/// Where the support holds every pair, each row is softmax: features do not enter.
+/// If the support covers every pair, each row is softmax, without features.
 #[test]
 fn supports_that_cover_everything_give_softmax() {
     let mut report = Report::new();
@@ -242,7 +242,7 @@ fn any_number_of_threads_gives_the_same_bits() {
     report.finish();
 }
 
-/// Products of features that reach far beyond the range of f32, both ways.
+/// Feature products that overflow and underflow f32 by far.
 #[test]
 fn extreme_scores_stay_finite_and_right() {
     let mut report = Report::new();
