@@ -67,6 +67,11 @@ fn softmax_twin() {
 }
 
 #[test]
+fn cosine_twin() {
+    check(Form::Twin, &["cosine"], 4);
+}
+
+#[test]
 fn gaussian_mixture_twin() {
     check(Form::Twin, &["gaussian", "mgk"], 23);
 }
@@ -104,6 +109,11 @@ fn mixture_of_heads_twin() {
 #[test]
 fn softmax_kernel() {
     check(Form::Kernel, &["softmax"], 13);
+}
+
+#[test]
+fn cosine_kernel() {
+    check(Form::Kernel, &["cosine"], 4);
 }
 
 #[test]

@@ -7,8 +7,9 @@ use tempfile::TempDir;
 
 use crate::program::{Ended, Running, argument, names, regard, run};
 
-const MECHANISMS: [&str; 9] =
-    ["softmax", "gaussian", "mgk", "linear", "mlk", "performer", "sparse", "scatterbrain", "fastformer"];
+const MECHANISMS: [&str; 11] = [
+    "softmax", "gaussian", "mgk", "linear", "mlk", "performer", "sparse", "scatterbrain", "moa", "fastformer", "cosine",
+];
 
 #[test]
 fn lists_name_everything_that_can_be_asked_for() {
