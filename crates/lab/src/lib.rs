@@ -5,6 +5,7 @@ pub mod attend;
 pub mod bench;
 pub mod compare;
 pub mod cost;
+pub mod folder;
 pub mod inspect;
 pub mod load;
 pub mod moments;
