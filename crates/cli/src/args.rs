@@ -9,6 +9,7 @@ use regard_tasks::{run::Which, train::Split};
 
 use crate::{
     command::{
+        adapt::Adapt,
         approx::Approx,
         attend::{Attend, TENSORS},
         bench::Bench,
@@ -150,6 +151,8 @@ pub enum Command {
     Inspect(Inspect),
     /// Plan other attention for the heads of a trained model under a budget, and say what it costs.
     Swap(Swap),
+    /// Train a model with other attention until it is near what it was.
+    Adapt(Adapt),
     /// How a decoder without positional embeddings finds positions: untrained decoders, or the decoder of a run.
     Probe(Probe),
     /// Reproduce figures and tables of the papers by name.

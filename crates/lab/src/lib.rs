@@ -1,5 +1,6 @@
 //! Measurements of attention: cost, time, approximation error, comparisons, probes, and the reports that show them.
 
+pub mod adapt;
 pub mod approx;
 pub mod attend;
 pub mod bench;
