@@ -65,8 +65,8 @@ pub struct Adapt {
     #[arg(long, value_parser = size(0), value_name = "N", default_value_t = 100)]
     pub steps: usize,
     /// What learns.
-    #[arg(long, value_parser = choice(&TRAININGS), default_value = "lora")]
-    pub train: bool,
+    #[arg(long = "train", value_parser = choice(&TRAININGS), default_value = "lora")]
+    pub full: bool,
     /// Rank of low-rank updates.
     #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 8)]
     pub rank: usize,
@@ -116,7 +116,7 @@ pub fn run(args: &Adapt, common: &Common) -> Outcome {
     let folder = Folder::open_allowing(&args.folder, &allowed).map_err(told)?;
     let tokenizer = folder.tokenizer().map_err(told)?;
     let ids = tokens(&tokenizer, &args.text)?;
-    let training = match args.train {
+    let training = match args.full {
         true => Training::Full,
         false => Training::Lora { rank: args.rank, alpha: args.alpha },
     };
@@ -127,7 +127,7 @@ pub fn run(args: &Adapt, common: &Common) -> Outcome {
         match_steps: args.match_steps,
         steps: args.steps,
         match_rate: args.match_rate,
-        rate: args.rate.unwrap_or(if args.train { 2e-5 } else { 5e-4 }),
+        rate: args.rate.unwrap_or(if args.full { 2e-5 } else { 5e-4 }),
         warmup: args.warmup.unwrap_or(args.match_steps.max(args.steps) / 10),
         clip: args.clip,
         training,

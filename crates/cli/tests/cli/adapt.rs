@@ -82,6 +82,24 @@ fn a_trained_model_becomes_a_mixture_that_commands_open() {
 }
 
 #[test]
+#[cfg(unix)]
+fn a_signal_ends_an_adaptation_after_a_checkpoint() {
+    use crate::program::{Running, regard};
+    let folder = TempDir::new().unwrap();
+    let [text, plan] = prepared(&folder);
+    let out = argument(folder.path().join("out"));
+    let arguments = ["adapt", &stories(), "--plan", &plan, "--text", &text, "--out", &out, "--quiet"];
+    let many =
+        ["--length", "64", "--held-out", "1", "--match-steps", "2", "--steps", "100000", "--checkpoint-every", "0"];
+    let mut running = Running::start(&mut regard([&arguments[..], &many].concat()));
+    let checkpoints = Path::new(&out).join("checkpoints/adapted");
+    running.wait_until("the end of the first stage", || checkpoints.join("step-2").is_dir());
+    running.signal("INT").failure(130, &["stopped", "--resume"]);
+    let last = fs::read_to_string(checkpoints.join("last")).unwrap();
+    assert!(last.trim() != "step-0" && checkpoints.join(last.trim()).join("state.json").is_file(), "{last}");
+}
+
+#[test]
 fn what_cannot_be_adapted_is_told() {
     let folder = TempDir::new().unwrap();
     let [text, plan] = prepared(&folder);

@@ -3,7 +3,10 @@
 use regard_report::{Axis, Block, Cell, Chart, Column, Data, Format, Report, Section, Series, Table};
 use serde_json::{Value, json};
 
-use super::{Adaptation, Row, Training};
+use super::{
+    Adaptation, Row, Training,
+    study::{ADAPTED, CONTROL, EXACT, PLANNED},
+};
 use crate::record::{Record, Shown};
 
 impl Adaptation {
@@ -13,7 +16,10 @@ impl Adaptation {
         if self.has_loss {
             columns.push(Column::number("loss", Format::Fixed(4)).unit("nat"));
             columns.push(Column::number("perplexity", Format::Fixed(3)));
-            columns.push(Column::number("change", Format::Percent(2)));
+            columns.push(Column::number("beside exact", Format::Percent(2)));
+            if self.study.config.control {
+                columns.push(Column::number("beside exact tuned", Format::Percent(2)));
+            }
         } else {
             columns.push(Column::number("1 - cosine", Format::Significant(3)));
         }
@@ -24,6 +30,11 @@ impl Adaptation {
             let mut row: Vec<Cell> = vec![name.as_str().into(), (*loss).into()];
             if self.has_loss {
                 row.extend([loss.exp().into(), ((loss - exact).exp() - 1.0).into()]);
+                // What was not tuned has nothing to do with a tuned model.
+                let tuned = name == ADAPTED || name == CONTROL;
+                row.extend(
+                    self.loss_of(CONTROL).map(|control| Cell::from(tuned.then(|| (loss - control).exp() - 1.0))),
+                );
             }
             table.push(row);
         }
@@ -39,6 +50,10 @@ impl Adaptation {
                  --control measures it.",
             ),
         }
+    }
+
+    fn loss_of(&self, name: &str) -> Option<f64> {
+        self.rows.iter().find(|row| row.name == name).map(|row| row.loss)
     }
 
     /// What was done.
@@ -97,13 +112,15 @@ impl Shown for Adaptation {
     }
 
     fn report(&self) -> Report {
-        let loss = |name: &str| self.rows.iter().find(|row| row.name == name).map(|row| row.loss);
-        let (exact, planned, adapted) = (loss("exact"), loss("planned"), loss("planned, adapted"));
+        let (exact, planned, adapted) = (self.loss_of(EXACT), self.loss_of(PLANNED), self.loss_of(ADAPTED));
         let summary = match (exact, planned, adapted) {
             (Some(exact), Some(planned), Some(adapted)) if self.has_loss => {
-                let change = |loss: f64| 100.0 * ((loss - exact).exp() - 1.0);
-                let (before, after) = (change(planned), change(adapted));
-                format!("Perplexity beside exact attention: {before:+.2} % before, {after:+.2} % after.")
+                let change = |loss: f64, exact: f64| 100.0 * ((loss - exact).exp() - 1.0);
+                let (before, after) = (change(planned, exact), change(adapted, exact));
+                let control = self.loss_of(CONTROL).map_or_else(String::new, |control| {
+                    format!(" Beside exact attention tuned alike: {:+.2} %.", change(adapted, control))
+                });
+                format!("Perplexity beside exact attention: {before:+.2} % before, {after:+.2} % after.{control}")
             }
             (_, Some(planned), Some(adapted)) => {
                 format!(

@@ -29,6 +29,13 @@ const PLAN: &str = "plan.toml";
 const MODEL: &str = "model";
 const PARAMETERS: &str = "parameters.safetensors";
 
+/// Models that are judged.
+pub(super) const EXACT: &str = "exact";
+pub(super) const PLANNED: &str = "planned";
+const MATCHED: &str = "planned, layers matched";
+pub(super) const ADAPTED: &str = "planned, adapted";
+pub(super) const CONTROL: &str = "exact, tuned alike";
+
 /// Variance of all components of a mixture that begins as a trained model, in terms of that of the paper: the `|k|^2 / (2 s)` that
 /// tells it from softmax becomes this many times smaller, while scores still have 3 digits after the point.
 const WIDENED: f64 = 1024.0;
@@ -149,8 +156,8 @@ impl Study {
         let mut judged = Judged::open(out)?;
         let mut rows = Vec::new();
         let mut row = |name: &str, loss: f64| rows.push(Row { name: name.into(), loss });
-        row("exact", judged.once("exact", || Ok(vec![judge("judge", &teacher)?]))?[0]);
-        row("planned", judged.once("planned", || Ok(vec![judge("judge", &before)?]))?[0]);
+        row(EXACT, judged.once("exact", || Ok(vec![judge("judge", &teacher)?]))?[0]);
+        row(PLANNED, judged.once("planned", || Ok(vec![judge("judge", &before)?]))?[0]);
         let first = judged.once("errors", || errors(&before))?;
         drop(before);
 
@@ -163,7 +170,7 @@ impl Study {
         if config.match_steps > 0 {
             // Remembered before the next step: then this model is gone.
             let loss = judged.once("matched", || Ok(vec![judge("judge", &session.model())?]))?[0];
-            row("planned, layers matched", loss);
+            row(MATCHED, loss);
             second = judged.once("errors when matched", || errors(&session.model()))?;
         }
         session.tuning(&|done| progress("tune", done - config.match_steps, config.steps))?;
@@ -174,12 +181,12 @@ impl Study {
         let losses = losses.to_vec();
         drop(session);
         let (written, model) = self.write(folder, model, options, out)?;
-        row("planned, adapted", judge("judge", &model)?);
+        row(ADAPTED, judge("judge", &model)?);
         drop(model);
         if config.control {
             let mut session = Session::open(config, [&teacher, &exact], &texts, 0, checkpoints("control"))?;
             session.tuning(&|done| progress("control", done, config.steps))?;
-            row("exact, tuned alike", judge("judge", &session.model())?);
+            row(CONTROL, judge("judge", &session.model())?);
         }
         let source = format!(
             "{} of {} layers, {} heads of {}",
@@ -253,7 +260,8 @@ impl Study {
             if path.exists() {
                 fs::remove_dir_all(&path).map_err(|error| writing(&path, error))?;
             }
-            folder.save(&path, |entry| changed.get(&entry.name).map(|(_, values)| values.clone()))?;
+            folder
+                .save(&path, |entry| changed.get(&entry.name).map(|(_, values)| whole(folder, &entry.name, values)))?;
             path
         };
         plan.write(&out.join(PLAN))?;
@@ -306,27 +314,24 @@ impl Judged {
 
 /// Parameters that are not as in the folder, by name.
 fn changed(folder: &Folder, model: &Pretrained) -> ParameterMap {
-    let mut all = ParameterMap::new();
-    for own in named_parameters(&model.model).into_iter().filter(|own| !own.buffer) {
-        let mut values = own.values;
-        if let Some(before) = folder.parameter(&own.name) {
-            let mut old = before.values();
-            if let (true, Position::Learned { offset, .. }) =
-                (own.name == "position_embedding", folder.architecture().position)
-            {
-                // The table of the folder has rows that the model does not read.
-                let width = own.shape[1];
-                old[offset * width..][..values.len()].copy_from_slice(&values);
-                values = old;
-                old = before.values();
-            }
-            if old == values {
-                continue;
-            }
+    let own = named_parameters(&model.model).into_iter().filter(|own| !own.buffer);
+    let other = own.filter(|own| {
+        folder.parameter(&own.name).is_none_or(|before| before.values() != whole(folder, &own.name, &own.values))
+    });
+    other.map(|own| (own.name, (own.shape, own.values))).collect()
+}
+
+/// Values of a parameter as the folder has them: a table of positions with the rows that the model does not read.
+fn whole(folder: &Folder, name: &str, values: &[f32]) -> Vec<f32> {
+    let architecture = folder.architecture();
+    match (folder.parameter(name), architecture.position) {
+        (Some(before), Position::Learned { offset, .. }) if name == "position_embedding" => {
+            let (mut all, first) = (before.values(), offset * before.shape()[1]);
+            all[first..first + values.len()].copy_from_slice(values);
+            all
         }
-        all.insert(own.name, (own.shape, values));
+        _ => values.to_vec(),
     }
-    all
 }
 
 /// The first value that differs, with its name.
@@ -355,4 +360,31 @@ fn short(value: &serde_json::Value) -> String {
 
 fn writing(path: &Path, source: std::io::Error) -> AdaptError {
     PretrainedError::Write { path: path.into(), source }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use regard_nn::models::load_parameters;
+
+    use super::*;
+
+    #[test]
+    fn a_table_of_positions_keeps_the_rows_that_the_model_does_not_read() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../pretrained/tests/golden/roberta");
+        let folder = Folder::open(path).unwrap();
+        let model = folder.model(LoadOptions { context: Some(8), stretch: false }, &Device::flex()).unwrap();
+        assert!(changed(&folder, &model).is_empty());
+        let mut all: ParameterMap =
+            named_parameters(&model.model).into_iter().map(|own| (own.name, (own.shape, own.values))).collect();
+        all.get_mut("position_embedding").unwrap().1.fill(0.5);
+        let model = Pretrained { model: load_parameters(model.model.clone(), all).unwrap(), ..model };
+        let changed = changed(&folder, &model);
+        let [(name, (shape, values))] = &changed.iter().collect::<Vec<_>>()[..] else { panic!("one changed") };
+        assert_eq!((name.as_str(), shape[0]), ("position_embedding", 8));
+        let (whole, before) = (whole(&folder, name, values), folder.parameter(name).unwrap().values());
+        let Position::Learned { offset, .. } = folder.architecture().position else { panic!("a table") };
+        let (first, last) = (offset * shape[1], (offset + 8) * shape[1]);
+        assert!(offset == 2 && whole.len() == before.len() && whole[first..last].iter().all(|x| *x == 0.5));
+        assert!(whole[..first] == before[..first] && whole[last..] == before[last..]);
+    }
 }

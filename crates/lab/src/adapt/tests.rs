@@ -2,7 +2,8 @@ use std::{cell::Cell, fs, path::Path};
 
 use burn::{module::Module, tensor::Device};
 use regard_kernels::Mechanism;
-use regard_pretrained::{Folder, LoadOptions, Plan, PlanGroup, Pretrained};
+use regard_nn::blocks::Context;
+use regard_pretrained::{Folder, LoadOptions, Model, Plan, PlanGroup, Pretrained};
 use regard_tasks::train::Environment;
 use tempfile::TempDir;
 
@@ -95,6 +96,42 @@ fn matching_lowers_the_error_of_every_layer_and_tuning_the_loss() {
         assert_eq!(adapted.has_loss, name != "golden/bert-sentences");
         assert_eq!(adapted.losses.len(), 32);
     }
+}
+
+#[test]
+fn a_loss_in_parts_is_the_whole_loss_and_distillation_ends_at_the_teacher() {
+    let folder = folder("stories260k");
+    let exact = folder.model(LoadOptions::default(), &Device::flex().autodiff()).unwrap().frozen();
+    let teacher = Pretrained { model: exact.model.valid(), ..exact.clone() };
+    let learned = Learned::new(&exact.model, Training::Full, 1);
+    let tracked =
+        |model: &Pretrained| Pretrained { model: learned.apply(model.model.clone(), "", true), ..model.clone() };
+    let student = tracked(&exact);
+    // More rows than logits are computed for at a time.
+    let texts = Texts::new(&folder, &folder.tokenizer().unwrap(), &ids(&folder), 258, 1, 3).unwrap();
+    let example = texts.batch(0, 2).unwrap();
+    assert_eq!(example.rows.len(), 2 * 257);
+    let (loss, gradients) = tuning::backward(&student, &teacher, &example, 0.0).unwrap();
+    let Model::Language(model) = &student.model else { panic!("a language model") };
+    let ids = &example.tokens.ids;
+    let targets: Vec<i32> = (0..516).map(|at| if at % 258 == 257 { -1 } else { ids[at + 1] }).collect();
+    let whole = model.loss(&example.tokens, targets.into(), 0.0, &Context::evaluation());
+    assert!((f64::from(whole.clone().inner().into_scalar::<f32>()) - loss).abs() < 1e-5, "{loss}");
+    let mut expected = learned::HostGradients::new();
+    learned::collect(&student.model, "", whole.backward(), &mut expected);
+    assert_eq!(gradients.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+    for (name, gradient) in &gradients {
+        let largest = expected[name].iter().fold(0f32, |a, b| a.max(b.abs()));
+        let far = |(a, b): (&f32, &f32)| (a - b).abs() > 1e-4 * largest + 1e-7;
+        assert!(!gradient.iter().zip(&expected[name]).any(far), "gradient of {name}");
+    }
+    let (none, still) = tuning::backward(&student, &teacher, &example, 1.0).unwrap();
+    assert!(none.abs() < 1e-5 && learned::norm(&still) < 1e-3 * learned::norm(&gradients), "{none}");
+    let planned = tracked(&exact.clone().with_plan(&window(&folder)).unwrap().frozen());
+    let (far, _) = tuning::backward(&planned, &teacher, &example, 1.0).unwrap();
+    let (half, _) = tuning::backward(&planned, &teacher, &example, 0.5).unwrap();
+    let (task, _) = tuning::backward(&planned, &teacher, &example, 0.0).unwrap();
+    assert!(far > 0.01 && (half - 0.5 * (far + task)).abs() < 1e-4, "{far} {half} {task}");
 }
 
 #[test]
