@@ -12,3 +12,26 @@ pub fn class(error: &PretrainedError) -> Class {
         _ => Class::Data,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use regard_kernels::Error;
+
+    use super::*;
+    use crate::{adapt::AdaptError, swap::SwapError};
+
+    #[test]
+    fn an_error_of_a_folder_has_one_class_whatever_meets_it() {
+        let errors: [(fn() -> PretrainedError, Class); 4] = [
+            (|| PretrainedError::Text("x".into()), Class::Usage),
+            (|| PretrainedError::Numbers("x".into()), Class::Numeric),
+            (|| Error::option("context", 0, "1").into(), Class::Usage),
+            (|| PretrainedError::Content { path: "x".into(), problem: "y".into() }, Class::Data),
+        ];
+        for (error, expected) in errors {
+            assert_eq!(class(&error()), expected);
+            assert_eq!(SwapError::from(error()).class(), expected);
+            assert_eq!(AdaptError::from(error()).class(), expected);
+        }
+    }
+}

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     args::{Common, Named},
-    error::Outcome,
+    error::{Failure, Outcome},
     output,
     values::{Real, choice, seed, size},
 };
@@ -147,8 +147,14 @@ pub fn run(args: &Adapt, common: &Common) -> Outcome {
         ControlFlow::Break(()) => Err(AdaptError::Interrupted),
     };
     let study = Study { config, plan };
-    let adapted =
-        study.run(&folder, &tokenizer, &ids, &args.out, args.resume, &progress, command_line(), environment())?;
+    let adapted = study
+        .run(&folder, &tokenizer, &ids, &args.out, args.resume, &progress, command_line(), environment())
+        .map_err(|error| match error {
+            AdaptError::Interrupted => {
+                Failure::interrupted(format!("stopped; continue what is in {} with --resume", args.out.display()))
+            }
+            other => other.into(),
+        })?;
     drop(watch);
     show(common, Some(&args.out), &adapted)?;
     let written = adapted.written.display();
