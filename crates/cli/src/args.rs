@@ -10,6 +10,7 @@ use regard_tasks::{run::Which, train::Split};
 
 use crate::{
     command::{
+        adapt::Adapt,
         approx::Approx,
         attend::{Attend, TENSORS},
         bench::Bench,
@@ -152,6 +153,8 @@ pub enum Command {
     Inspect(Inspect),
     /// Plan cheaper attention for the heads of a trained model under a budget, and measure the loss in quality.
     Swap(Swap),
+    /// Train a pretrained model with other attention until it is close to the original.
+    Adapt(Adapt),
     /// Measure how a decoder without positional embeddings infers positions, untrained or from a run.
     Probe(Probe),
     /// Reproduce figures and tables of the papers by name.

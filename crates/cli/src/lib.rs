@@ -60,6 +60,7 @@ fn run(command: Command, common: &Common) -> Outcome {
         Command::Inspect(args) => command::inspect::run(&args, common),
         Command::Probe(args) => command::probe::run(&args, common),
         Command::Swap(args) => command::swap::run(&args, common),
+        Command::Adapt(args) => command::adapt::run(&args, common),
         Command::Reproduce(args) => command::reproduce::run(&args, common),
         Command::List { what } => command::list::run(what, common),
         Command::Doctor => command::doctor::run(common),

@@ -1,10 +1,12 @@
 //! Measurements of attention: cost, time, approximation error, comparisons, probes, and the reports that show them.
 
+pub mod adapt;
 pub mod approx;
 pub mod attend;
 pub mod bench;
 pub mod compare;
 pub mod cost;
+pub mod folder;
 pub mod inspect;
 pub mod load;
 pub mod moments;

@@ -17,7 +17,8 @@ use crate::{
 };
 
 /// A trained model, by what it gives.
-#[derive(Clone, Debug)]
+#[derive(Module, Debug)]
+#[allow(clippy::large_enum_variant)] // One value a run.
 pub enum Model {
     /// Scores of the next token.
     Language(LanguageModel),

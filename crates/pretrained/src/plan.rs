@@ -1,10 +1,14 @@
 //! Which attention each head of a trained model has, in a file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use regard_files::write_whole;
 use regard_kernels::Error;
-use regard_nn::attention::{AttentionConfig, HeadPlan};
+use regard_nn::{
+    attention::{AttentionConfig, HeadPlan},
+    models::{ParameterMap, load_parameters, named_parameters},
+};
+use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 
 use crate::{Pretrained, PretrainedError};
@@ -30,6 +34,10 @@ pub struct Plan {
     /// Seed of what mechanisms draw.
     #[serde(default)]
     pub seed: u64,
+    /// A safetensors file of parameters that were trained under this plan, by the names of [the crate](crate); beside the plan
+    /// where it is not absolute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<PathBuf>,
     /// What changes.
     #[serde(default, rename = "group", skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<PlanGroup>,
@@ -55,7 +63,11 @@ impl Plan {
     /// A file that cannot be read, is not TOML, or has a key or value that is none.
     pub fn read(path: &Path) -> Result<Self, PretrainedError> {
         let text = std::fs::read_to_string(path).map_err(PretrainedError::reading(path))?;
-        toml::from_str(&text).map_err(|error| PretrainedError::content(path, error.to_string().trim().to_owned()))
+        let mut plan: Self = toml::from_str(&text)
+            .map_err(|error| PretrainedError::content(path, error.to_string().trim().to_owned()))?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        plan.parameters = plan.parameters.map(|parameters| folder.join(parameters));
+        Ok(plan)
     }
 
     /// Writes a file, by another name first.
@@ -99,12 +111,37 @@ impl Plan {
 }
 
 impl Pretrained {
-    /// The model under a plan.
+    /// The model under a plan, with the parameters that were trained under it, where there are some.
     ///
     /// # Errors
-    /// A plan for another number of layers; heads, mechanisms or options that cannot stand there.
-    pub fn with_plan(self, plan: &Plan) -> Result<Self, Error> {
-        self.planned(&plan.heads()?, plan.seed)
+    /// A plan for another number of layers; heads, mechanisms or options that cannot stand there; parameters that cannot be read
+    /// or are not those of the model.
+    pub fn with_plan(self, plan: &Plan) -> Result<Self, PretrainedError> {
+        let planned = self.planned(&plan.heads()?, plan.seed)?;
+        match &plan.parameters {
+            Some(file) => planned.with_parameters(file),
+            None => Ok(planned),
+        }
+    }
+
+    /// The model with the parameters of a safetensors file of f32 in place of those of the same names.
+    fn with_parameters(self, path: &Path) -> Result<Self, PretrainedError> {
+        let bytes = std::fs::read(path).map_err(PretrainedError::reading(path))?;
+        let problem = |problem: String| PretrainedError::content(path, problem);
+        let file = SafeTensors::deserialize(&bytes)
+            .map_err(|error| problem(format!("not a sound safetensors file: {error}; write it again")))?;
+        let own = named_parameters(&self.model).into_iter();
+        let mut all: ParameterMap = own.map(|own| (own.name, (own.shape, own.values))).collect();
+        for (name, view) in file.iter() {
+            if view.dtype() != Dtype::F32 {
+                return Err(problem(format!("tensor '{name}' holds {:?}; expected F32", view.dtype())));
+            }
+            let values = view.data().as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+            all.insert(name.into(), (view.shape().to_vec(), values));
+        }
+        let model = load_parameters(self.model, all)
+            .map_err(|error| problem(format!("{error}; expected parameters of this model under this plan")))?;
+        Ok(Self { model, ..self })
     }
 }
 
@@ -130,6 +167,7 @@ mod tests {
         let plan = Plan {
             layers: 2,
             seed: 5,
+            parameters: None,
             groups: vec![
                 PlanGroup { layer: 2, key_heads: vec![1], attention: Some(attention) },
                 PlanGroup { layer: 1, key_heads: vec![0], attention: None },

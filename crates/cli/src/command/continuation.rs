@@ -47,7 +47,7 @@ pub fn run(args: &Generate, common: &Common) -> Outcome {
     let options = GenerateOptions { sampling, new_tokens, stop: args.stop.clone(), end, storage: args.kv_cache };
 
     // Token by token, reading the weights takes most of the time.
-    let storage = opened.folder.storage();
+    let storage = opened.storage();
     let Model::Language(model) = opened.pretrained.compact(storage)?.model else { unreachable!("it was one") };
     let watch = Watch::new("tokens", common);
     let mut written = Ok(());

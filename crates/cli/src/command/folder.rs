@@ -10,11 +10,11 @@ use std::{
 use burn::tensor::Device;
 use clap::Args;
 use indicatif::ProgressBar;
+use regard_kernels::Storage;
 use regard_pretrained::{
     Folder, LoadOptions, Plan, Pretrained, PretrainedError, Tokenizer,
     run::{Progress, read_text},
 };
-use regard_tasks::{Class, Classed};
 
 use crate::{
     args::Common,
@@ -43,13 +43,7 @@ pub struct Loading {
 
 /// Converts an error of a folder to a failure.
 pub fn told(error: PretrainedError) -> Failure {
-    let class = match &error {
-        PretrainedError::Model(error) => error.class(),
-        PretrainedError::Text(_) => Class::Usage,
-        PretrainedError::Numbers(_) => Class::Numeric,
-        _ => Class::Data,
-    };
-    Failure::new(class, error)
+    Failure::new(regard_lab::folder::class(&error), error)
 }
 
 /// Whether a path is a model folder rather than a run.
@@ -61,6 +55,8 @@ pub fn is_folder(path: &Path) -> bool {
 pub struct Opened {
     pub folder: Folder,
     pub pretrained: Pretrained,
+    /// Parameters came with the plan.
+    trained: bool,
 }
 
 impl Opened {
@@ -81,13 +77,17 @@ impl Opened {
         let folder = Folder::open_allowing(path, &allowed).map_err(told)?;
         let options = LoadOptions { context: loading.context, stretch: loading.stretch };
         let pretrained = folder.model(options, &Device::flex()).map_err(told)?;
+        let trained = plan.as_ref().is_some_and(|plan| plan.parameters.is_some());
         let pretrained = match (plan, &loading.plan) {
-            (Some(plan), Some(file)) => {
-                pretrained.with_plan(&plan).map_err(|error| Failure::from(error).at(file.display()))?
-            }
+            (Some(plan), Some(file)) => pretrained.with_plan(&plan).map_err(|error| told(error).at(file.display()))?,
             _ => pretrained,
         };
-        Ok(Self { folder, pretrained })
+        Ok(Self { folder, pretrained, trained })
+    }
+
+    /// The storage in which matrices lose nothing.
+    pub fn storage(&self) -> Storage {
+        if self.trained { Storage::F32 } else { self.folder.storage() }
     }
 
     pub fn tokenizer(&self) -> Outcome<Tokenizer> {
@@ -101,11 +101,21 @@ impl Opened {
     }
 }
 
-fn read_plan(file: &Path) -> Outcome<Plan> {
+/// Reads a plan that was named on the command line.
+pub fn read_plan(file: &Path) -> Outcome<Plan> {
     Plan::read(file).map_err(|error| match error {
         PretrainedError::Content { .. } => Failure::usage(error),
         _ => told(error),
     })
+}
+
+/// The tokens of texts, one after the other, without special ones.
+pub fn tokens(tokenizer: &Tokenizer, texts: &[PathBuf]) -> Outcome<Vec<u32>> {
+    let mut ids = Vec::new();
+    for path in texts {
+        ids.extend(tokenizer.encode(&read_text(path).map_err(told)?, false, None).map_err(told)?.ids);
+    }
+    Ok(ids)
 }
 
 /// The text of a file, or of standard input without one.
@@ -135,12 +145,18 @@ pub fn lines(text: &str) -> Outcome<Vec<&str>> {
     Ok(lines)
 }
 
-/// A progress bar that also checks for an interrupt.
+/// A progress bar that also checks for an interrupt; dropping it clears it.
 pub struct Watch {
     bar: ProgressBar,
     prefix: &'static str,
     quiet: bool,
     stop: Arc<AtomicBool>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
 }
 
 impl Watch {
@@ -152,16 +168,25 @@ impl Watch {
 
     /// Shows progress; returns whether to continue.
     pub fn on(&self, progress: Progress) -> ControlFlow<()> {
+        let go_on = self.part(self.prefix, progress);
+        if progress.done == progress.total {
+            self.bar.finish_and_clear();
+        }
+        go_on
+    }
+
+    /// The same of a part of the work, by its name.
+    pub fn part(&self, name: &str, progress: Progress) -> ControlFlow<()> {
+        if self.bar.prefix() != name {
+            self.bar.set_prefix(name.to_owned());
+        }
         self.bar.set_length(progress.total as u64);
         self.bar.set_position(progress.done as u64);
         // Without a bar, print a line every tenth of the way.
         let tenth = |done: usize| 10 * done / progress.total.max(1);
-        let line = self.bar.is_hidden() && progress.total > 20 && tenth(progress.done) > tenth(progress.done - 1);
-        if line && !self.quiet {
-            console::line(format_args!("{}: {} of {}", self.prefix, progress.done, progress.total));
-        }
-        if progress.done == progress.total {
-            self.bar.finish_and_clear();
+        let passed = progress.done > 0 && tenth(progress.done) > tenth(progress.done - 1);
+        if passed && self.bar.is_hidden() && progress.total > 20 && !self.quiet {
+            console::line(format_args!("{name}: {} of {}", progress.done, progress.total));
         }
         self.go_on()
     }

@@ -1,5 +1,6 @@
 //! One file per command, and code that several of them share.
 
+pub mod adapt;
 pub mod approx;
 pub mod attend;
 pub mod bench;

@@ -1,18 +1,21 @@
 //! `regard swap`
 
-use std::{fs, path::PathBuf, sync::atomic::Ordering};
+use std::{fs, ops::ControlFlow, path::PathBuf};
 
 use clap::Args;
 use regard_kernels::{Storage, mechanism::Fraction};
 use regard_lab::swap::{Kind, Predictor, Study, SwapError, sample};
-use regard_pretrained::{Folder, run::read_text};
+use regard_pretrained::{Folder, run::Progress};
 
-use super::{command_line, environment, show};
+use super::{
+    command_line, environment,
+    folder::{Watch, tokens},
+    show,
+};
 use crate::{
     args::{Common, STORAGES},
-    console,
     error::{Failure, Outcome},
-    output, signal,
+    output,
     values::{choice, seed, size},
 };
 
@@ -90,11 +93,7 @@ pub fn run(args: &Swap, common: &Common) -> Outcome {
     let allowed: Vec<&str> = args.allow.iter().map(String::as_str).collect();
     let folder = Folder::open_allowing(&args.folder, &allowed).map_err(SwapError::from)?;
     let tokenizer = folder.tokenizer().map_err(SwapError::from)?;
-    let mut ids = Vec::new();
-    for path in &args.text {
-        let text = read_text(path).map_err(SwapError::from)?;
-        ids.extend(tokenizer.encode(&text, false, None).map_err(SwapError::from)?.ids);
-    }
+    let ids = tokens(&tokenizer, &args.text)?;
     let length = args.length.unwrap_or(folder.architecture().context);
     let kinds = match &args.candidates[..] {
         [] => Kind::ALL.iter().copied().filter(|kind| *kind != Kind::Drop).collect(),
@@ -118,15 +117,13 @@ pub fn run(args: &Swap, common: &Common) -> Outcome {
         stretch: args.stretch,
     };
     let parts = sample(&ids, length, args.sequences)?;
-    let (bar, stop) = (console::bar(0, common.quiet), signal::stop_flag());
-    let progress = |what: &str, done: usize, all: usize| {
-        bar.set_prefix(what.to_owned());
-        bar.set_length(all as u64);
-        bar.set_position(done as u64);
-        if stop.load(Ordering::Relaxed) { Err(SwapError::Interrupted) } else { Ok(()) }
+    let watch = Watch::new("swap", common);
+    let progress = |what: &str, done: usize, total: usize| match watch.part(what, Progress { done, total }) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(SwapError::Interrupted),
     };
     let swap = study.run(&folder, &parts, &progress, command_line(), environment())?;
-    bar.finish_and_clear();
+    drop(watch);
     if let Some(out) = &args.out {
         fs::create_dir_all(out).map_err(|error| Failure::writing(out, &error))?;
         swap.plan.write(&out.join("plan.toml")).map_err(SwapError::from)?;

@@ -8,7 +8,17 @@ use tempfile::TempDir;
 use crate::program::{Ended, Running, argument, names, regard, run};
 
 const MECHANISMS: [&str; 11] = [
-    "softmax", "gaussian", "mgk", "linear", "mlk", "performer", "sparse", "scatterbrain", "moa", "fastformer", "cosine",
+    "softmax",
+    "gaussian",
+    "mgk",
+    "linear",
+    "mlk",
+    "performer",
+    "sparse",
+    "scatterbrain",
+    "moa",
+    "fastformer",
+    "cosine",
 ];
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! One test program for all commands, so that it is linked once.
 
+mod adapt;
 mod approx;
 mod attend_errors;
 mod attend_golden;

@@ -71,10 +71,11 @@ pub enum SwapError {
 impl Classed for SwapError {
     fn class(&self) -> Class {
         match self {
-            Self::Model(Error::Budget { .. }) | Self::Budget { .. } => Class::Budget,
-            Self::Model(_) | Self::NotSoftmax | Self::NoLoss => Class::Usage,
-            Self::Folder(PretrainedError::Model(_)) => Class::Usage,
-            Self::Folder(_) | Self::Short { .. } => Class::Data,
+            Self::Model(error) => error.class(),
+            Self::Folder(error) => crate::folder::class(error),
+            Self::Budget { .. } => Class::Budget,
+            Self::NotSoftmax | Self::NoLoss => Class::Usage,
+            Self::Short { .. } => Class::Data,
             Self::Interrupted => Class::Interrupted,
         }
     }
@@ -170,5 +171,5 @@ pub fn plan(layers: usize, seed: u64, measured: &[Measured], candidates: &[Candi
             None => groups.push(PlanGroup { layer, key_heads: vec![key_head], attention }),
         }
     }
-    Plan { layers, seed, groups }
+    Plan { layers, seed, parameters: None, groups }
 }

@@ -38,6 +38,12 @@ pub struct GaussianMixture {
 
 impl GaussianMixture {
     pub(crate) fn new(heads: Heads, init: &Init) -> Result<Self, Error> {
+        Self::around(Projections::components(heads, init), init)
+    }
+
+    /// A layer around projections that were made before.
+    pub(crate) fn around(projections: Projections<3, 2>, init: &Init) -> Result<Self, Error> {
+        let heads = &projections.heads;
         let (options, context) = (&heads.options, heads.context);
         let components = options.components();
         let variances = options.mixture.variances.resolve(components, heads.head_width)?;
@@ -60,8 +66,13 @@ impl GaussianMixture {
                 .learn_variances
                 .then(|| Param::from_data(TensorData::new(log_variances, [components]), init.device())),
             variances,
-            projections: Projections::components(heads, init),
+            projections,
         })
+    }
+
+    /// The same with other shifts, `[Hk,M,D]`.
+    pub(crate) fn with_shift(self, shift: Option<Tensor<3>>) -> Self {
+        Self { shift: shift.map(Param::from_tensor), ..self }
     }
 
     pub(crate) fn project_keys(&self, keys: Tensor<3>) -> KeyState {

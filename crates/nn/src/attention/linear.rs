@@ -24,6 +24,12 @@ pub struct LinearAttention {
 
 impl LinearAttention {
     pub(crate) fn new(heads: Heads, init: &Init) -> Self {
+        Self::around(Projections::components(heads, init), init)
+    }
+
+    /// A layer around projections that were made before.
+    pub(crate) fn around(projections: Projections<3, 2>, init: &Init) -> Self {
+        let heads = &projections.heads;
         let options = &heads.options;
         let components = options.components();
         let mixture = options.mechanism.is_mixture();
@@ -32,8 +38,13 @@ impl LinearAttention {
             shift: options
                 .shifted()
                 .then(|| init.normal("shift", [options.key_heads(), components, heads.head_width], 1.0)),
-            projections: Projections::components(heads, init),
+            projections,
         }
+    }
+
+    /// The same with other shifts, `[Hk,M,D]`.
+    pub(crate) fn with_shift(self, shift: Option<Tensor<3>>) -> Self {
+        Self { shift: shift.map(Param::from_tensor), ..self }
     }
 
     pub(crate) fn project_keys(&self, keys: Tensor<3>) -> KeyState {

@@ -4,6 +4,7 @@
 //! a file here, an operation in [`crate::ops`] and a variant of [`Attention`].
 
 mod fastformer;
+mod from_softmax;
 mod gaussian_mixture;
 mod keys;
 mod linear;
@@ -30,7 +31,7 @@ pub use linear::LinearAttention;
 pub use mixture_of_heads::MixtureOfHeads;
 pub use multi_head::MultiHead;
 pub use planned::{HeadPlan, Planned};
-pub use record::{AttentionCall, AttentionLog, AttentionRecord};
+pub use record::{AttentionCall, AttentionLog, AttentionRecord, LayerLog, LayerRecord};
 pub use scatterbrain::Scatterbrain;
 pub use state::DecodeState;
 
@@ -196,7 +197,8 @@ impl Attention {
     }
 
     /// Softmax attention with the heads of `plan` changed, from what it was at first; `seed` draws what mechanisms draw. An
-    /// empty plan gives the layer as it was.
+    /// empty plan gives the layer as it was. A mixture of keys takes the whole layer, with parameters of its own that begin as
+    /// near the trained layer as they can.
     ///
     /// # Errors
     /// Attention other than softmax; heads, mechanisms or options that cannot stand there.
@@ -211,6 +213,9 @@ impl Attention {
         };
         if plan.is_empty() {
             return Ok(Self::MultiHead(layer));
+        }
+        if plan.iter().any(from_softmax::is_mixture) {
+            return from_softmax::mixture(layer, plan, seed);
         }
         Planned::new(layer, plan, seed).map(Self::Planned)
     }

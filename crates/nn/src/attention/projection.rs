@@ -43,17 +43,12 @@ pub(crate) struct Heads {
 
 impl Heads {
     pub fn new(model: &ModelConfig, options: &AttentionConfig, context: usize, gain: f64) -> Self {
-        let mut kernel = options.clone();
-        if options.position == Position::Rotary {
-            // Shifted keys are rotated whole, shift included, so that products depend on distances only.
-            kernel.keys.design = KeyDesign::Projected;
-        }
         let rotary = (options.position == Position::Rotary).then(|| {
             Rotary::shared(&model.rotary, model.head_width(options), context).expect("checked with the model")
         });
         Self {
             options: options.clone(),
-            kernel,
+            kernel: kernel_options(options),
             width: model.width,
             head_width: model.head_width(options),
             context,
@@ -63,6 +58,11 @@ impl Heads {
             dropout: model.attention_dropout as f32,
             gain,
         }
+    }
+
+    /// The same sizes with another mechanism.
+    pub fn with_options(self, options: AttentionConfig) -> Self {
+        Self { kernel: kernel_options(&options), options, ..self }
     }
 
     /// Channels of all query heads.
@@ -135,6 +135,16 @@ impl Heads {
     }
 }
 
+/// Options as the kernel sees them.
+fn kernel_options(options: &AttentionConfig) -> AttentionConfig {
+    let mut kernel = options.clone();
+    if options.position == Position::Rotary {
+        // Shifted keys are rotated whole, shift included, so that products depend on distances only.
+        kernel.keys.design = KeyDesign::Projected;
+    }
+    kernel
+}
+
 /// Projections of queries, keys, values and of the heads' outputs, with the sizes and options of their layer.
 ///
 /// `K` and `B` are the axes of the keys' weight and bias: 2 and 1, or 3 and 2 where a position has several keys. The part
@@ -191,6 +201,13 @@ impl<const K: usize, const B: usize> Projections<K, B> {
     pub fn device(&self) -> Device {
         self.w_q.val().device()
     }
+
+    /// Root mean square of the matrix that makes the keys; 0 without one.
+    pub fn key_size(&self) -> f64 {
+        let Some(weight) = &self.w_k else { return 0.0 };
+        let square = weight.val().square().mean().into_data_as::<f32>();
+        f64::from(square.try_to_vec::<f32>().expect("f32, as asked")[0]).sqrt()
+    }
 }
 
 impl Projections<2, 1> {
@@ -204,6 +221,34 @@ impl Projections<2, 1> {
     pub fn keys(&self, x: Tensor<3>, from: usize) -> Option<Tensor<4>> {
         let weight = self.w_k.as_ref()?;
         Some(self.heads.rotate(project(x, weight, &self.b_k, self.heads.head_width), from))
+    }
+}
+
+impl Projections<2, 1> {
+    /// The same for a mixture with these heads: `queries` scales what the queries are made by, and each component's keys are
+    /// made by the trained matrix and what `noise` adds to it.
+    pub fn into_components(
+        self,
+        heads: Heads,
+        queries: f64,
+        mut noise: impl FnMut(usize, [usize; 2]) -> Tensor<2>,
+    ) -> Projections<3, 2> {
+        let components = if heads.options.shifted() { 1 } else { heads.options.components() };
+        let w_k = self.w_k.expect("softmax attention has keys").val();
+        let shape = w_k.dims();
+        let copies = (0..components).map(|r| w_k.clone() + noise(r, shape)).collect();
+        let b_k = self.b_k.map(|b| b.val().unsqueeze_dim::<2>(0).repeat_dim(0, components));
+        Projections {
+            w_q: fresh(self.w_q.val().mul_scalar(queries)),
+            b_q: self.b_q.map(|b| fresh(b.val().mul_scalar(queries))),
+            w_k: Some(fresh(Tensor::stack(copies, 0))),
+            b_k: b_k.map(fresh),
+            w_v: self.w_v,
+            b_v: self.b_v,
+            w_o: self.w_o,
+            b_o: self.b_o,
+            heads,
+        }
     }
 }
 
@@ -242,6 +287,11 @@ impl Projections<3, 2> {
     pub fn shift_left(&self, shift: Option<&Param<Tensor<3>>>) -> Option<Tensor<3>> {
         shift.filter(|_| self.heads.options.position != Position::Rotary).map(Param::val)
     }
+}
+
+/// A parameter with these values and no history.
+fn fresh<const D: usize>(values: Tensor<D>) -> Param<Tensor<D>> {
+    Param::from_tensor(values.detach())
 }
 
 /// `x W + b`, split into heads: `[B,N,heads,D]`.

@@ -5,7 +5,7 @@ use std::{borrow::Cow, sync::Arc};
 use burn::tensor::Tensor;
 use regard_kernels::{Call, Operator, View};
 
-use super::AttentionConfig;
+use super::{Attention, AttentionConfig};
 use crate::{
     blocks::{Log, Place, Stack},
     ops::{Host, Inputs},
@@ -16,6 +16,22 @@ use crate::{
 /// Whatever builds its layers from [`Attention`](super::Attention) writes here by itself, so that what reads records knows
 /// neither models nor where their parameters come from.
 pub type AttentionLog = Log<AttentionRecord>;
+
+/// Collects the attention layers of a pass, each with what it read and gave.
+pub type LayerLog = Log<LayerRecord>;
+
+/// One attention layer of a pass.
+#[derive(Clone, Debug)]
+pub struct LayerRecord {
+    /// Number of the layer in its stack, from 1.
+    pub layer: usize,
+    /// The layer; its parameters are shared, not copied.
+    pub attention: Attention,
+    /// What it read, `[B,N,d]`.
+    pub input: Tensor<3>,
+    /// What it gave, `[B,N,d]`, before any scale.
+    pub output: Tensor<3>,
+}
 
 /// One attention of a pass.
 #[derive(Clone, Debug)]

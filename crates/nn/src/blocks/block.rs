@@ -55,7 +55,9 @@ impl Block {
         context.record(Part::Input, &x);
         let attend = |x: Tensor<3>| {
             let attention = self.attention_or(shared);
-            let out = scaled(attention.forward(x.clone(), x, mask, context, Place::Weights), &self.scale_1);
+            let out = attention.forward(x.clone(), x.clone(), mask, context, Place::Weights);
+            context.attended(attention, &x, &out);
+            let out = scaled(out, &self.scale_1);
             context.record(Part::Attention, &out);
             drop_out(out, self.dropout, context, Place::Attention)
         };

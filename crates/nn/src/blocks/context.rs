@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 use regard_kernels::random::substream;
 
 use super::{Activation, ActivationLog, HeadTap, HeadTaps, Part, RouterLog};
-use crate::attention::AttentionLog;
+use crate::attention::{Attention, AttentionLog, LayerLog, LayerRecord};
 
 /// Whether a forward pass trains, and what identifies its draws of dropout.
 ///
@@ -31,6 +31,8 @@ pub struct Context {
     pub attention: Option<Arc<AttentionLog>>,
     /// Where the gradients of the heads' outputs can be read after a backward pass, if they are wanted.
     pub taps: Option<Arc<HeadTaps>>,
+    /// Log of the attention layers with what they read and gave, if one is wanted.
+    pub layers: Option<Arc<LayerLog>>,
     /// Log of what blocks compute, if one is wanted.
     pub activations: Option<Arc<ActivationLog>>,
     stack: Stack,
@@ -58,6 +60,7 @@ impl Default for Context {
             router: None,
             attention: None,
             taps: None,
+            layers: None,
             activations: None,
             stack: Stack::default(),
             layer: 0,
@@ -119,6 +122,12 @@ impl Context {
         Self { attention: Some(log), ..self }
     }
 
+    /// The same, with attention layers writing into `log` what they read and gave.
+    #[must_use]
+    pub fn with_layer_log(self, log: Arc<LayerLog>) -> Self {
+        Self { layers: Some(log), ..self }
+    }
+
     /// The same, with blocks writing into `log`.
     #[must_use]
     pub fn with_activation_log(self, log: Arc<ActivationLog>) -> Self {
@@ -146,10 +155,18 @@ impl Context {
         }
     }
 
+    /// Writes a layer of attention into the log of the pass, if there is one.
+    pub(crate) fn attended(&self, attention: &Attention, input: &Tensor<3>, output: &Tensor<3>) {
+        if let Some(log) = &self.layers {
+            let (layer, attention) = (self.layer as usize, attention.clone());
+            log.push(LayerRecord { layer, attention, input: input.clone(), output: output.clone() });
+        }
+    }
+
     /// The same, without logs.
     #[must_use]
     pub(crate) fn without_logs(self) -> Self {
-        Self { router: None, attention: None, activations: None, taps: None, ..self }
+        Self { router: None, attention: None, layers: None, activations: None, taps: None, ..self }
     }
 
     /// The same inside layer `layer`; 0 is the embedding.

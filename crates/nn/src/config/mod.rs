@@ -6,6 +6,7 @@ mod model;
 mod places;
 mod rotary;
 
+pub(crate) use attention::check;
 pub use attention::{AttentionConfig, reads_second_sequence, shared_by_layers};
 pub use model::{Activation, ModelConfig, NormKind, NormPlace, Pooling, Sizes};
 pub use places::Attentions;
