@@ -174,7 +174,11 @@ impl Learned {
     pub fn update(&mut self, gradients: &HostGradients, optimizer: &mut AdamW, t: usize, rate: f64, scale: f32) {
         let mut step = |name: &str, tensor: &mut HostTensor| {
             if let Some(gradient) = gradients.get(name) {
-                optimizer.update(name, t, rate, scale, &mut tensor.data, gradient);
+                let size = [gradient.len()];
+                let flat = |data: Vec<f32>| Tensor::<1>::from_data(TensorData::new(data, size), &Device::flex());
+                let parameter = flat(std::mem::take(&mut tensor.data));
+                let parameter = optimizer.update(name, t, rate, scale, parameter, &flat(gradient.clone()));
+                tensor.data = parameter.into_data_as::<f32>().try_into_vec().expect("f32, as asked");
             }
         };
         for (name, entry) in &mut self.entries {

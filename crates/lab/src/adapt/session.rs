@@ -58,7 +58,8 @@ impl<'a> Session<'a> {
                 .learned
                 .restore(model)
                 .map_err(|problem| regard_tasks::train::TrainError::Checkpoint { path, problem })?;
-            session.optimizer = AdamW::with_moments(session.optimizer_config(state.step), moments);
+            session.optimizer =
+                AdamW::with_moments(session.optimizer_config(state.step), moments, &burn::tensor::Device::flex());
             session.state = state;
         }
         Ok(session)

@@ -10,7 +10,7 @@ use regard_kernels::{
 };
 use regard_nn::models::TokenBatch;
 use regard_pretrained::{
-    Folder, LoadOptions, Plan as HeadsPlan, PlanGroup, Pretrained, Tokenizer,
+    Folder, LoadOptions, Plan as HeadsPlan, PlanGroup, Pretrained, PretrainedError, Tokenizer,
     run::{EmbedOptions, Judgement, Ranked, SmartDocument, embed, judgements, rank, read_text, smart_documents},
 };
 use regard_report::{Axis, Chart, Column, Data, Format, Mark, Sample, Scale as Ticks, Series, Table};
@@ -18,6 +18,7 @@ use regard_tasks::Failure;
 
 use crate::{
     approx::{EntryErrors, Head, Matrix, Measured, Method, Plan, capture_folder, measure},
+    folder::class,
     reproduce::{Difference, Entry, Finding, Paper, Scale, Verdict, Workbench},
     swap::Example,
 };
@@ -91,13 +92,13 @@ impl Encoder {
             let model = folder.model(LoadOptions::default(), &Device::flex())?;
             Ok(Self { model, tokenizer: folder.tokenizer()? })
         };
-        read().map_err(|error: regard_pretrained::PretrainedError| Failure::data(error))
+        read().map_err(of_folder)
     }
 
     /// Its heads on sequences of documents, one after the other.
     fn heads(&self, documents: &[SmartDocument], sequences: usize, length: usize) -> Result<Vec<Head>, Failure> {
         let text: Vec<&str> = documents.iter().map(|document| &document.text[..]).collect();
-        let ids = self.tokenizer.encode(&text.join(" "), false, None).map_err(Failure::data)?.ids;
+        let ids = self.tokenizer.encode(&text.join(" "), false, None).map_err(of_folder)?.ids;
         let rows = ids.chunks_exact(length).take(sequences);
         let rows = rows.map(|row| TokenBatch::full(row.iter().map(|id| *id as i32).collect::<Vec<_>>(), 1));
         let examples = rows.map(|row| row.map(Example::Text)).collect::<Result<Vec<_>, _>>()?;
@@ -110,9 +111,13 @@ impl Encoder {
     }
 }
 
+fn of_folder(error: PretrainedError) -> Failure {
+    Failure::new(class(&error), error)
+}
+
 fn read<T>(bench: &Workbench, name: &str, parse: fn(&str) -> Result<Vec<T>, String>) -> Result<Vec<T>, Failure> {
     let path = bench.data_file(name)?;
-    let text = read_text(&path).map_err(Failure::data)?;
+    let text = read_text(&path).map_err(of_folder)?;
     parse(&text).map_err(|problem| Failure::data(format!("{}: {problem}", path.display())))
 }
 
@@ -290,7 +295,10 @@ fn replaced(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     for (name, method) in REPLACEMENTS {
         bench.note(name);
         let model = match method {
-            Some(method) => encoder.model.clone().with_plan(&everywhere(&encoder.model, method, &options)?)?,
+            Some(method) => {
+                let plan = everywhere(&encoder.model, method, &options)?;
+                encoder.model.clone().with_plan(&plan).map_err(of_folder)?
+            }
             None => encoder.model.clone(),
         };
         scores.push(ranked(bench, &model, &encoder.tokenizer, &documents, &queries, &judged)?);
@@ -358,7 +366,7 @@ fn everywhere(model: &Pretrained, method: Method, options: &AttentionOptions) ->
         key_heads: (0..model.attention.key_heads()).collect(),
         attention: Some(AttentionOptions { budget: None, ..sized.clone() }),
     };
-    Ok(HeadsPlan { layers, seed: 0, groups: (1..=layers).map(group).collect() })
+    Ok(HeadsPlan { layers, seed: 0, groups: (1..=layers).map(group).collect(), parameters: None })
 }
 
 fn ranked(
@@ -371,7 +379,7 @@ fn ranked(
 ) -> Result<Ranked, Failure> {
     let texts: Vec<&str> = documents.iter().chain(queries).map(|document| &document.text[..]).collect();
     let go_on = |_| if bench.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-    let mut vectors = embed(model, tokenizer, &texts, EmbedOptions::default(), go_on).map_err(Failure::data)?;
+    let mut vectors = embed(model, tokenizer, &texts, EmbedOptions::default(), go_on).map_err(of_folder)?;
     if !vectors.complete {
         return Err(Failure::interrupted("stopped"));
     }
