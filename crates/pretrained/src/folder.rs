@@ -15,6 +15,24 @@ use crate::{
 
 pub(crate) const CONFIG: &str = "config.json";
 
+/// Before the name of a model of the Hugging Face hub, in place of the path of a folder.
+pub const HUB: &str = "hf:";
+
+/// The folder itself, or that of a model of the hub in its cache.
+fn located(path: &Path) -> Result<PathBuf, PretrainedError> {
+    match path.to_str().and_then(|path| path.strip_prefix(HUB)) {
+        #[cfg(feature = "hub")]
+        Some(name) => crate::hub::fetch(name),
+        #[cfg(not(feature = "hub"))]
+        Some(_) => {
+            let problem =
+                "models of the hub are fetched by builds with the feature 'hub' alone; build with it, or give a folder";
+            Err(PretrainedError::Text(format!("{}: {problem}", path.display())))
+        }
+        None => Ok(path.to_path_buf()),
+    }
+}
+
 /// A Hugging Face model folder, all of whose tensors have a place in the model.
 #[derive(Debug)]
 pub struct Folder {
@@ -27,7 +45,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Opens a folder with `config.json` and `model.safetensors`, or the files that `model.safetensors.index.json` lists.
+    /// Opens a folder, or with the feature `hub` a model of the Hugging Face hub as `hf:owner/name`, with `config.json` and `model.safetensors`, or the files that `model.safetensors.index.json` lists.
     ///
     /// The files are mapped into memory: they must not be changed or cut while the folder is open.
     ///
@@ -43,7 +61,7 @@ impl Folder {
     /// # Errors
     /// As [`Folder::open`].
     pub fn open_allowing(path: impl AsRef<Path>, allowed: &[&str]) -> Result<Self, PretrainedError> {
-        let path = path.as_ref().to_path_buf();
+        let path = located(path.as_ref())?;
         // A missing folder is told as such, not as a missing file of it.
         std::fs::read_dir(&path).map_err(PretrainedError::reading(&path))?;
         let config_path = path.join(CONFIG);

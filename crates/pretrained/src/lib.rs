@@ -34,6 +34,8 @@ mod architecture;
 mod error;
 mod folder;
 mod generation;
+#[cfg(feature = "hub")]
+mod hub;
 mod keys;
 mod mapping;
 mod model;
@@ -49,7 +51,7 @@ pub use self::{
         RotaryScaling,
     },
     error::{ConfigProblem, PretrainedError, TensorProblem},
-    folder::{Folder, Parameter},
+    folder::{Folder, HUB, Parameter},
     generation::Generation,
     mapping::{Entry, How, mapping},
     model::{LoadOptions, Model, Pretrained},

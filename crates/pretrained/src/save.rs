@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Files beside the weights that a folder is not complete without.
-const COMPANIONS: [&str; 13] = [
+pub(crate) const COMPANIONS: [&str; 13] = [
     CONFIG,
     "generation_config.json",
     "tokenizer.json",

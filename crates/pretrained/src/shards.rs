@@ -16,7 +16,7 @@ use crate::{PretrainedError, keys::Keys};
 
 type Result<T> = std::result::Result<T, PretrainedError>;
 
-const WHOLE: &str = "model.safetensors";
+pub(crate) const WHOLE: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 /// Bytes of the length of the header.
 pub(crate) const LENGTH: usize = 8;
@@ -207,7 +207,7 @@ impl Shards {
 }
 
 /// The file of each tensor.
-fn places(path: &Path, index: &Value) -> Result<BTreeMap<String, String>> {
+pub(crate) fn places(path: &Path, index: &Value) -> Result<BTreeMap<String, String>> {
     let keys = Keys::of(index).map_err(PretrainedError::config(path))?;
     let expected = "an object that names the file of each tensor";
     let map = keys.get("weight_map").and_then(Value::as_object).filter(|map| !map.is_empty());

@@ -12,7 +12,7 @@ use clap::Args;
 use indicatif::ProgressBar;
 use regard_kernels::Storage;
 use regard_pretrained::{
-    Folder, LoadOptions, Plan, Pretrained, PretrainedError, Tokenizer,
+    Folder, HUB, LoadOptions, Plan, Pretrained, PretrainedError, Tokenizer,
     run::{Progress, read_text},
 };
 
@@ -48,7 +48,8 @@ pub fn told(error: PretrainedError) -> Failure {
 
 /// Whether a path is a model folder rather than a run.
 pub fn is_folder(path: &Path) -> bool {
-    path.join("config.json").is_file() && !path.join("config.toml").is_file()
+    let hub = path.to_str().is_some_and(|path| path.starts_with(HUB));
+    hub || path.join("config.json").is_file() && !path.join("config.toml").is_file()
 }
 
 /// A folder and its model.

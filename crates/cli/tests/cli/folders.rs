@@ -47,6 +47,18 @@ fn a_folder_tells_stories() {
     assert_ne!(drawn("3"), drawn("4"));
 }
 
+#[cfg(not(feature = "hub"))]
+#[test]
+fn names_of_the_hub_need_the_feature() {
+    for command in ["generate", "embed"] {
+        refused(
+            run([command, "hf:some/model"]),
+            USAGE,
+            "hf:some/model: models of the hub are fetched by builds with the feature",
+        );
+    }
+}
+
 #[test]
 fn what_generation_cannot_do_is_told() {
     let long = "a girl ".repeat(600);
