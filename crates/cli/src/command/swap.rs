@@ -4,7 +4,10 @@ use std::{fs, ops::ControlFlow, path::PathBuf};
 
 use clap::Args;
 use regard_kernels::{Storage, mechanism::Fraction};
-use regard_lab::swap::{Kind, Predictor, Study, SwapError, sample};
+use regard_lab::{
+    folder::check_memory,
+    swap::{Kind, Predictor, Study, SwapError, sample},
+};
 use regard_pretrained::{Folder, run::Progress};
 
 use super::{
@@ -92,9 +95,10 @@ pub fn run(args: &Swap, common: &Common) -> Outcome {
     }
     let allowed: Vec<&str> = args.allow.iter().map(String::as_str).collect();
     let folder = Folder::open_allowing(&args.folder, &allowed).map_err(SwapError::from)?;
+    let length = args.length.unwrap_or(folder.architecture().context);
+    check_memory(&folder, Some(length), length)?;
     let tokenizer = folder.tokenizer().map_err(SwapError::from)?;
     let ids = tokens(&tokenizer, &args.text)?;
-    let length = args.length.unwrap_or(folder.architecture().context);
     let kinds = match &args.candidates[..] {
         [] => Kind::ALL.iter().copied().filter(|kind| *kind != Kind::Drop).collect(),
         names => names.iter().map(|name| named("--candidates", name, Kind::ALL, Kind::name)).collect::<Outcome<_>>()?,
