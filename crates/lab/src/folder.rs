@@ -1,7 +1,9 @@
-//! Which class an error of a model folder is of.
+//! What commands on a model folder share: the class of an error, and whether its model fits into memory.
 
-use regard_pretrained::PretrainedError;
-use regard_tasks::{Class, Classed};
+use regard_pretrained::{Folder, Position, PretrainedError};
+use regard_tasks::{Class, Classed, Failure};
+
+use crate::cost::{Count, fits};
 
 /// The class of an error of a folder, a plan or what a trained model is given. Neither crate knows the other one.
 pub fn class(error: &PretrainedError) -> Class {
@@ -11,6 +13,28 @@ pub fn class(error: &PretrainedError) -> Class {
         PretrainedError::Numbers(_) => Class::Numeric,
         _ => Class::Data,
     }
+}
+
+/// Checks that the model of a folder fits into memory before it is loaded: its parameters in f32, as they are read, with a table
+/// of positions for `context` tokens (absent: its own), and the states of a layer for `tokens` tokens. This is a lower bound.
+///
+/// # Errors
+/// More bytes than the machine has.
+pub fn check_memory(folder: &Folder, context: Option<usize>, tokens: usize) -> Result<(), Failure> {
+    let architecture = folder.architecture();
+    let size = |shape: &[usize]| shape.iter().map(|size| *size as Count).fold(1, Count::saturating_mul);
+    let sizes = folder.entries().iter().map(|entry| match (context, architecture.position) {
+        (Some(rows), Position::Learned { .. }) if entry.name == "position_embedding" => size(&[rows, entry.shape[1]]),
+        _ => size(&entry.shape),
+    });
+    let parameters = sizes.fold(0, Count::saturating_add);
+    // What a layer reads, its queries, keys and values.
+    let heads = architecture.heads + 2 * architecture.key_value_heads;
+    let states = size(&[tokens, architecture.width + heads * architecture.head_width]);
+    let states_too = if tokens > 0 { format!(" and the states of {tokens} tokens") } else { String::new() };
+    let what = format!("{}: {parameters} parameters in f32{states_too} need at least", folder.path().display());
+    let bytes = parameters.saturating_add(states).saturating_mul(size_of::<f32>() as Count);
+    fits(&what, bytes, "take a smaller model or fewer tokens")
 }
 
 #[cfg(test)]

@@ -4,7 +4,10 @@ use std::{ops::ControlFlow, path::PathBuf};
 
 use clap::Args;
 use regard_kernels::Mechanism;
-use regard_lab::adapt::{AdaptConfig, AdaptError, Study, Training, mixture_plan};
+use regard_lab::{
+    adapt::{AdaptConfig, AdaptError, Study, Training, mixture_plan},
+    folder::check_memory,
+};
 use regard_pretrained::{Folder, run::Progress};
 
 use super::{
@@ -114,6 +117,8 @@ pub fn run(args: &Adapt, common: &Common) -> Outcome {
     let plan = args.plan.as_deref().map(read_plan).transpose()?;
     let allowed: Vec<&str> = args.allow.iter().map(String::as_str).collect();
     let folder = Folder::open_allowing(&args.folder, &allowed).map_err(told)?;
+    let length = args.length.unwrap_or(folder.architecture().context.min(LENGTH));
+    check_memory(&folder, Some(length), args.batch.saturating_mul(length))?;
     let tokenizer = folder.tokenizer().map_err(told)?;
     let ids = tokens(&tokenizer, &args.text)?;
     let training = match args.full {
@@ -121,7 +126,7 @@ pub fn run(args: &Adapt, common: &Common) -> Outcome {
         false => Training::Lora { rank: args.rank, alpha: args.alpha },
     };
     let config = AdaptConfig {
-        length: args.length.unwrap_or(folder.architecture().context.min(LENGTH)),
+        length,
         batch: args.batch,
         held_out: args.held_out,
         match_steps: args.match_steps,

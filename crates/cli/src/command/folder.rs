@@ -11,6 +11,7 @@ use burn::tensor::Device;
 use clap::Args;
 use indicatif::ProgressBar;
 use regard_kernels::Storage;
+use regard_lab::folder::check_memory;
 use regard_pretrained::{
     Folder, HUB, LoadOptions, Plan, Pretrained, PretrainedError, Tokenizer,
     run::{Progress, read_text},
@@ -76,6 +77,7 @@ impl Opened {
         let plan = loading.plan.as_ref().map(|file| read_plan(file)).transpose()?;
         let allowed: Vec<&str> = loading.allow.iter().map(String::as_str).collect();
         let folder = Folder::open_allowing(path, &allowed).map_err(told)?;
+        check_memory(&folder, loading.context, 0)?;
         let options = LoadOptions { context: loading.context, stretch: loading.stretch };
         let pretrained = folder.model(options, &Device::flex()).map_err(told)?;
         let trained = plan.as_ref().is_some_and(|plan| plan.parameters.is_some());

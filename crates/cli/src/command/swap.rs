@@ -2,14 +2,20 @@
 
 use std::{fs, ops::ControlFlow, path::PathBuf};
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use regard_kernels::{Storage, mechanism::Fraction};
-use regard_lab::swap::{Kind, Predictor, Study, SwapError, sample};
-use regard_pretrained::{Folder, run::Progress};
+use regard_lab::{
+    folder::check_memory,
+    swap::{Budget, Example, Kind, Predictor, Study, SwapError, sample, sample_images},
+};
+use regard_pretrained::{
+    Folder,
+    run::{Progress, read_pixels},
+};
 
 use super::{
     command_line, environment,
-    folder::{Watch, tokens},
+    folder::{Watch, tokens, told},
     show,
 };
 use crate::{
@@ -20,19 +26,25 @@ use crate::{
 };
 
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("examples").required(true))]
 pub struct Swap {
     /// Model folder: config.json, model.safetensors, tokenizer.json.
     #[arg(value_name = "FOLDER")]
     pub folder: PathBuf,
     /// Texts to measure on and to judge by (plain or gzip); may be repeated.
-    #[arg(long, required = true, value_name = "FILE")]
+    #[arg(long, group = "examples", value_name = "FILE")]
     pub text: Vec<PathBuf>,
+    /// Images to measure on and to judge by, in place of texts: safetensors file with pixel_values (images, channels, height,
+    /// width), scaled as in training.
+    #[arg(long, group = "examples", value_name = "FILE")]
+    pub pixels: Option<PathBuf>,
     /// Tokens of a sequence; as many as the model was made for by default.
-    #[arg(long, value_parser = size(2), value_name = "N")]
+    #[arg(long, value_parser = size(2), value_name = "N", conflicts_with = "pixels")]
     pub length: Option<usize>,
-    /// Most memory of keys and values, as a share of exact attention in f32: 0.125 or 1/8.
-    #[arg(long, value_name = "SHARE")]
-    pub memory: Option<String>,
+    /// Most memory of keys and values, as a share of exact attention in f32: 0.125 or 1/8. Several shares give a plan each, and a
+    /// curve over them.
+    #[arg(long, value_name = "SHARE,SHARE,...", value_delimiter = ',')]
+    pub memory: Vec<String>,
     /// Most time of attention, as a share of exact attention.
     #[arg(long, value_name = "SHARE")]
     pub time: Option<String>,
@@ -43,10 +55,10 @@ pub struct Swap {
     /// Their sizes, as divisors of exact attention.
     #[arg(long, value_parser = size(2), value_name = "N,N,...", value_delimiter = ',', default_values_t = [2, 4, 8, 16, 32])]
     pub divisors: Vec<usize>,
-    /// Sequences to measure on, and as many to judge by.
+    /// Sequences or images to measure on, and as many to judge by.
     #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 2)]
     pub sequences: usize,
-    /// Tokens of the sequences that effects are measured on, at most; a backward pass keeps everything of them.
+    /// Tokens of the texts that effects are measured on, at most; a backward pass keeps everything of them.
     #[arg(long, value_parser = size(2), value_name = "N", default_value_t = 4096)]
     pub calibration: usize,
     /// What candidates are chosen by: error (of the heads' outputs), first or fisher (what it does to the loss), weighted (the
@@ -72,7 +84,8 @@ pub struct Swap {
     /// Seed for all random draws.
     #[arg(long, value_parser = seed(), value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// Directory for the plan (plan.toml), the tables and a report.
+    /// Directory for the plan (plan.toml; of several shares plan-1-8.toml and so on, and the first of them as plan.toml), the tables
+    /// and a report.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 }
@@ -82,19 +95,27 @@ pub struct Swap {
 /// # Errors
 /// Folders, texts or options that cannot be used, a budget that nothing keeps to, an interrupt.
 pub fn run(args: &Swap, common: &Common) -> Outcome {
-    let share = |flag: &str, text: &Option<String>| -> Outcome<Option<f64>> {
-        let parsed = text.as_ref().map(|text| text.parse::<Fraction>().map(|share| share.value()));
-        parsed.transpose().map_err(|error| Failure::usage(format!("{flag}: {error}")))
+    let share = |flag: &str, text: &str| -> Outcome<f64> {
+        let share = text.parse::<Fraction>().map_err(|error| Failure::usage(format!("{flag}: {error}")))?;
+        Ok(share.value())
     };
-    let (memory, time) = (share("--memory", &args.memory)?, share("--time", &args.time)?);
-    if memory.is_none() && time.is_none() {
+    let time = args.time.as_ref().map(|text| share("--time", text)).transpose()?;
+    let mut memory: Vec<Budget> = Vec::new();
+    for text in &args.memory {
+        let budget = Budget { name: text.trim().into(), share: share("--memory", text)? };
+        if let Some(same) = memory.iter().find(|other| other.share == budget.share) {
+            let (one, other) = (&same.name, &budget.name);
+            return Err(Failure::usage(format!("--memory has {one} and {other}, expected each share once")));
+        }
+        memory.push(budget);
+    }
+    if memory.is_empty() && time.is_none() {
         return Err(Failure::usage("no budget is given, expected --memory, --time or both"));
     }
     let allowed: Vec<&str> = args.allow.iter().map(String::as_str).collect();
     let folder = Folder::open_allowing(&args.folder, &allowed).map_err(SwapError::from)?;
-    let tokenizer = folder.tokenizer().map_err(SwapError::from)?;
-    let ids = tokens(&tokenizer, &args.text)?;
     let length = args.length.unwrap_or(folder.architecture().context);
+    check_memory(&folder, Some(length), length)?;
     let kinds = match &args.candidates[..] {
         [] => Kind::ALL.iter().copied().filter(|kind| *kind != Kind::Drop).collect(),
         names => names.iter().map(|name| named("--candidates", name, Kind::ALL, Kind::name)).collect::<Outcome<_>>()?,
@@ -105,7 +126,7 @@ pub fn run(args: &Swap, common: &Common) -> Outcome {
         sequences: args.sequences,
         kinds,
         divisors: args.divisors.clone(),
-        memory,
+        memory: memory.clone(),
         time,
         storage: args.kv_cache,
         predictor: (args.predictor.as_ref())
@@ -116,7 +137,7 @@ pub fn run(args: &Swap, common: &Common) -> Outcome {
         seed: args.seed,
         stretch: args.stretch,
     };
-    let parts = sample(&ids, length, args.sequences)?;
+    let parts = examples(args, &folder, length)?;
     let watch = Watch::new("swap", common);
     let progress = |what: &str, done: usize, total: usize| match watch.part(what, Progress { done, total }) {
         ControlFlow::Continue(()) => Ok(()),
@@ -124,14 +145,45 @@ pub fn run(args: &Swap, common: &Common) -> Outcome {
     };
     let swap = study.run(&folder, &parts, &progress, command_line(), environment())?;
     drop(watch);
+    let mut written = Vec::new();
     if let Some(out) = &args.out {
         fs::create_dir_all(out).map_err(|error| Failure::writing(out, &error))?;
-        swap.plan.write(&out.join("plan.toml")).map_err(SwapError::from)?;
+        for chosen in &swap.chosen {
+            let mut names = Vec::new();
+            if let Some(budget) = chosen.budget.as_ref().filter(|_| memory.len() > 1) {
+                names.push(format!("plan-{}.toml", budget.name.replace(['/', ' '], "-")));
+            }
+            if chosen.budget.as_ref() == memory.first() {
+                names.push("plan.toml".into());
+            }
+            for name in names {
+                let path = out.join(name);
+                chosen.plan.write(&path).map_err(SwapError::from)?;
+                written.push(path);
+            }
+        }
     }
     show(common, args.out.as_deref(), &swap)?;
-    match (&args.out, common.json) {
-        (Some(out), false) => output::line(format_args!("plan: {}", out.join("plan.toml").display())),
-        _ => Ok(()),
+    if !common.json {
+        written.iter().try_for_each(|path| output::line(format_args!("plan: {}", path.display())))?;
+    }
+    Ok(())
+}
+
+/// Texts or images to measure on, and those to judge by.
+fn examples(args: &Swap, folder: &Folder, length: usize) -> Outcome<[Vec<Example>; 2]> {
+    let path = args.folder.display();
+    match (folder.architecture().patch, &args.pixels) {
+        (Some(patch), Some(file)) => {
+            let pixels = read_pixels(file).map_err(told)?;
+            Ok(sample_images(&pixels, patch.channels * patch.image * patch.image, args.sequences)?)
+        }
+        (Some(_), None) => Err(Failure::usage(format!("the model of {path} is one of images, expected --pixels"))),
+        (None, Some(_)) => Err(Failure::usage(format!("the model of {path} is one of texts, expected --text"))),
+        (None, None) => {
+            let tokenizer = folder.tokenizer().map_err(told)?;
+            Ok(sample(&tokens(&tokenizer, &args.text)?, length, args.sequences)?)
+        }
     }
 }
 

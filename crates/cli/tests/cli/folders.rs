@@ -9,6 +9,7 @@ use crate::program::{Ended, argument, regard, run};
 
 const USAGE: i32 = 2;
 const DATA: i32 = 3;
+const BUDGET: i32 = 5;
 
 /// A model folder of the tests of the crate that reads them.
 fn model(name: &str) -> String {
@@ -247,4 +248,47 @@ fn classes_are_predicted() {
     refused(run(["predict", &stories()]), USAGE, "expected a classifier of texts or images");
     let mut command = regard(["predict", &model("golden/dinov2"), "--input", &argument(&images)]);
     refused(Ended::of(&mut command), USAGE, "is an encoder of images");
+}
+
+/// A folder whose weights are larger than the memory of this machine, of which the disk holds but the header.
+fn too_large(folder: &Path) -> Option<String> {
+    let memory = usize::try_from(regard_lab::cost::total_memory()?).unwrap();
+    let from = model("golden/llama-tied");
+    let read = |name: &str| fs::read(Path::new(&from).join(name)).unwrap();
+    let mut config: serde_json::Value = serde_json::from_slice(&read("config.json")).unwrap();
+    let rows = memory / 4 / config["hidden_size"].as_u64().unwrap() as usize + 1;
+    config["vocab_size"] = rows.into();
+    fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    let weights = read("model.safetensors");
+    let (mut header, mut end) = (serde_json::Map::new(), 0);
+    for (name, tensor) in SafeTensors::deserialize(&weights).unwrap().iter() {
+        let mut shape = tensor.shape().to_vec();
+        if name == "model.embed_tokens.weight" {
+            shape[0] = rows;
+        }
+        let begin = end;
+        end += 4 * shape.iter().product::<usize>();
+        let tensor = serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": [begin, end]});
+        header.insert(name.to_string(), tensor);
+    }
+    let header = serde_json::to_vec(&header).unwrap();
+    let path = folder.join("model.safetensors");
+    fs::write(&path, [&(header.len() as u64).to_le_bytes()[..], &header].concat()).unwrap();
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len((8 + header.len() + end) as u64).unwrap();
+    Some(argument(folder))
+}
+
+#[test]
+fn a_model_larger_than_the_memory_is_refused_before_it_is_loaded() {
+    let folder = TempDir::new().unwrap();
+    let Some(large) = too_large(folder.path()) else { return };
+    let what = "this machine has";
+    refused(run(["generate", &large]), BUDGET, what);
+    refused(run(["swap", &large, "--text", "none", "--memory", "1/8"]), BUDGET, "and the states of 64 tokens need");
+    let out = argument(folder.path().join("out"));
+    refused(run(["adapt", &large, "--text", "none", "--attention", "mgk", "--out", &out]), BUDGET, what);
+    let table = ["embed", &model("golden/bert-sentences"), "--context", "1000000000000", "--stretch"];
+    refused(run(table), BUDGET, what);
+    let text = ["swap", &stories(), "--text", "none", "--memory", "1/8", "--length", "1000000000000"];
+    refused(run(text), BUDGET, "and the states of 1000000000000 tokens need");
 }

@@ -57,6 +57,8 @@ impl Kind {
 pub struct Candidate {
     /// Name in tables, as `window-1/8`.
     pub name: String,
+    /// Its kind; absent for exact attention.
+    pub kind: Option<Kind>,
     /// Its options, of one key head; `None` gives 0.
     pub attention: Option<AttentionOptions>,
     /// Share of the entries of exact attention that it computes or keeps.
@@ -76,16 +78,17 @@ pub fn candidates(
     group: usize,
 ) -> Vec<Candidate> {
     let base = AttentionOptions { heads: group, key_value_heads: Some(1), causal, ..AttentionOptions::default() };
-    let mut all = vec![Candidate { name: "exact".into(), attention: Some(base.clone()), share: 1.0 }];
+    let mut all = vec![Candidate { name: "exact".into(), kind: None, attention: Some(base.clone()), share: 1.0 }];
     for &kind in kinds.iter().filter(|kind| !causal || kind.can_be_causal()) {
         if kind == Kind::Drop {
-            all.push(Candidate { name: kind.name().into(), attention: None, share: 0.0 });
+            all.push(Candidate { name: kind.name().into(), kind: Some(kind), attention: None, share: 0.0 });
             continue;
         }
         for &divisor in divisors {
             let share = 1.0 / divisor as f64;
             if let Ok(attention) = sized(&base, kind, share, length, width) {
-                all.push(Candidate { name: format!("{}-1/{divisor}", kind.name()), attention: Some(attention), share });
+                let name = format!("{}-1/{divisor}", kind.name());
+                all.push(Candidate { name, kind: Some(kind), attention: Some(attention), share });
             }
         }
     }

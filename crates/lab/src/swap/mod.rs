@@ -12,6 +12,7 @@ mod solve;
 mod study;
 #[cfg(test)]
 mod tests;
+mod ways;
 
 use regard_kernels::{AttentionOptions, Error};
 use regard_pretrained::{Plan, PlanGroup, PretrainedError};
@@ -21,7 +22,7 @@ use serde::{Deserialize, Serialize};
 pub use candidates::{Candidate, Kind, candidates};
 pub use measure::{Effect, Example, Group, Measured, Price, loss, measure, price};
 pub use solve::{Choice, Limits, solve};
-pub use study::{Row, Study, Swap, sample};
+pub use study::{Budget, Chosen, Row, Study, Swap, sample, sample_images};
 
 /// What can go wrong.
 #[derive(Debug, thiserror::Error)]
@@ -47,11 +48,26 @@ pub enum SwapError {
         /// Tokens of each.
         length: usize,
     },
+    /// Images that are not whole, or too few of them.
+    #[error(
+        "the pixels are {seen} numbers, expected at least {expected} whole images of {size}; give more images, or lower --sequences"
+    )]
+    FewImages {
+        /// Numbers that there are.
+        seen: usize,
+        /// Numbers of an image.
+        size: usize,
+        /// Images that it takes, those to measure on and those to judge by.
+        expected: usize,
+    },
     /// A budget that nothing keeps to.
     #[error(
-        "no choice of candidates keeps to the budget: the cheapest has {bytes:.4} of the memory and {seconds:.4} of the time of exact attention; give smaller shares, or a larger budget"
+        "no choice of candidates keeps to the budget{}: the cheapest has {bytes:.4} of the memory and {seconds:.4} of the time of exact attention; give larger divisors, or a larger budget",
+        .memory.as_ref().map_or_else(String::new, |memory| format!(" of {memory} of the memory"))
     )]
     Budget {
+        /// Share of memory asked for, as it was typed.
+        memory: Option<String>,
         /// Share of memory of the cheapest.
         bytes: f64,
         /// Share of time of the cheapest.
@@ -75,7 +91,7 @@ impl Classed for SwapError {
             Self::Folder(error) => crate::folder::class(error),
             Self::Budget { .. } => Class::Budget,
             Self::NotSoftmax | Self::NoLoss => Class::Usage,
-            Self::Short { .. } => Class::Data,
+            Self::Short { .. } | Self::FewImages { .. } => Class::Data,
             Self::Interrupted => Class::Interrupted,
         }
     }

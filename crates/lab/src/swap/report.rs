@@ -1,22 +1,24 @@
 //! A swap as tables, files and a page.
 
 use regard_pretrained::run::scores::spearman;
-use regard_report::{Block, Cell, Column, Format, Report, Section, Table};
+use regard_report::{Axis, Block, Cell, Chart, Column, Data, Format, Report, Scale, Section, Series, Table};
 use serde_json::{Value, json};
 
-use super::{Predictor, Row, Swap, study::CHOSEN};
+use super::{Chosen, Kind, Predictor, Row, Swap, study::CHOSEN};
 use crate::record::{Record, Shown};
 
 impl Swap {
     /// Ways to run the model, side by side.
     pub fn judged(&self) -> Table {
         let change = if self.has_loss { "perplexity" } else { "change" };
-        let mut columns = vec![
+        let several = self.study.several();
+        let mut columns = if several { vec![Column::text("budget")] } else { Vec::new() };
+        columns.extend([
             Column::text("attention"),
             Column::number("memory", Format::Percent(1)),
             Column::number("time", Format::Percent(1)),
             Column::number("predicted", Format::Significant(3)),
-        ];
+        ]);
         if self.has_loss {
             columns.push(Column::number("sample loss", Format::Fixed(4)).unit("nat"));
             columns.push(Column::number("loss", Format::Fixed(4)).unit("nat"));
@@ -30,21 +32,27 @@ impl Swap {
         let title = format!("{}, {} tokens", self.source, self.study.length);
         let mut table = Table::new(title, columns);
         let exact = self.rows.first().map_or(0.0, |row| row.loss);
-        for Row { name, predicted, loss, seconds, sample_loss } in &self.rows {
-            let mut row: Vec<Cell> = vec![
+        for Row { name, budget, predicted, loss, seconds, sample_loss, .. } in &self.rows {
+            let mut row = if several { vec![budget.as_deref().unwrap_or_default().into()] } else { Vec::new() };
+            row.extend::<[Cell; 6]>([
                 name.as_str().into(),
                 predicted.bytes.into(),
                 predicted.seconds.into(),
                 predicted.loss.into(),
                 (*sample_loss).into(),
                 (*loss).into(),
-            ];
+            ]);
             if self.has_loss {
                 row.push(loss.exp().into());
                 row.push(((loss - exact).exp() - 1.0).into());
             }
             row.push((*seconds).into());
             table.push(row);
+        }
+        for row in self.better() {
+            let budget = row.budget.as_deref().unwrap_or_default();
+            table = table
+                .note(format!("At {budget} {} loses less than the choice on the sequences to judge by.", row.name));
         }
         let kept = self.study.storage.name();
         table.note(format!(
@@ -59,25 +67,26 @@ impl Swap {
 
     /// What candidates cost, and how many groups have each.
     pub fn choice(&self) -> Table {
-        let columns = vec![
-            Column::text("candidate"),
-            Column::text("sizes"),
-            Column::number("groups", Format::Plain),
+        let mut columns = vec![Column::text("candidate"), Column::text("sizes")];
+        columns.extend(self.chosen.iter().map(|chosen| Column::number(self.titled("groups", chosen), Format::Plain)));
+        columns.extend([
             Column::number("memory", Format::Bytes),
             Column::number("time", Format::Significant(3)).unit("ms"),
             Column::number("mean error", Format::Significant(3)),
-        ];
+        ]);
         let mut table = Table::new("Candidates for a key head with its query heads", columns);
         for (at, (candidate, price)) in self.candidates.iter().zip(&self.prices).enumerate() {
             let error = self.measured.iter().map(|measured| measured.effects[at].error).sum::<f64>();
-            table.push(vec![
-                candidate.name.as_str().into(),
-                candidate.attention.as_ref().map_or_else(String::new, |options| options.sizes()).into(),
-                self.chosen.iter().filter(|chosen| **chosen == at).count().into(),
+            let sizes = candidate.attention.as_ref().map_or_else(String::new, |options| options.sizes());
+            let mut row: Vec<Cell> = vec![candidate.name.as_str().into(), sizes.into()];
+            let count = |chosen: &Chosen| chosen.groups.iter().filter(|group| **group == at).count();
+            row.extend(self.chosen.iter().map(|chosen| Cell::from(count(chosen))));
+            row.extend::<[Cell; 3]>([
                 (price.bytes as usize).into(),
                 (1e3 * price.seconds).into(),
                 (error / self.measured.len().max(1) as f64).into(),
             ]);
+            table.push(row);
         }
         let slower: Vec<&str> = self
             .candidates
@@ -113,24 +122,80 @@ impl Swap {
 
     /// What each group got.
     pub fn by_group(&self) -> Table {
-        let columns = vec![
+        let mut columns = vec![
             Column::number("layer", Format::Plain),
             Column::number("key head", Format::Plain),
             Column::number("entropy", Format::Fixed(3)),
-            Column::text("attention"),
-            Column::number("error", Format::Significant(3)),
         ];
+        for chosen in &self.chosen {
+            columns.push(Column::text(self.titled("attention", chosen)));
+            columns.push(Column::number(self.titled("error", chosen), Format::Significant(3)));
+        }
         let mut table = Table::new("Choice by group", columns);
-        for (measured, &at) in self.measured.iter().zip(&self.chosen) {
-            table.push(vec![
-                measured.group.layer.into(),
-                measured.group.key_head.into(),
-                measured.entropy.into(),
-                self.candidates[at].name.as_str().into(),
-                measured.effects[at].error.into(),
-            ]);
+        for (number, measured) in self.measured.iter().enumerate() {
+            let mut row: Vec<Cell> =
+                vec![measured.group.layer.into(), measured.group.key_head.into(), measured.entropy.into()];
+            for at in self.chosen.iter().map(|chosen| chosen.groups[number]) {
+                row.extend::<[Cell; 2]>([self.candidates[at].name.as_str().into(), measured.effects[at].error.into()]);
+            }
+            table.push(row);
         }
         table.note("Entropy of exact attention relative to equal weights.")
+    }
+
+    /// The title of a column of a budget, which is named where there are several.
+    fn titled(&self, what: &str, chosen: &Chosen) -> String {
+        match &chosen.budget {
+            Some(budget) if self.study.several() => format!("{what} at {}", budget.name),
+            _ => what.into(),
+        }
+    }
+
+    /// The row of the choice within a budget.
+    fn row_of(&self, chosen: &Chosen) -> Option<&Row> {
+        let name = chosen.budget.as_ref().map(|budget| &budget.name);
+        self.rows.iter().find(|row| row.budget.as_ref() == name && row.name.starts_with(CHOSEN))
+    }
+
+    /// Of each budget the single candidate that loses least where judged, if that is less than the choice.
+    fn better(&self) -> impl Iterator<Item = &Row> {
+        self.chosen.iter().filter_map(|chosen| {
+            let choice = self.row_of(chosen)?;
+            let singles = self.rows.iter().filter(|row| row.single.is_some() && row.budget == choice.budget);
+            singles.min_by(|a, b| a.loss.total_cmp(&b.loss)).filter(|single| single.loss < choice.loss)
+        })
+    }
+
+    /// How much a row loses beside exact attention, in words.
+    fn lost(&self, row: &Row) -> String {
+        match self.has_loss {
+            true => format!("{:+.2} % of perplexity", 100.0 * ((row.loss - self.rows[0].loss).exp() - 1.0)),
+            false => format!("{:.2e} of cosine distance", row.loss),
+        }
+    }
+
+    /// What is lost within each budget: by each kind of candidate alone, and by the choice.
+    fn over_budgets(&self) -> Chart {
+        let exact = if self.has_loss { self.rows[0].loss } else { 0.0 };
+        let line = |name: &str, style: usize, takes: &dyn Fn(&Row) -> bool| {
+            let point = |chosen: &Chosen| {
+                let budget = chosen.budget.as_ref()?;
+                let row = self.rows.iter().find(|row| row.budget.as_ref() == Some(&budget.name) && takes(row))?;
+                Some((budget.share, row.loss - exact))
+            };
+            Series::new(name, style, self.chosen.iter().filter_map(point))
+        };
+        let kinds = Kind::ALL.iter().enumerate();
+        let mut series = vec![line("choice", 0, &|row| row.name.starts_with(CHOSEN))];
+        series.extend(kinds.map(|(at, kind)| line(kind.name(), at + 1, &|row| row.single == Some(*kind))));
+        series.retain(|series| !series.points.is_empty());
+        let what = if self.has_loss { Axis::new("change of the loss", "nat") } else { Axis::new("1 - cosine", "") };
+        let subtitle = format!(
+            "{}, {} tokens; the largest candidate of each kind alone, and the choice; values of 0 and below are left out",
+            self.source, self.study.length
+        );
+        Chart::new("Loss within a budget of memory", subtitle, Data::Lines(series))
+            .axes(Axis::new("budget of memory", "%").scale(Scale::Log2), what.scale(Scale::Log))
     }
 }
 
@@ -140,17 +205,19 @@ impl Shown for Swap {
     }
 
     fn report(&self) -> Report {
-        let mut blocks = vec![Block::Table(self.judged()), Block::Table(self.choice())];
+        let mut blocks = vec![Block::Table(self.judged())];
+        if self.study.several() {
+            blocks.push(Block::Chart { name: "budgets".into(), chart: self.over_budgets() });
+        }
+        blocks.push(Block::Table(self.choice()));
         blocks.extend(self.validated().map(Block::Table));
-        let mix = self.rows.iter().find(|row| row.name.starts_with(CHOSEN));
-        let summary = mix.map_or_else(String::new, |mix| {
-            let change = match self.has_loss {
-                true => format!("{:+.2} % of perplexity", 100.0 * ((mix.loss - self.rows[0].loss).exp() - 1.0)),
-                false => format!("{:.2e} of cosine distance", mix.loss),
-            };
-            let (memory, time) = (100.0 * mix.predicted.bytes, 100.0 * mix.predicted.seconds);
-            format!("With {memory:.1} % of the memory and {time:.1} % of the time of exact attention: {change}.")
-        });
+        let sentence = |chosen: &Chosen| {
+            let row = self.row_of(chosen)?;
+            let (memory, time) = (100.0 * row.predicted.bytes, 100.0 * row.predicted.seconds);
+            let lost = self.lost(row);
+            Some(format!("With {memory:.1} % of the memory and {time:.1} % of the time of exact attention: {lost}."))
+        };
+        let summary = self.chosen.iter().filter_map(sentence).collect::<Vec<_>>().join(" ");
         Report {
             title: "Other attention in a trained model".into(),
             summary,
@@ -181,7 +248,7 @@ impl Shown for Swap {
             "candidates": names,
             "prices": self.prices,
             "groups": self.measured,
-            "chosen": self.chosen,
+            "chosen": self.chosen.iter().map(|chosen| json!({"budget": chosen.budget, "groups": chosen.groups})).collect::<Vec<_>>(),
             "validation": self.validation,
             "command": self.command,
             "environment": self.environment,

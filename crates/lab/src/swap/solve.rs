@@ -24,7 +24,7 @@ pub struct Limits {
     pub seconds: Option<f64>,
 }
 
-/// Shares that a budget of memory is cut into.
+/// Shares that a budget of memory is cut into, at least: groups that cost the same each take a whole number of them.
 const SHARES: usize = 4096;
 
 /// Halvings of the interval of prices.
@@ -69,20 +69,21 @@ fn cheapest(groups: &[Vec<Choice>], bytes: Option<f64>, price: f64) -> Option<Ve
             |group: &Vec<Choice>| (0..group.len()).min_by(|a, b| value(&group[*a]).total_cmp(&value(&group[*b])));
         return groups.iter().map(best).collect();
     };
+    let all = SHARES.next_multiple_of(groups.len().max(1));
     let shares = |choice: &Choice| match choice.bytes {
         0.0 => 0,
         cost if cost > bytes => usize::MAX,
-        cost => (cost / bytes * SHARES as f64 * (1.0 - 1e-12)).ceil() as usize,
+        cost => (cost / bytes * all as f64 * (1.0 - 1e-12)).ceil() as usize,
     };
     // best[s]: the least value of the groups so far in at most s shares.
-    let mut best = vec![0.0; SHARES + 1];
+    let mut best = vec![0.0; all + 1];
     let mut chosen = Vec::with_capacity(groups.len());
     for group in groups {
-        let mut next = vec![f64::INFINITY; SHARES + 1];
-        let mut at = vec![usize::MAX; SHARES + 1];
+        let mut next = vec![f64::INFINITY; all + 1];
+        let mut at = vec![usize::MAX; all + 1];
         for (number, choice) in group.iter().enumerate() {
             let cost = shares(choice);
-            for s in cost..=SHARES {
+            for s in cost..=all {
                 let total = best[s - cost] + value(choice);
                 if total < next[s] {
                     (next[s], at[s]) = (total, number);
@@ -92,7 +93,7 @@ fn cheapest(groups: &[Vec<Choice>], bytes: Option<f64>, price: f64) -> Option<Ve
         best = next;
         chosen.push(at);
     }
-    let mut left = SHARES;
+    let mut left = all;
     let mut result = vec![0; groups.len()];
     for (group, at) in chosen.iter().enumerate().rev() {
         let number = at[left];
@@ -110,11 +111,11 @@ mod tests {
     use super::*;
     use regard_kernels::random::{bits, substream};
 
-    /// Groups of numbers between 0 and 1; bytes are whole shares, so that rounding changes nothing.
+    /// Groups of numbers between 0 and 1; bytes are whole shares of 5 groups, so that rounding changes nothing.
     fn drawn(seed: u64, groups: usize, choices: usize) -> Vec<Vec<Choice>> {
         let number = |group: usize, choice: usize, which: u64| {
             let key = substream(substream(seed, group as u64), which);
-            f64::from(bits(key, choice as u32) % 64) / 64.0
+            f64::from(bits(key, choice as u32) % 50) / 50.0
         };
         let choice = |group, at| Choice {
             loss: number(group, at, 0),
@@ -139,8 +140,8 @@ mod tests {
                     seconds: sum.seconds + choice.seconds,
                 };
             }
-            let fits = limits.bytes.is_none_or(|limit| sum.bytes <= limit)
-                && limits.seconds.is_none_or(|limit| sum.seconds <= limit);
+            let within = |sum: f64, limit: Option<f64>| limit.is_none_or(|limit| sum <= limit * (1.0 + 1e-12));
+            let fits = within(sum.bytes, limits.bytes) && within(sum.seconds, limits.seconds);
             if fits && best.is_none_or(|best| sum.loss < best) {
                 best = Some(sum.loss);
             }
@@ -156,9 +157,9 @@ mod tests {
     fn one_budget_is_solved_as_by_trying_everything() {
         for seed in 0..40 {
             let groups = drawn(seed, 5, 4);
-            for share in [0.2, 0.9, 2.0, 4.0] {
+            for share in [0.2, 0.91, 2.0, 4.0] {
                 let limits = Limits { bytes: Some(share * SHARES as f64), seconds: None };
-                // A budget of share shares: costs are whole numbers of 1/64 of it only where share is 1.
+                // A budget of share shares: costs are whole numbers of 1/50 of it only where share is 1.
                 let exact = by_force(&groups, limits);
                 let found = solve(&groups, limits).map(|chosen| loss(&groups, &chosen));
                 match (found, exact) {
@@ -187,6 +188,15 @@ mod tests {
             lost += loss(&groups, &chosen) - by_force(&groups, limits).expect("the found one");
         }
         assert!(lost / 40.0 < 0.1, "{}", lost / 40.0);
+    }
+
+    #[test]
+    fn what_fills_the_budget_in_any_number_of_groups_is_found() {
+        for groups in [1, 7, 72, 90] {
+            let choice = Choice { loss: 1.0, bytes: 1.0 / 3.0, seconds: 0.0 };
+            let bytes = Some(choice.bytes * groups as f64);
+            assert_eq!(solve(&vec![vec![choice]; groups], Limits { bytes, seconds: None }), Some(vec![0; groups]));
+        }
     }
 
     #[test]

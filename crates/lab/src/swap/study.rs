@@ -1,18 +1,27 @@
 //! A whole swap: measure, price, choose, and judge the result by the whole model.
 
-use std::time::Instant;
-
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Device;
 use regard_kernels::Storage;
-use regard_nn::{blocks::Context, models::TokenBatch};
-use regard_pretrained::{Folder, LoadOptions, Model, Plan, Pretrained};
+use regard_nn::models::TokenBatch;
+use regard_pretrained::{Folder, LoadOptions, Plan};
 use regard_tasks::train::Environment;
 use serde::Serialize;
 
 use super::{
-    Candidate, Example, Kind, Limits, Measured, Predictor, Price, SwapError, Total, candidates, choices, loss, measure,
-    measure::bytes, plan, price, solve, total,
+    Candidate, Example, Kind, Limits, Measured, Predictor, Price, SwapError, Total, candidates, choices, measure,
+    measure::bytes,
+    plan, price, total,
+    ways::{Judge, Judged, Way, has_loss, mix_name, ways},
 };
+
+/// Most memory, as a share of exact attention in f32.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Budget {
+    /// As it was typed, as `1/8`.
+    pub name: String,
+    /// Its value.
+    pub share: f64,
+}
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -27,8 +36,8 @@ pub struct Study {
     pub kinds: Vec<Kind>,
     /// Their shares of exact attention, as divisors.
     pub divisors: Vec<usize>,
-    /// Most memory, as a share of exact attention in f32.
-    pub memory: Option<f64>,
+    /// Budgets of memory, each with a plan of its own; none: only time is limited.
+    pub memory: Vec<Budget>,
     /// Most time of attention, as a share of exact attention.
     pub time: Option<f64>,
     /// How keys and values are kept while the model decodes.
@@ -36,7 +45,7 @@ pub struct Study {
     /// What candidates are chosen by; absent: whichever choice the whole model likes best on the sample, single candidates
     /// that keep to the budget among them.
     pub predictor: Option<Predictor>,
-    /// Judge all that was chosen from beside the choice.
+    /// Judge all that was chosen from beside the choice; of several budgets single candidates are judged anyway.
     pub compare: bool,
     /// Single groups that are swapped to hold predictions against.
     pub validate: usize,
@@ -51,6 +60,10 @@ pub struct Study {
 pub struct Row {
     /// What it is.
     pub name: String,
+    /// The budget of memory that it keeps to, by its name.
+    pub budget: Option<String>,
+    /// The kind of a candidate that all groups share.
+    pub single: Option<Kind>,
     /// Loss on the sequences that effects were measured on; absent where it was not asked for.
     pub sample_loss: Option<f64>,
     /// What it was predicted to cost.
@@ -59,6 +72,17 @@ pub struct Row {
     pub loss: f64,
     /// Seconds of a forward pass over a sequence.
     pub seconds: f64,
+}
+
+/// The choice within a budget.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    /// Most memory; absent where only time is limited.
+    pub budget: Option<Budget>,
+    /// Number of the candidate of each group.
+    pub groups: Vec<usize>,
+    /// The choice as a plan.
+    pub plan: Plan,
 }
 
 /// The result.
@@ -72,11 +96,9 @@ pub struct Swap {
     pub prices: Vec<Price>,
     /// What each does to every group.
     pub measured: Vec<Measured>,
-    /// Number of the candidate chosen for each group.
-    pub chosen: Vec<usize>,
-    /// The choice as a plan.
-    pub plan: Plan,
-    /// Exact attention, the choice, and what was judged beside it.
+    /// The choice within each budget, from the smallest one.
+    pub chosen: Vec<Chosen>,
+    /// Exact attention, the choices, and what was judged beside them.
     pub rows: Vec<Row>,
     /// Whether losses are nats per token.
     pub has_loss: bool,
@@ -93,16 +115,15 @@ pub struct Swap {
 /// Before the name of the way that was chosen.
 pub(super) const CHOSEN: &str = "* ";
 
-fn mix_name(predictor: Predictor) -> String {
-    format!("mix by {}", predictor.name())
-}
+/// Between the name of a way and the smaller budget that it was chosen within.
+const OF: &str = " of ";
 
 /// Sequences of `length` tokens spread over the tokens of texts: every second one to measure on, the others to judge by.
 ///
 /// # Errors
 /// Fewer tokens than it takes.
 pub fn sample(ids: &[u32], length: usize, sequences: usize) -> Result<[Vec<Example>; 2], SwapError> {
-    let count = 2 * sequences;
+    let count = sequences.saturating_mul(2);
     let expected = count.saturating_mul(length);
     if ids.len() < expected || length < 2 {
         return Err(SwapError::Short { seen: ids.len(), expected, sequences: count, length });
@@ -112,6 +133,22 @@ pub fn sample(ids: &[u32], length: usize, sequences: usize) -> Result<[Vec<Examp
         let from = number * (ids.len() - length) / (count - 1).max(1);
         let row: Vec<i32> = ids[from..from + length].iter().map(|id| *id as i32).collect();
         parts[number % 2].push(Example::Text(TokenBatch::full(row, 1)?));
+    }
+    Ok(parts)
+}
+
+/// Images of `size` numbers each: every second one to measure on, the others to judge by.
+///
+/// # Errors
+/// Numbers that are no whole images, or fewer of them than it takes.
+pub fn sample_images(pixels: &[f32], size: usize, sequences: usize) -> Result<[Vec<Example>; 2], SwapError> {
+    let count = sequences.saturating_mul(2);
+    if !pixels.len().is_multiple_of(size) || pixels.len() / size < count {
+        return Err(SwapError::FewImages { seen: pixels.len(), size, expected: count });
+    }
+    let mut parts = [Vec::new(), Vec::new()];
+    for (number, image) in pixels.chunks_exact(size).take(count).enumerate() {
+        parts[number % 2].push(Example::Image(image.to_vec()));
     }
     Ok(parts)
 }
@@ -140,93 +177,105 @@ impl Study {
         }
         // Memory is counted against keys and values in f32, however they are kept.
         let plain = bytes(&candidates[0], self.length, width, Storage::F32)?;
-        let calibration = self.calibration.min(self.length);
+        let least = |of: fn(&Price) -> f64| prices.iter().map(of).fold(f64::INFINITY, f64::min);
+        let cheapest = [least(|price| price.bytes) / plain, least(|price| price.seconds) / prices[0].seconds];
+        let impossible = |budget: &Option<Budget>| {
+            let memory = budget.as_ref().map(|budget| budget.name.clone());
+            SwapError::Budget { memory, bytes: cheapest[0], seconds: cheapest[1] }
+        };
+        let mut budgets: Vec<Option<Budget>> = self.memory.iter().cloned().map(Some).collect();
+        budgets.sort_by(|a, b| share_of(a).total_cmp(&share_of(b)));
+        if budgets.is_empty() {
+            budgets.push(None);
+        }
+        // Clear cases are told before the model is run.
+        let beyond = |share: f64, cheapest: f64| share < cheapest * (1.0 - 1e-9);
+        if beyond(share_of(&budgets[0]), cheapest[0]) || self.time.is_some_and(|time| beyond(time, cheapest[1])) {
+            return Err(impossible(&budgets[0]));
+        }
+        let images = architecture.patch.is_some();
+        // Images have one length.
+        let options = |length: usize| LoadOptions { context: (!images).then_some(length), stretch: self.stretch };
         let measured = {
-            let device = Device::flex().autodiff();
-            let options = LoadOptions { context: Some(calibration), stretch: self.stretch };
-            let trained = folder.model(options, &device)?.frozen();
+            let calibration = self.calibration.min(self.length);
+            let trained = folder.model(options(calibration), &Device::flex().autodiff())?.frozen();
             let cut: Vec<Example> = sample.iter().map(|example| cut(example, calibration)).collect::<Result<_, _>>()?;
             let step = |done: usize, all: usize| progress("measure", done, all);
             measure(&trained, &cut, &candidates, self.seed, &step)?
         };
         let groups = measured.len() as f64;
-        let limits = Limits {
-            bytes: self.memory.map(|share| share * plain * groups),
-            seconds: self.time.map(|share| share * prices[0].seconds * groups),
-        };
-        let by = |predictor| choices(&measured, &prices, predictor);
-        let own = by(self.predictor.unwrap_or_default());
-        let scaled = |total: Total| Total { bytes: total.bytes * prices[0].bytes / plain, ..total };
-        let mix = solve(&own, limits).ok_or_else(|| {
-            let least = |of: fn(&Price) -> f64| prices.iter().map(of).fold(f64::INFINITY, f64::min);
-            let (bytes, seconds) =
-                (least(|price| price.bytes) / plain, least(|price| price.seconds) / prices[0].seconds);
-            SwapError::Budget { bytes, seconds }
-        })?;
-        let layers = measured.iter().map(|measured| measured.group.layer).max().unwrap_or(0);
-        let plan_of = |chosen: &[usize]| plan(layers, self.seed, &measured, &candidates, chosen);
-
-        // Whole models, judged on what nothing was measured on.
-        let options = LoadOptions { context: Some(self.length), stretch: self.stretch };
-        let mut model = folder.model(options, &Device::flex())?;
-        let has_loss = matches!(model.model, Model::Language(_) | Model::Masked(_));
-        let exact_states = if has_loss { Vec::new() } else { means(&model, judges)? };
-        let fits = |chosen: &[usize]| {
-            let sum = |of: fn(&Price) -> f64| chosen.iter().map(|at| of(&prices[*at])).sum::<f64>();
-            limits.bytes.is_none_or(|most| sum(|price| price.bytes) <= most)
-                && limits.seconds.is_none_or(|most| sum(|price| price.seconds) <= most)
-        };
-        // Ways that keep to the budget: by each predictor, and the largest single candidate of each kind.
-        let mut wanted = vec![(mix_name(self.predictor.unwrap_or_default()), mix)];
-        for &predictor in Predictor::ALL.iter().filter(|predictor| **predictor != self.predictor.unwrap_or_default()) {
-            wanted.extend(solve(&by(predictor), limits).map(|chosen| (mix_name(predictor), chosen)));
-        }
-        for (at, candidate) in candidates.iter().enumerate().skip(1) {
-            let all = vec![at; measured.len()];
-            let kind = |name: &str| name.rsplit_once('-').map(|(kind, _)| kind.to_owned());
-            let seen = wanted.iter().any(|(name, _)| kind(name) == kind(&candidate.name));
-            if candidate.attention.is_some() && fits(&all) && !seen {
-                wanted.push((candidate.name.clone(), all));
+        let first = self.predictor.unwrap_or_default();
+        let mut wanted = Vec::new();
+        for budget in budgets {
+            let limits = Limits {
+                bytes: budget.as_ref().map(|budget| budget.share * plain * groups),
+                seconds: self.time.map(|share| share * prices[0].seconds * groups),
+            };
+            let ways = ways(&measured, &candidates, &prices, first, limits);
+            let asked = |way: &Way| self.predictor.is_none() || way.name == mix_name(first);
+            if !ways.iter().any(asked) {
+                return Err(impossible(&budget));
             }
+            wanted.push((budget, ways));
         }
-        if self.predictor.is_some() && !self.compare {
-            wanted.truncate(1);
-        }
-        let steps = 2 * wanted.len() + 1 + self.validate;
+        let layers = measured.iter().map(|measured| measured.group.layer).max().unwrap_or(0);
+        let plan_of = |groups: &[usize]| plan(layers, self.seed, &measured, &candidates, groups);
+
+        let model = folder.model(options(self.length), &Device::flex())?;
+        let steps = 2 * wanted.iter().map(|(_, ways)| ways.len() + 1).sum::<usize>() + self.validate;
         let mut done = 0;
         let mut step = |what: &str| {
             done += 1;
             progress(what, done - 1, steps)
         };
-        let mut sample_losses = vec![None; wanted.len()];
-        let (mut best, mut least) = (0, f64::INFINITY);
         if self.predictor.is_none() {
-            let exact_states = if has_loss { Vec::new() } else { means(&model, sample)? };
-            for (number, (_, chosen)) in wanted.iter().enumerate() {
-                step("choose")?;
-                model = model.with_plan(&plan_of(chosen))?;
-                let loss = judge(&model, sample, &exact_states)?;
-                sample_losses[number] = Some(loss);
-                if loss < least {
-                    (best, least) = (number, loss);
+            let mut judge = Judge::new(&model, sample)?;
+            let mut last: Option<Way> = None;
+            for (budget, ways) in &mut wanted {
+                // What keeps to a smaller budget keeps to this one.
+                ways.extend(last.filter(|last| ways.iter().all(|way| way.groups != last.groups)));
+                for way in ways.iter_mut() {
+                    step("choose")?;
+                    way.sample_loss = Some(judge.judge(&way.groups, plan_of)?.loss);
                 }
+                let best = &ways[best(ways, first)];
+                let of = budget.as_ref().map_or("", |budget| &budget.name);
+                let name = if best.name.contains(OF) { best.name.clone() } else { format!("{}{OF}{of}", best.name) };
+                last = Some(Way { name, single: None, ..best.clone() });
             }
         }
-        let chosen = wanted[best].1.clone();
-        let mut rows: Vec<Row> = Vec::new();
-        let exact = ("exact".to_owned(), vec![0; measured.len()]);
-        let judged =
-            wanted.into_iter().zip(sample_losses).enumerate().filter(|(number, _)| self.compare || *number == best);
-        let judged = judged.map(|(number, (way, loss))| (way, loss, number == best));
-        for ((name, chosen), sample_loss, is_best) in [(exact, None, false)].into_iter().chain(judged) {
-            step("judge")?;
-            let predicted = scaled(total(&own, &chosen));
-            model = model.with_plan(&plan_of(&chosen))?;
-            let begin = Instant::now();
-            let loss = judge(&model, judges, &exact_states)?;
-            let seconds = begin.elapsed().as_secs_f64() / judges.len() as f64;
-            let name = if is_best { format!("{CHOSEN}{name}") } else { name };
-            rows.push(Row { name, sample_loss, predicted, loss, seconds });
+
+        // Judged on what nothing was measured on.
+        let mut judge = Judge::new(&model, judges)?;
+        let own = choices(&measured, &prices, first);
+        let mut row = |way: &Way, budget: &Option<Budget>, is_best: bool| -> Result<Row, SwapError> {
+            let Way { name, single, groups, sample_loss } = way.clone();
+            let total = total(&own, &groups);
+            let Judged { loss, seconds } = judge.judge(&groups, plan_of)?;
+            Ok(Row {
+                name: if is_best { format!("{CHOSEN}{name}") } else { name },
+                budget: budget.as_ref().map(|budget| budget.name.clone()),
+                single,
+                sample_loss,
+                predicted: Total { bytes: total.bytes * prices[0].bytes / plain, ..total },
+                loss,
+                seconds,
+            })
+        };
+        let exact = Way { name: "exact".into(), single: None, groups: vec![0; measured.len()], sample_loss: None };
+        step("judge")?;
+        let mut rows = vec![row(&exact, &None, false)?];
+        let mut chosen = Vec::new();
+        for (budget, ways) in wanted {
+            let best = best(&ways, first);
+            for (number, way) in ways.iter().enumerate() {
+                if number == best || self.compare || self.several() && way.single.is_some() {
+                    step("judge")?;
+                    rows.push(row(way, &budget, number == best)?);
+                }
+            }
+            let groups = ways[best].groups.clone();
+            chosen.push(Chosen { budget, plan: plan_of(&groups), groups });
         }
         let mut validation = Vec::new();
         for number in 0..self.validate {
@@ -234,33 +283,45 @@ impl Study {
             // Groups and candidates spread over all, the same for the same numbers.
             let group = (2 * number + 1) * measured.len() / (2 * self.validate);
             let at = 1 + number % (candidates.len() - 1);
-            let mut single = vec![0; measured.len()];
+            let mut single = exact.groups.clone();
             single[group] = at;
-            model = model.with_plan(&plan_of(&single))?;
-            let change = judge(&model, judges, &exact_states)? - rows[0].loss;
+            let change = judge.judge(&single, plan_of)?.loss - rows[0].loss;
             let effects = &measured[group].effects;
             let predicted = Predictor::ALL.iter().map(|predictor| predictor.of(effects)[at]).collect();
             validation.push((predicted, change));
         }
-        let plan = plan_of(&chosen);
         let source =
             format!("{} of {} layers, {heads} heads of {width}", architecture.family.name(), architecture.layers);
-        let study = self.clone();
         Ok(Swap {
-            study,
+            study: self.clone(),
             candidates,
             prices,
             measured,
             chosen,
-            plan,
             rows,
-            has_loss,
+            has_loss: has_loss(&model),
             validation,
             source,
             command,
             environment,
         })
     }
+
+    /// Whether there are several budgets.
+    pub fn several(&self) -> bool {
+        self.memory.len() > 1
+    }
+}
+
+/// The share of memory of a budget; all where only time is limited.
+fn share_of(budget: &Option<Budget>) -> f64 {
+    budget.as_ref().map_or(f64::INFINITY, |budget| budget.share)
+}
+
+/// Number of the way that loses least on the sample; of the mix by `first` where none was run on it.
+fn best(ways: &[Way], first: Predictor) -> usize {
+    let loss = |way: &Way| way.sample_loss.unwrap_or(if way.name == mix_name(first) { 0.0 } else { f64::INFINITY });
+    (0..ways.len()).min_by(|a, b| loss(&ways[*a]).total_cmp(&loss(&ways[*b]))).unwrap_or(0)
 }
 
 /// The first tokens of an example.
@@ -269,32 +330,4 @@ fn cut(example: &Example, length: usize) -> Result<Example, SwapError> {
         Example::Text(batch) => Example::Text(TokenBatch::full(batch.ids[..length.min(batch.length)].to_vec(), 1)?),
         Example::Image(pixels) => Example::Image(pixels.clone()),
     })
-}
-
-/// Loss of a model, or the distance of its mean states to those of exact attention.
-fn judge(model: &Pretrained, judges: &[Example], exact: &[Vec<f32>]) -> Result<f64, SwapError> {
-    if exact.is_empty() {
-        return loss(model, judges);
-    }
-    let distance = |(seen, exact): (Vec<f32>, &Vec<f32>)| {
-        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
-        1.0 - dot(&seen, exact) / (dot(&seen, &seen) * dot(exact, exact)).sqrt()
-    };
-    let seen = means(model, judges)?;
-    let count = seen.len() as f64;
-    Ok(seen.into_iter().zip(exact).map(distance).sum::<f64>() / count)
-}
-
-/// Mean states `[d]` of examples.
-fn means(model: &Pretrained, examples: &[Example]) -> Result<Vec<Vec<f32>>, SwapError> {
-    let mean = |example: &Example| {
-        let context = Context::evaluation();
-        let states: Tensor<3> = match (&model.model, example) {
-            (Model::Image(model), Example::Image(pixels)) => model.forward(pixels, &context)?,
-            (_, Example::Text(batch)) => model.states(batch, &context)?,
-            _ => return Err(SwapError::NoLoss),
-        };
-        Ok(states.mean_dim(1).into_data_as::<f32>().try_to_vec().expect("f32, as asked"))
-    };
-    examples.iter().map(mean).collect()
 }
