@@ -190,10 +190,9 @@ impl Swap {
         series.extend(kinds.map(|(at, kind)| line(kind.name(), at + 1, &|row| row.single == Some(*kind))));
         series.retain(|series| !series.points.is_empty());
         let what = if self.has_loss { Axis::new("change of the loss", "nat") } else { Axis::new("1 - cosine", "") };
-        let subtitle = format!(
-            "{}, {} tokens; the largest candidate of each kind alone, and the choice; values of 0 and below are left out",
-            self.source, self.study.length
-        );
+        // A line of the chart has room for about 110 characters.
+        let (source, length) = (&self.source, self.study.length);
+        let subtitle = format!("{source}, {length} tokens; the largest candidate of each kind, and the choice");
         Chart::new("Loss within a budget of memory", subtitle, Data::Lines(series))
             .axes(Axis::new("budget of memory", "%").scale(Scale::Log2), what.scale(Scale::Log))
     }

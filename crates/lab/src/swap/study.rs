@@ -278,10 +278,12 @@ impl Study {
             chosen.push(Chosen { budget, plan: plan_of(&groups), groups });
         }
         let mut validation = Vec::new();
-        for number in 0..self.validate {
+        // With exact attention alone there is nothing to swap.
+        let validate = if candidates.len() > 1 { self.validate } else { 0 };
+        for number in 0..validate {
             step("validate")?;
             // Groups and candidates spread over all, the same for the same numbers.
-            let group = (2 * number + 1) * measured.len() / (2 * self.validate);
+            let group = (2 * number + 1) * measured.len() / (2 * validate);
             let at = 1 + number % (candidates.len() - 1);
             let mut single = exact.groups.clone();
             single[group] = at;
