@@ -20,6 +20,7 @@ TENSORS = (
     "bias",
     "variance",
     "log_prior",
+    "log_scale",
     "shift",
     "projection",
     "directions",

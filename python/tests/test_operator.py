@@ -197,6 +197,7 @@ def test_functions_are_their_mechanisms() -> None:
         "scatterbrain": regard.scatterbrain,
         "moa": regard.mixture_of_heads,
         "fastformer": regard.fastformer,
+        "cosine": regard.cosine,
     }
     assert set(names) == {facts["name"] for facts in regard.mechanisms()}
     for name, function in names.items():
