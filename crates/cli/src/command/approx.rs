@@ -12,15 +12,12 @@ use regard_lab::{
     cost::fits,
     swap::{Example, sample},
 };
-use regard_pretrained::{
-    Model,
-    run::{read_pixels, read_text},
-};
+use regard_pretrained::{Model, run::read_pixels};
 use regard_tasks::run::{Layers, Run, SECTIONS, Which};
 
 use super::{
     command_line, environment,
-    folder::{Loading, Opened, told},
+    folder::{Loading, Opened, tokens, told},
     show, trained,
 };
 use crate::{
@@ -222,11 +219,7 @@ fn of_folder(args: &Approx, path: &Path) -> Outcome<(Vec<Head>, String)> {
         pixels.chunks_exact(each).take(args.sequences).map(|image| Example::Image(image.to_vec())).collect()
     } else {
         let tokenizer = opened.tokenizer()?;
-        let mut ids = Vec::new();
-        for file in &args.text {
-            ids.extend(tokenizer.encode(&read_text(file).map_err(told)?, false, None).map_err(told)?.ids);
-        }
-        let [sequences, _] = sample(&ids, args.length, args.sequences)?;
+        let [sequences, _] = sample(&tokens(&tokenizer, &args.text)?, args.length, args.sequences)?;
         sequences
     };
     if sequences.is_empty() {

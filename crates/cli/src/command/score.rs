@@ -136,8 +136,7 @@ fn retrieval(args: &Score, common: &Common) -> Outcome {
         embed(&opened.pretrained, &tokenizer, &texts, args.options(), |progress| watch.on(progress)).map_err(told)?;
     watch.complete(vectors.complete)?;
     watch.cut(vectors.truncated, vectors.dropped);
-    let mut of_queries = vectors.clone();
-    of_queries.values = vectors.values.split_off(documents.len() * vectors.width);
+    let of_queries = vectors.split_off(documents.len());
     let ranked = rank(&documents, &vectors, &of_queries, queries.len(), &judged)
         .map_err(|problem| Failure::data(format!("{}: {problem}", relevance.display())))?;
     if common.json {

@@ -80,6 +80,13 @@ impl Difference {
         Self { value: one.mean - other.mean, error: trials.max(runs).sqrt() }
     }
 
+    /// A rank correlation over `count` pairs, by Fisher's transformation, which has approximately this standard deviation
+    /// (Bonett and Wright 2000).
+    pub fn of_rank_correlation(spearman: f64, count: usize) -> Self {
+        let spearman = spearman.clamp(-0.999_999, 0.999_999);
+        Self { value: spearman.atanh(), error: ((1.0 + spearman.powi(2) / 2.0) / (count as f64 - 3.0)).sqrt() }
+    }
+
     /// Whether it is above `border` by two standard errors.
     pub fn above(self, border: f64) -> Verdict {
         let (off, clear) = (self.value - border, Self::CLEAR * self.error);

@@ -62,6 +62,13 @@ impl Embeddings {
         &self.values[text * self.width..][..self.width]
     }
 
+    /// Takes the vectors from text `from` on out of these.
+    #[must_use]
+    pub fn split_off(&mut self, from: usize) -> Self {
+        let values = self.values.split_off(from * self.width);
+        Self { values, ..*self }
+    }
+
     /// Cosine of the angle between the vectors of two texts; 0 where one has no direction.
     pub fn cosine(&self, a: usize, b: usize) -> f64 {
         cosine(self.row(a), self.row(b))

@@ -170,10 +170,7 @@ fn correlation(_: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let mut marks = Vec::new();
     for (style, related) in measured.related.iter().enumerate() {
         let Some(correlation) = &related.correlation else { continue };
-        // Fisher: the transformed rank correlation has approximately this standard deviation (Bonett and Wright 2000).
-        let spearman = correlation.spearman.clamp(-0.999_999, 0.999_999);
-        let error = ((1.0 + spearman.powi(2) / 2.0) / (related.matrices as f64 - 3.0)).sqrt();
-        verdicts.push(Difference { value: -spearman.atanh(), error }.above(0.0));
+        verdicts.push(Difference::of_rank_correlation(-correlation.spearman, related.matrices).above(0.0));
         let names = (related.sparse.name(), related.low_rank.name());
         said.push(format!(
             "{} and {}: {:.3} over {} matrices",

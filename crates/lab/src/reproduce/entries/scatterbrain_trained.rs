@@ -160,11 +160,7 @@ fn oracles(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
         let entropies: Vec<f64> = matrices.iter().map(|matrix| matrix.entropy).collect();
         let errors: Vec<f64> = matrices.iter().map(|matrix| error(matrix, method)).collect();
         let rank = regard_pretrained::run::scores::spearman(&entropies, &errors);
-        // Fisher: the transformed rank correlation has this deviation, near enough (Bonett and Wright 2000).
-        let deviation = ((1.0 + rank.powi(2) / 2.0) / (matrices.len() as f64 - 3.0)).sqrt();
-        let verdict =
-            Difference { value: sign * rank.clamp(-0.999_999, 0.999_999).atanh(), error: deviation }.above(0.0);
-        (rank, verdict)
+        (rank, Difference::of_rank_correlation(sign * rank, matrices.len()).above(0.0))
     };
     let [sparse, low_rank] = [rises(Method::TopK, 1.0), rises(Method::Svd, -1.0)];
     let mut verdicts = vec![sparse.1, low_rank.1];
@@ -383,7 +379,6 @@ fn ranked(
     if !vectors.complete {
         return Err(Failure::interrupted("stopped"));
     }
-    let mut of_queries = vectors.clone();
-    of_queries.values = vectors.values.split_off(documents.len() * vectors.width);
+    let of_queries = vectors.split_off(documents.len());
     rank(documents, &vectors, &of_queries, queries.len(), judged).map_err(Failure::data)
 }
