@@ -35,6 +35,8 @@ pub enum Paper {
     Fastformer,
     /// Latent positional information in the self-attention variance, arXiv 2305.13571.
     Nope,
+    /// The planner of [`crate::swap`], of which no paper tells.
+    Planner,
 }
 
 impl fmt::Display for Paper {
@@ -45,6 +47,7 @@ impl fmt::Display for Paper {
             Self::Moa => "MoA (arXiv 2210.05144)",
             Self::Fastformer => "Fastformer (arXiv 2108.09084)",
             Self::Nope => "NoPE (arXiv 2305.13571)",
+            Self::Planner => "Regard (no paper)",
         })
     }
 }

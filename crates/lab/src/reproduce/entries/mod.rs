@@ -10,6 +10,7 @@ mod nope;
 mod nope_lemmas;
 mod scatterbrain;
 mod scatterbrain_trained;
+mod swap;
 
 use super::Entry;
 
@@ -37,4 +38,9 @@ pub const ENTRIES: &[Entry] = &[
     nope::PROBE,
     nope::MECHANISMS,
     nope::TRAINED,
+    swap::MINILM,
+    swap::SMOLLM2,
+    swap::MEETING,
+    swap::VIT,
+    swap::VIT_REPLACED,
 ];
