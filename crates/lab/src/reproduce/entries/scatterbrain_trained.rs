@@ -159,7 +159,7 @@ fn oracles(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let rises = |method: Method, sign: f64| {
         let entropies: Vec<f64> = matrices.iter().map(|matrix| matrix.entropy).collect();
         let errors: Vec<f64> = matrices.iter().map(|matrix| error(matrix, method)).collect();
-        let rank = regard_pretrained::run::scores::spearman(&entropies, &errors);
+        let rank = regard_metrics::spearman(&entropies, &errors);
         (rank, Difference::of_rank_correlation(sign * rank, matrices.len()).above(0.0))
     };
     let [sparse, low_rank] = [rises(Method::TopK, 1.0), rises(Method::Svd, -1.0)];
