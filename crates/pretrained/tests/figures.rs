@@ -7,12 +7,10 @@ mod support;
 use std::{env, ops::ControlFlow, path::PathBuf};
 
 use burn::tensor::Device;
+use regard_metrics::spearman;
 use regard_pretrained::{
     Folder, LoadOptions, Model,
-    run::{
-        Beginning, EmbedOptions, PerplexityOptions, Progress, embed, perplexity, read_text, scores::spearman,
-        sentence_pairs,
-    },
+    run::{Beginning, EmbedOptions, PerplexityOptions, Progress, embed, perplexity, read_text, sentence_pairs},
 };
 use support::stories;
 

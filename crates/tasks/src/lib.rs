@@ -1,8 +1,7 @@
-//! Data sets, metrics and the training loop.
+//! Data sets and the training loop.
 
 pub mod data;
 mod failure;
-pub mod metrics;
 pub mod run;
 pub mod train;
 

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use regard_metrics::BLEU_SIGNATURE;
 use regard_tasks::{
     data::{Objective, Shape, TaskData},
-    metrics::BLEU_SIGNATURE,
     run::{Run, Which},
     train::{Evaluation, Split, evaluate, measure_bleu},
 };

@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use regard_metrics::{pearson, spearman};
 use regard_pretrained::run::{
     EmbedOptions, MaskedTokens, Pooling, embed, hide, judgements, masked_accuracy, rank, read_masked, read_text,
-    scores, sentence_pairs, smart_documents,
+    sentence_pairs, smart_documents,
 };
 use serde_json::json;
 
@@ -111,7 +112,7 @@ fn sts(args: &Score, common: &Common) -> Outcome {
     watch.cut(vectors.truncated, vectors.dropped);
     let cosines: Vec<f64> = (0..pairs.len()).map(|pair| vectors.cosine(2 * pair, 2 * pair + 1)).collect();
     let given: Vec<f64> = pairs.iter().map(|pair| pair.score).collect();
-    let (spearman, pearson) = (scores::spearman(&cosines, &given), scores::pearson(&cosines, &given));
+    let (spearman, pearson) = (spearman(&cosines, &given), pearson(&cosines, &given));
     if common.json {
         return output::json(&json!({
             "task": "sts", "pairs": pairs.len(), "spearman": spearman, "pearson": pearson, "truncated_texts": vectors.truncated,

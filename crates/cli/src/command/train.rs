@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use regard_lab::{cost::check_training, load, run_report::RunReport};
+use regard_metrics::BLEU_SIGNATURE;
 use regard_tasks::{
-    metrics::BLEU_SIGNATURE,
     run::RunConfig,
     train::{CONFIG, Existing, METRICS, Outcome as Ended, Record, RunDirectory, Split, Trainer},
 };

@@ -2,11 +2,11 @@
 
 use rayon::prelude::*;
 use regard_kernels::{AttentionOptions, Error, random::substream, sparse_share_for_entropy};
+use regard_metrics::Correlation;
 use regard_report::{Cell, Sample};
 use serde::Serialize;
 
 use super::{
-    correlation::Correlation,
     cost::{Cost, cost},
     dense::Dense,
     entries::{EntryErrors, Tally},

@@ -5,7 +5,6 @@
 //! except times are computed in float64.
 
 mod capture;
-mod correlation;
 mod cost;
 mod dense;
 mod dump;
@@ -18,7 +17,6 @@ mod process;
 mod report;
 
 pub use capture::{Captured, capture, capture_folder};
-pub use correlation::Correlation;
 pub use cost::Cost;
 pub use dense::Dense;
 pub use dump::dump;

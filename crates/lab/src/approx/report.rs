@@ -91,7 +91,7 @@ impl Approximation {
         ];
         let mut table = Table::new("Correlation of errors over matrices", columns);
         for Related { sparse, low_rank, matrices, correlation, .. } in &self.measured.related {
-            let part = |f: fn(&super::Correlation) -> f64| Cell::from(correlation.as_ref().map(f));
+            let part = |f: fn(&regard_metrics::Correlation) -> f64| Cell::from(correlation.as_ref().map(f));
             table.push(vec![
                 sparse.name().into(),
                 low_rank.name().into(),

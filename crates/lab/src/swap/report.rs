@@ -1,6 +1,6 @@
 //! A swap as tables, files and a page.
 
-use regard_pretrained::run::scores::spearman;
+use regard_metrics::spearman;
 use regard_report::{Axis, Block, Cell, Chart, Column, Data, Format, Report, Scale, Section, Series, Table};
 use serde_json::{Value, json};
 

@@ -2,13 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use regard_metrics::{average_precision, ndcg};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Embeddings,
-    embed::cosine,
-    scores::{average_precision, ndcg},
-};
+use super::{Embeddings, embed::cosine};
 
 /// Places of a ranking whose gains count.
 const DEPTH: usize = 10;

@@ -7,7 +7,6 @@ mod generate;
 mod masked;
 mod perplexity;
 mod sampling;
-pub mod scores;
 mod tensors;
 mod text;
 

@@ -1,10 +1,11 @@
 //! Labelled sequences in three splits, for any task.
 
+use regard_metrics::majority_rate;
+
 use super::{
     Batch, BatchOptions, Batches, DataError, Objective, Sequences, Shape, Split, SplitBatches, Task, TrainBatches,
     evaluation_batches,
 };
-use crate::metrics::majority_rate;
 
 /// Labelled sequences in three splits.
 #[derive(Clone, Debug)]

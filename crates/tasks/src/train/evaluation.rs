@@ -2,13 +2,11 @@
 
 use std::time::Instant;
 
+use regard_metrics::{accuracy, count_correct, perplexity};
 use regard_nn::blocks::Context;
 
 use super::{Evaluation, Model, TrainError};
-use crate::{
-    data::{Split, TaskData, split_batches},
-    metrics::{accuracy, count_correct, perplexity},
-};
+use crate::data::{Split, TaskData, split_batches};
 
 /// Measures `model` on a split of `data` in batches of `rows`: all of it or, if `most` is not 0, that many batches
 /// spread over it. The model should be without autodiff ([`valid`](burn::module::Module::valid)). `step` is that of

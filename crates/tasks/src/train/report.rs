@@ -42,7 +42,7 @@ pub struct Evaluation {
     pub accuracy: Option<f64>,
     /// `exp(loss)`; absent for classification.
     pub perplexity: Option<f64>,
-    /// BLEU of translations by beam search ([`BLEU_SIGNATURE`](crate::metrics::BLEU_SIGNATURE)), 0 to 100; measured on the test
+    /// BLEU of translations by beam search ([`BLEU_SIGNATURE`](regard_metrics::BLEU_SIGNATURE)), 0 to 100; measured on the test
     /// split of translation alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bleu: Option<f64>,

@@ -1,14 +1,12 @@
 //! Translations of a split by beam search, and how good they are.
 
+use regard_metrics::Bleu;
 use regard_nn::models::{BeamOptions, Translator, beam_search};
 
 use super::{Model, TrainConfig, TrainError};
-use crate::{
-    data::{
-        SentencePairs, Split, TaskData, TextTokenizer, padded,
-        tokenizer::{END, PADDING},
-    },
-    metrics::Bleu,
+use crate::data::{
+    DataError, SentencePairs, Split, TaskData, TextTokenizer, padded,
+    tokenizer::{END, PADDING},
 };
 
 /// Translations of all sentences, in their order, in batches of `rows` sentences of about one length. The model
@@ -49,7 +47,7 @@ pub fn measure_bleu(
     let longest = data.shape().max_length;
     let options = BeamOptions { beam: config.beam, length_penalty: config.length_penalty, longest };
     let texts = translations(model, tokenizer, pairs, rows, &options)?;
-    Ok(Some(Bleu::corpus(&texts, pairs.references())?))
+    Ok(Some(Bleu::corpus(&texts, pairs.references()).map_err(|error| DataError::Value(error.to_string()))?))
 }
 
 /// A translated line.

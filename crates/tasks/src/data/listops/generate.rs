@@ -161,7 +161,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::{data::listops, metrics};
+    use crate::data::listops;
 
     fn small(train: usize) -> ListOpsConfig {
         ListOpsConfig { min_length: 10, max_length: 60, train, valid: 20, test: 30, ..ListOpsConfig::default() }
@@ -183,7 +183,7 @@ mod tests {
         let draws = (jobs * JOB) as f64 / kept as f64;
         lengths.sort_unstable();
         let (mean, median) = (lengths.iter().sum::<usize>() as f64 / kept as f64, lengths[kept / 2]);
-        let majority = metrics::majority_rate(labels, CLASSES);
+        let majority = regard_metrics::majority_rate(labels, CLASSES);
         // Four standard errors over 8,500 trees, whose lengths deviate by 394 from their mean.
         assert!((draws - 12.08).abs() < 0.5, "{draws} draws for a tree");
         assert!((mean - 1034.0).abs() < 17.0, "mean length {mean}");

@@ -1,6 +1,5 @@
-//! Correlation of two errors over many matrices (Scatterbrain, arXiv 2110.15343, table 3).
+//! Correlation of two lists of numbers.
 
-use regard_pretrained::run::scores::{pearson, spearman};
 use serde::Serialize;
 
 /// Three correlation coefficients in `[-1, 1]`.
@@ -27,8 +26,55 @@ impl Correlation {
     }
 }
 
-/// Kendall's `tau-b`; NaN if one variable is constant.
-fn kendall(x: &[f64], y: &[f64]) -> f64 {
+/// Rank correlation (Spearman 1904): the correlation of ranks, equal values sharing the mean of theirs, as in
+/// `scipy.stats.spearmanr`. Not a number where one side does not vary.
+///
+/// # Panics
+/// If there are not as many of one as of the other.
+pub fn spearman(a: &[f64], b: &[f64]) -> f64 {
+    pearson(&ranks(a), &ranks(b))
+}
+
+/// Correlation of two lists; not a number where one does not vary.
+///
+/// # Panics
+/// As [`spearman`].
+pub fn pearson(a: &[f64], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len(), "pairs");
+    let mean = |x: &[f64]| x.iter().sum::<f64>() / x.len() as f64;
+    let (mean_a, mean_b) = (mean(a), mean(b));
+    let (mut both, mut square_a, mut square_b) = (0.0, 0.0, 0.0);
+    for (a, b) in a.iter().zip(b) {
+        let (a, b) = (a - mean_a, b - mean_b);
+        both += a * b;
+        square_a += a * a;
+        square_b += b * b;
+    }
+    both / (square_a * square_b).sqrt()
+}
+
+/// Places in rising order, from 1; equal values share the mean of theirs.
+pub(crate) fn ranks(values: &[f64]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|a, b| values[*a].total_cmp(&values[*b]));
+    let mut ranks = vec![0.0; values.len()];
+    let mut start = 0;
+    while start < order.len() {
+        let equal = order[start..].iter().take_while(|i| values[**i] == values[order[start]]).count().max(1);
+        // The mean of start + 1 to start + equal.
+        let rank = start as f64 + (equal as f64 + 1.0) / 2.0;
+        order[start..start + equal].iter().for_each(|i| ranks[*i] = rank);
+        start += equal;
+    }
+    ranks
+}
+
+/// Kendall's `tau-b`, as in `scipy.stats.kendalltau`; NaN if one variable is constant.
+///
+/// # Panics
+/// As [`spearman`].
+pub fn kendall(x: &[f64], y: &[f64]) -> f64 {
+    assert_eq!(x.len(), y.len(), "pairs");
     let (mut same, mut untied_x, mut untied_y) = (0.0, 0.0, 0.0);
     let sign = |a: f64, b: f64| a.partial_cmp(&b).map_or(0.0, |order| order as i8 as f64);
     for i in 0..x.len() {
@@ -45,6 +91,16 @@ fn kendall(x: &[f64], y: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::close;
+
+    #[test]
+    fn spearman_is_that_of_scipy() {
+        // spearmanr([1, 2, 3, 4, 5], [5, 6, 7, 8, 7]) = 0.8207826816681233
+        close(spearman(&[1.0, 2.0, 3.0, 4.0, 5.0], &[5.0, 6.0, 7.0, 8.0, 7.0]), 0.820_782_681_668_123_3);
+        close(spearman(&[3.0, 1.0, 2.0], &[-30.0, -10.0, -20.0]), -1.0);
+        assert_eq!(ranks(&[2.0, 1.0, 2.0, 0.0, 2.0]), [4.0, 2.0, 4.0, 1.0, 4.0]);
+        assert!(spearman(&[1.0, 1.0], &[1.0, 2.0]).is_nan());
+    }
 
     fn require(pairs: &[(f64, f64)], spearman: f64, pearson: f64, kendall: f64) {
         let seen = Correlation::of(pairs).unwrap();
@@ -74,5 +130,12 @@ mod tests {
         assert_eq!(Correlation::of(&[(1.0, 1.0), (2.0, 2.0)]), None);
         assert_eq!(Correlation::of(&[(1.0, 1.0), (1.0, 2.0), (1.0, 3.0)]), None);
         assert_eq!(Correlation::of(&[(1.0, 1.0), (2.0, f64::NAN), (3.0, 3.0)]), None);
+    }
+
+    /// Figures of SciPy 1.17.1.
+    #[test]
+    fn coefficients_are_those_of_scipy() {
+        let pairs = [(1.0, 3.0), (2.0, 1.0), (3.0, 2.0), (4.0, 2.0), (5.0, 5.0), (5.0, 6.0), (6.0, 4.0)];
+        require(&pairs, 0.654_545_454_545_454_5, 0.647_058_823_529_411_9, 0.45);
     }
 }

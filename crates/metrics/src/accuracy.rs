@@ -1,8 +1,4 @@
-//! Measures of quality: accuracy, cross entropy in other units, BLEU.
-
-mod bleu;
-
-pub use bleu::{BLEU_SIGNATURE, Bleu, tokenize_13a};
+//! Accuracy, and cross entropy in other units.
 
 /// Rows of `logits` (`[rows, classes]`) whose largest entry is at the row's label; of equal entries the first counts.
 /// A row with a NaN counts as wrong.

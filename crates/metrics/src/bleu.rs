@@ -6,13 +6,21 @@
 
 use std::{collections::HashMap, fmt};
 
-use crate::data::DataError;
-
 /// How [`Bleu`] is computed, in sacrebleu's notation.
 pub const BLEU_SIGNATURE: &str = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp";
 
 /// Longest n-grams.
 const ORDERS: usize = 4;
+
+/// Another number of texts than of references.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{hypotheses} texts for {references} references; give one for each")]
+pub struct Unpaired {
+    /// Number of texts.
+    pub hypotheses: usize,
+    /// Number of references.
+    pub references: usize,
+}
 
 /// BLEU of a corpus against one reference per sentence; see [`BLEU_SIGNATURE`]. Displayed as sacrebleu prints it.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -34,10 +42,9 @@ impl Bleu {
     ///
     /// # Errors
     /// Another number of hypotheses than of references.
-    pub fn corpus(hypotheses: &[impl AsRef<str>], references: &[impl AsRef<str>]) -> Result<Self, DataError> {
+    pub fn corpus(hypotheses: &[impl AsRef<str>], references: &[impl AsRef<str>]) -> Result<Self, Unpaired> {
         if hypotheses.len() != references.len() {
-            let (seen, expected) = (hypotheses.len(), references.len());
-            return Err(DataError::Value(format!("{seen} translations for {expected} references; give one for each")));
+            return Err(Unpaired { hypotheses: hypotheses.len(), references: references.len() });
         }
         let mut counts = Counts::default();
         for (hypothesis, reference) in hypotheses.iter().zip(references) {
@@ -361,7 +368,7 @@ mod tests {
         let bleu = Bleu::corpus(&["a x b y c z d"], &["d c b a e f g"]).unwrap();
         let expected = "BLEU = 9.29 57.1/8.3/5.0/3.1 (BP = 1.000 ratio = 1.000 hyp_len = 7 ref_len = 7)";
         assert_eq!(bleu.to_string(), expected);
-        assert!(Bleu::corpus(&["a"], &["a", "b"]).unwrap_err().to_string().contains("1 translations for 2 references"));
+        assert!(Bleu::corpus(&["a"], &["a", "b"]).unwrap_err().to_string().contains("1 texts for 2 references"));
         let none: [&str; 0] = [];
         assert_eq!(Bleu::corpus(&none, &none).unwrap().score, 0.0);
     }
