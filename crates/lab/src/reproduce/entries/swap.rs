@@ -230,18 +230,23 @@ fn swapped(bench: &Workbench, entry: &str, model: &str, study: &Study, judge_by_
 
 /// Sequences of the texts of an entry.
 fn texts(bench: &Workbench, entry: &str, folder: &Folder, study: &Study) -> Result<[Vec<Example>; 2], Failure> {
-    let (name, parse): (&str, fn(&str) -> Result<String, String>) = match entry {
-        "swap-minilm" => (DOCUMENTS, |text| {
-            Ok(smart_documents(text)?.into_iter().map(|document| document.text).collect::<Vec<_>>().join("\n"))
-        }),
-        "swap-meeting" => (MEETINGS, meetings),
-        _ => (NOVEL, |text| Ok(text.to_owned())),
+    let read = |name: &str, parse: fn(&str) -> Result<String, String>| {
+        let path = bench.data_file(name)?;
+        let text = parse(&read_text(&path).map_err(of_folder)?);
+        text.map_err(|problem| Failure::data(format!("{}: {problem}", path.display())))
     };
-    let path = bench.data_file(name)?;
-    let text = parse(&read_text(&path).map_err(of_folder)?);
-    let text = text.map_err(|problem| Failure::data(format!("{}: {problem}", path.display())))?;
+    let text = match entry {
+        "swap-minilm" => read(DOCUMENTS, documents)?,
+        "swap-meeting" => read(MEETINGS, meetings)?,
+        _ => read(NOVEL, |text| Ok(text.to_owned()))?,
+    };
     let ids = folder.tokenizer().and_then(|tokenizer| tokenizer.encode(&text, false, None)).map_err(of_folder)?.ids;
     Ok(sample(&ids, study.length, study.sequences)?)
+}
+
+/// The texts of documents in the SMART format, a line each.
+fn documents(text: &str) -> Result<String, String> {
+    Ok(smart_documents(text)?.into_iter().map(|document| document.text).collect::<Vec<_>>().join("\n"))
 }
 
 /// Meetings, one a line, as lines `speaker: content`, a line for each turn.
@@ -268,8 +273,8 @@ fn gain(one: &Row, other: &Row, clauses: usize, units: &str) -> Estimate {
 }
 
 /// The choice within a budget, and the single candidate that loses least where both are judged.
-fn rivals<'s>(swap: &'s Swap, budget: &str) -> Option<(&'s Row, &'s Row)> {
-    let within = || swap.rows.iter().filter(|row| row.budget.as_deref() == Some(budget));
+fn rivals<'s>(rows: &'s [Row], budget: &str) -> Option<(&'s Row, &'s Row)> {
+    let within = || rows.iter().filter(|row| row.budget.as_deref() == Some(budget));
     let best = within().filter(|row| row.single.is_some()).min_by(|a, b| a.loss.total_cmp(&b.loss))?;
     Some((within().find(|row| row.is_chosen())?, best))
 }
@@ -301,7 +306,7 @@ fn judged(bench: &Workbench, entry: &str, model: &str, study: &Study) -> Result<
     let (mut clauses, mut told) = (Vec::new(), Vec::new());
     for chosen in &swap.chosen {
         let Some(budget) = &chosen.budget else { continue };
-        let Some((choice, single)) = rivals(&swap, &budget.name) else { continue };
+        let Some((choice, single)) = rivals(&swap.rows, &budget.name) else { continue };
         let gain = gain(choice, single, swap.chosen.len(), units);
         let gains: Vec<f64> = choice.losses.iter().zip(&single.losses).map(|(own, other)| other - own).collect();
         let error = Sample::of(&gains).variance_of_mean().map(f64::sqrt);
@@ -383,4 +388,43 @@ fn replaced(bench: &Workbench, _: Scale) -> Result<Finding, Failure> {
         tables: vec![table, swap.judged()],
         charts: vec![("images".into(), chart)],
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meetings_are_lines_of_turns() {
+        let line = r#"{"meeting_transcripts": [{"speaker": "A", "content": "Hello ."}, {"speaker": "B", "content": "Yes ."}]}"#;
+        assert_eq!(meetings(&format!("{line}\n{line}\n")).unwrap(), "A: Hello .\nB: Yes .\nA: Hello .\nB: Yes .");
+        let error = meetings(&format!("{line}\n{{\"meeting_transcripts\": [{{}}]}}")).unwrap_err();
+        assert!(error.contains("line 2") && error.contains("'speaker'"), "{error}");
+        assert!(meetings("{").unwrap_err().contains("line 1"));
+    }
+
+    #[test]
+    fn the_best_single_candidate_of_a_budget_is_the_rival() {
+        let row = |name: &str, budget: &str, single: Option<Kind>, losses: [f64; 3]| Row {
+            name: name.into(),
+            budget: Some(budget.into()),
+            single,
+            sample_loss: None,
+            predicted: crate::swap::Total::default(),
+            loss: losses.iter().sum::<f64>() / 3.0,
+            losses: losses.to_vec(),
+            seconds: 0.0,
+        };
+        let rows = [
+            row("* mix", "1/8", None, [0.1, 0.2, 0.3]),
+            row("window-1/8", "1/8", Some(Kind::Window), [0.3, 0.3, 0.5]),
+            row("smyrf-1/8", "1/8", Some(Kind::Smyrf), [0.6, 0.2, 0.6]),
+            row("window-1/4", "1/4", Some(Kind::Window), [0.0, 0.0, 0.0]),
+        ];
+        let (choice, single) = rivals(&rows, "1/8").unwrap();
+        assert_eq!((&choice.name[..], &single.name[..]), ("* mix", "window-1/8"));
+        let gain = gain(choice, single, 1, "sequences");
+        assert!((gain.value - 1.0 / 6.0).abs() < 1e-12 && gain.count == 3, "{gain:?}");
+        assert!(rivals(&rows, "1/4").is_none(), "no choice");
+    }
 }
