@@ -272,6 +272,11 @@ fn gain(one: &Row, other: &Row, clauses: usize, units: &str) -> Estimate {
     Estimate::paired(&other.losses, &one.losses, confidence(clauses), units)
 }
 
+/// The name of a way without the mark of a choice.
+fn plain(row: &Row) -> &str {
+    row.name.trim_start_matches("* ")
+}
+
 /// The choice within a budget, and the single candidate that loses least where both are judged.
 fn rivals<'s>(rows: &'s [Row], budget: &str) -> Option<(&'s Row, &'s Row)> {
     let within = || rows.iter().filter(|row| row.budget.as_deref() == Some(budget));
@@ -311,7 +316,8 @@ fn judged(bench: &Workbench, entry: &str, model: &str, study: &Study) -> Result<
         let gains: Vec<f64> = choice.losses.iter().zip(&single.losses).map(|(own, other)| other - own).collect();
         let error = Sample::of(&gains).variance_of_mean().map(f64::sqrt);
         told.push(format!("{} at {}", significant(gain.value, 3), budget.name));
-        let clause = Clause::paper(format!("With {} of the memory it is not worse than {}.", budget.name, single.name));
+        let clause =
+            Clause::paper(format!("With {} of the memory it is not worse than {}.", budget.name, plain(single)));
         let value = gain.value;
         clauses.push(match choice.losses == single.losses {
             true => clause.exactly(true).note("the choice is this candidate, or does the same"),
@@ -319,10 +325,10 @@ fn judged(bench: &Workbench, entry: &str, model: &str, study: &Study) -> Result<
         });
         table.push(vec![
             budget.name.as_str().into(),
-            choice.name.trim_start_matches("* ").into(),
+            plain(choice).into(),
             choice.predicted.bytes.into(),
             (choice.loss - exact).into(),
-            single.name.as_str().into(),
+            plain(single).into(),
             single.predicted.bytes.into(),
             (single.loss - exact).into(),
             value.into(),
@@ -366,7 +372,7 @@ fn replaced(bench: &Workbench, _: Scale) -> Result<Finding, Failure> {
     for kind in ALL {
         let row = of(kind)?;
         let deviation = Sample::of(&row.losses).deviation();
-        table.push(vec![row.name.as_str().into(), row.predicted.bytes.into(), row.loss.into(), deviation.into()]);
+        table.push(vec![plain(row).into(), row.predicted.bytes.into(), row.loss.into(), deviation.into()]);
     }
     let mut clauses = Vec::new();
     for (ours, other) in pairs {
