@@ -15,7 +15,7 @@ mod swap;
 use super::Entry;
 
 /// All entries, in the order in which they are listed and run.
-pub const ENTRIES: &[Entry] = &[
+pub static ENTRIES: &[Entry] = &[
     mgk_operations::ENTRY,
     mgk_efficiency::ENTRY,
     mgk_training::ABLATION,
