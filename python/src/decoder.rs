@@ -58,7 +58,7 @@ impl Decoder {
 fn no_decoder() -> PyErr {
     PyValueError::new_err(
         "no decoder under these options, expected a causal mechanism (causal=True) without bias, and a support that is \
-         'local', 'full' or 'empty' where there is one",
+         'local', 'longformer', 'block', 'full' or 'empty' where there is one",
     )
 }
 
@@ -105,6 +105,7 @@ impl State {
             self.batch = out_shape[0];
         }
         let Some(decode) = &mut self.decode else { return Err(no_decoder()) };
+        decode.check(1).map_err(error)?;
         let views = plan.views()?;
         let out = compute(py, || {
             let mut out = vec![0.0; out_shape.iter().product()];

@@ -78,6 +78,20 @@ def test_decoder_repeats_the_causal_form(mechanism: str) -> None:
         assert decoder.nbytes > 0
 
 
+@pytest.mark.parametrize("mechanism", ["sparse", "scatterbrain"])
+def test_a_decoder_of_blocks_takes_the_tokens_of_its_layout(mechanism: str) -> None:
+    options = {"support__kind": "block", "support__block": 3, "support__layout": ["100", "010", "101"]}
+    attend = regard.Operator(mechanism, causal=True, **options)
+    q, k, v = numpy.random.default_rng(3).standard_normal((3, 2, 2, 9, 8), dtype=numpy.float32)
+    whole, decoder = attend(q, k, v), attend.decoder()
+    for t in range(9):
+        token = [x[:, :, t : t + 1] for x in (q, k, v)]
+        assert error(decoder.step(*token), whole[:, :, t : t + 1]) < 1e-5
+    with pytest.raises(ValueError, match="3 rows and columns of blocks of 3, expected at least 4, for 10 tokens"):
+        decoder.step(*token)
+    assert decoder.tokens == 9
+
+
 @pytest.mark.parametrize(("cache", "bound", "share"), [("bf16", 2e-2, 0.5), ("f16", 2e-3, 0.5), ("int8", 3e-2, 0.45)])
 def test_a_cache_of_fewer_bits(cache: str, bound: float, share: float) -> None:
     q, k, v = numpy.random.default_rng(3).standard_normal((3, 2, 2, 30, 16), dtype=numpy.float32)

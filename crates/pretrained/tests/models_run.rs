@@ -168,3 +168,48 @@ fn a_longer_context_needs_a_stretched_table() {
     let error = shorter.states(&TokenBatch::full(vec![1; context], 1).unwrap(), &Context::evaluation()).unwrap_err();
     assert!(error.to_string().contains("length of the sequences"), "{error}");
 }
+
+#[test]
+fn planned_blocks_decode_as_the_whole_and_after_a_prompt() {
+    let tokens: Vec<i32> = (0..24).map(|i| 1 + 7 * i % 300).collect();
+    let options = |text: &str| -> AttentionConfig { toml::from_str(text).unwrap() };
+    // Blocks of 5 for the 30 tokens of the context; the second row does not see itself.
+    let layout = "support.layout = ['100000', '100000', '101000', '010100', '110110', '011011']";
+    let blocks = |mechanism: &str| {
+        let text = format!("mechanism = '{mechanism}'\nsupport.kind = 'block'\nsupport.block = 5\n{layout}");
+        HeadPlan { key_heads: vec![], attention: Some(options(&text)) }
+    };
+    let plan = [
+        HeadPlan { key_heads: vec![0, 3], ..blocks("sparse") },
+        HeadPlan { key_heads: vec![1], ..blocks("scatterbrain") },
+    ];
+    let folder = Folder::open(stories()).unwrap();
+    let load = |context: usize| {
+        let load = LoadOptions { context: Some(context), ..LoadOptions::default() };
+        folder.model(load, &Device::flex()).unwrap()
+    };
+    let Model::Language(model) = load(30).planned(&vec![plan.to_vec(); 5], 3).unwrap().model else {
+        panic!("a language model")
+    };
+    let batch = TokenBatch::full(tokens.clone(), 1).unwrap();
+    let logits = values(model.forward(&batch, &Context::evaluation()));
+    let vocabulary = logits.len() / tokens.len();
+    let wide: Vec<f64> = logits.iter().map(|x| f64::from(*x)).collect();
+    let mut state = model.decoder(1, Storage::F32).unwrap();
+    for (at, token) in tokens.iter().enumerate() {
+        let row = values(model.step(&[*token], &mut state).unwrap());
+        close("token by token", &row, &wide[at * vocabulary..(at + 1) * vocabulary], |_| true);
+    }
+    let mut chunked = model.decoder(1, Storage::F32).unwrap();
+    for (from, to) in [(0, 12), (12, 18), (18, 24)] {
+        let row = values(model.extend(&tokens[from..to], &mut chunked).unwrap());
+        close("in chunks", &row, &wide[(to - 1) * vocabulary..to * vocabulary], |_| true);
+    }
+    assert!(model.decoder(1, Storage::Int8).unwrap().bytes() == 0 && chunked.bytes() == state.bytes());
+    for _ in 24..30 {
+        model.step(&[1], &mut chunked).unwrap();
+    }
+    assert!(model.step(&[1], &mut chunked).unwrap_err().to_string().contains("position is 30, expected below 30"));
+    let error = load(31).planned(&vec![plan.to_vec(); 5], 3).unwrap_err().to_string();
+    assert!(error.contains("support.layout is 6 x 6 blocks of 5, expected at least 7 x 7"), "{error}");
+}

@@ -160,3 +160,41 @@ fn what_cannot_be_planned_is_told() {
     let missing = run(["swap", "nowhere", "--text", &text, "--memory", "1/4"]);
     assert!(missing.code == Some(3) && missing.stderr.contains("nowhere"), "{missing:#?}");
 }
+
+/// A plan of one group in the first layer of the stories model.
+fn plan(folder: &TempDir, attention: &str) -> String {
+    let path = folder.path().join("plan.toml");
+    fs::write(&path, format!("layers = 5\n[[group]]\nlayer = 1\nkey_heads = [0, 1]\n[group.attention]\n{attention}\n"))
+        .unwrap();
+    argument(path)
+}
+
+#[test]
+fn a_plan_of_blocks_generates_and_kinds_that_need_the_whole_are_refused() {
+    let folder = TempDir::new().unwrap();
+    // Every second block of 64 of the 512 tokens, and the last two.
+    let row = |i: usize| (0..8).map(|j| if j + 1 >= i || j % 2 == 0 { '1' } else { '0' }).collect::<String>();
+    let rows: Vec<String> = (0..8).map(|i| format!("'{}'", row(i))).collect();
+    let layout = format!("support.layout = [{}]\nsupport.kind = 'block'", rows.join(", "));
+    let stories = stories();
+    let generate = |plan: &str, more: &[&str]| {
+        let arguments = ["generate", &stories, "--tokens", "200", "--temperature", "0", "--plan", plan];
+        run([&arguments[..], more].concat())
+    };
+    for mechanism in ["sparse", "scatterbrain"] {
+        let plan = plan(&folder, &format!("mechanism = '{mechanism}'\n{layout}"));
+        let told = generate(&plan, &["--json"]).json();
+        assert_eq!(told["tokens"].as_array().unwrap().len(), 200, "{told}");
+        let small = generate(&plan, &["--json", "--kv-cache", "int8"]).json();
+        assert!(small["state_bytes"].as_u64() < told["state_bytes"].as_u64(), "{small} {told}");
+        generate(&plan, &["--context", "513"]).failure(2, &["support.layout is 8 x 8 blocks of 64", "at least 9 x 9"]);
+    }
+    for (attention, why) in [
+        ("mechanism = 'sparse'\nsupport.kind = 'smyrf'", "depends on all tokens of a sequence"),
+        ("mechanism = 'scatterbrain'\nsupport.kind = 'bigbird'", "drawn among those of the whole sequence"),
+    ] {
+        generate(&plan(&folder, attention), &[]).failure(2, &["mechanism of a plan is", "decode state", why]);
+    }
+    let lsh = plan(&folder, "mechanism = 'sparse'\nsupport.kind = 'lsh'");
+    generate(&lsh, &[]).failure(2, &["key_value_heads", "the queries are the keys"]);
+}

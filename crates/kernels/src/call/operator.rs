@@ -169,7 +169,7 @@ pub trait Operator: Debug + Send + Sync {
     }
 
     /// A fresh state for decoding token by token, if the mechanism has one with these options. A key-value cache uses
-    /// the `storage` format; a state that is a sum, or a small window of keys, is always f32.
+    /// the `storage` format; sums, and the window of keys beside them, are always f32.
     fn decoder(&self, _storage: Storage) -> Option<Box<dyn Decode>> {
         None
     }
@@ -193,6 +193,10 @@ pub trait Decode: Debug + Send {
     /// Takes the next token of every batch row. `inputs` are those of the operator with `N = S = 1`, with its full
     /// parameters (priors, variances, score vectors); fills `out` with the row that the full causal form would give
     /// there.
+    ///
+    /// # Panics
+    /// If the inputs do not hold one token per batch row, their sizes differ from those of the first, or
+    /// [`Decode::check`] refuses the token.
     fn step(&mut self, inputs: &[View<f32>], out: &mut [f32]);
 
     /// Like [`Decode::step`] if the output is not needed, as for all but the last token of a prompt. The content of
@@ -210,6 +214,14 @@ pub trait Decode: Debug + Send {
 
     /// Current size of the state in bytes.
     fn bytes(&self) -> usize;
+
+    /// Whether `tokens` more tokens fit into the state.
+    ///
+    /// # Errors
+    /// Tokens beyond the block layout of the support; other states take any number.
+    fn check(&self, _tokens: usize) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// Rearranges `items`, which holds `batch` rows of equal length, into the order of `rows`; see [`Decode::reorder`].

@@ -1,9 +1,9 @@
 //! Decoding with a key-value cache, for mechanisms in which every query attends to every earlier key.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use crate::{
-    Decode, Layout, Operator, Rows, Storage, View,
+    Decode, Layout, Operator, Rows, Saved, Storage, View,
     operator::reorder_rows,
     stored::Numbers,
     tiled::{Kept, Scores, Source},
@@ -69,7 +69,7 @@ impl Cache {
     }
 
     /// Appends keys and values of the next token; returns the number of tokens in the cache.
-    fn append(&mut self, inputs: &[View<f32>]) -> usize {
+    pub fn append(&mut self, inputs: &[View<f32>]) -> usize {
         let (q, k, v) = (&inputs[0], &inputs[1], &inputs[2]);
         let (batch, storage) = (q.shape[0], self.storage);
         self.rows.resize_with(batch, Row::default);
@@ -121,12 +121,11 @@ impl Cache {
     fn heads(&self, x: &View<f32>) -> usize {
         if self.layout == Layout::HeadFirst { x.shape[1] } else { x.shape[x.shape.len() - 2] }
     }
-}
 
-impl Decode for Cache {
-    fn step(&mut self, inputs: &[View<f32>], out: &mut [f32]) {
+    /// Attention of the last token to the tokens in the cache, or to those of the ranges `seen`, which do not overlap.
+    pub fn attend(&self, inputs: &[View<f32>], seen: Option<&[Range<usize>]>, out: &mut [f32]) -> Saved {
         let names = self.operator.inputs();
-        let cached = self.append(inputs);
+        let cached = self.tokens - self.dropped;
         let (q, k, v) = (&inputs[0], &inputs[1], &inputs[2]);
         let (batch, width) = (q.shape[0], q.shape[3]);
         let components = k.data.len() / (batch * self.heads(k) * width);
@@ -155,7 +154,18 @@ impl Decode for Cache {
             vec![View::new(q.data, &q_shape), View { data: &[], shape: k_shape }, View { data: &[], shape: &v_shape }];
         views.extend(parameters.iter().map(|(shape, data)| View::new(data, shape)));
         let kept: Vec<Kept> = self.rows.iter().flat_map(|row| row.kept([width, v.shape[3]], cached)).collect();
-        self.operator.scores(&views).attend(&kept, out);
+        let scores = self.operator.scores(&views);
+        match seen {
+            None => scores.attend(&kept, out),
+            Some(ranges) => scores.attend_within(ranges, &kept, out),
+        }
+    }
+}
+
+impl Decode for Cache {
+    fn step(&mut self, inputs: &[View<f32>], out: &mut [f32]) {
+        self.append(inputs);
+        self.attend(inputs, None, out);
     }
 
     fn absorb(&mut self, inputs: &[View<f32>], _: &mut [f32]) {

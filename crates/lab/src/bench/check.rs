@@ -275,6 +275,13 @@ mod tests {
         let mut smyrf = AttentionOptions { mechanism: Mechanism::Sparse, causal: true, ..AttentionOptions::default() };
         smyrf.support.kind = SupportKind::Smyrf;
         let error = check_decoding(&smyrf, 40, 8, 3).unwrap_err().to_string();
-        assert!(error.contains("'smyrf'") && error.contains("decode state"), "{error}");
+        assert!(error.contains("is smyrf") && error.contains("depends on all tokens"), "{error}");
+        for mechanism in [Mechanism::Sparse, Mechanism::Scatterbrain] {
+            let mut block = AttentionOptions { mechanism, heads: 2, causal: true, ..AttentionOptions::default() };
+            (block.support.kind, block.support.block) = (SupportKind::Block, 9);
+            block.support.layout = Some(["100000", "110000", "001000", "101100", "010100"].map(String::from).to_vec());
+            let check = check_decoding(&block, 40, 8, 3).unwrap();
+            assert!(check.passed, "{mechanism}: {}", check.words());
+        }
     }
 }

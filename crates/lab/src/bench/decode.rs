@@ -43,10 +43,7 @@ pub(super) fn decoder(
     if !options.causal {
         return Err(Error::option("causal", false, "true: only causal attention decodes token by token"));
     }
-    operator.decoder(storage).ok_or_else(|| {
-        let expected = "a mechanism with a decode state under these options";
-        Error::option("mechanism", format!("'{}'", options.label()), expected)
-    })
+    operator.decoder(storage).ok_or_else(|| options.no_decoder("mechanism"))
 }
 
 impl Decoding {

@@ -3,7 +3,7 @@
 use regard_kernels::Mechanism;
 use regard_kernels::features::FeatureKind;
 use regard_kernels::mechanism::{AdditiveScores, Combination, Inference, Interaction, Prior, Sharing};
-use regard_kernels::support::SupportKind;
+use regard_kernels::support::{SupportKind, SupportOptions};
 
 use super::Count;
 use super::support::{support_pairs, visible_pairs};
@@ -146,12 +146,22 @@ pub fn attention_cost(
             cost.kept_floats = read_and_written + rows + kept_sums;
             let tokens = match kind {
                 SupportKind::Local => decoded.min(count(options.support.radius).saturating_add(1)),
+                SupportKind::Longformer => {
+                    let SupportOptions { radius, globals, .. } = options.support;
+                    decoded.min(count(globals).saturating_add(count(radius)).saturating_add(1))
+                }
                 SupportKind::Empty => 0,
                 // The other supports need all keys and values to decode.
                 _ => decoded,
             };
-            let aside = if kind == SupportKind::Full && !gated { 0 } else { sums + sums / (head + 1) };
-            cost.state_floats = tokens * 2 * key_inner + aside;
+            let naive = options.scatterbrain.combination == Combination::Naive;
+            let states = match kind {
+                SupportKind::Full if !gated => 0,
+                // One for each block of keys, and one for those that a row does not see.
+                SupportKind::Block if !gated && !naive => decoded.div_ceil(count(options.support.block)) + 1,
+                _ => 1,
+            };
+            cost.state_floats = tokens * 2 * key_inner + states * (sums + sums / (head + 1));
             if gated {
                 cost.core_parameters = heads;
                 cost.core_operations += n * inner;
@@ -254,6 +264,10 @@ mod tests {
                 hashed.support.kind = kind;
                 all.push(hashed);
             }
+            let mut block = plain(&mechanism);
+            (block.support.kind, block.support.block) = (SupportKind::Block, 5);
+            block.support.layout = Some(vec!["1".repeat(103); 103]);
+            all.push(block);
             let mut narrow = plain(&mechanism);
             (narrow.support.radius, narrow.features.kind) = (3, FeatureKind::Elu);
             all.push(narrow);

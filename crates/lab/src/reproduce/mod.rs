@@ -42,11 +42,13 @@ pub enum Paper {
     Fastformer,
     /// Latent positional information in the self-attention variance, arXiv 2305.13571.
     Nope,
+    /// No paper: what this project claims of the planner of [`crate::swap`].
+    Planner,
 }
 
 impl Paper {
     /// All of them, in the order of the page.
-    pub const ALL: [Self; 5] = [Self::Mgk, Self::Scatterbrain, Self::Moa, Self::Fastformer, Self::Nope];
+    pub const ALL: [Self; 6] = [Self::Mgk, Self::Scatterbrain, Self::Moa, Self::Fastformer, Self::Nope, Self::Planner];
 }
 
 impl fmt::Display for Paper {
@@ -57,6 +59,7 @@ impl fmt::Display for Paper {
             Self::Moa => "MoA (arXiv 2210.05144)",
             Self::Fastformer => "Fastformer (arXiv 2108.09084)",
             Self::Nope => "NoPE (arXiv 2305.13571)",
+            Self::Planner => "The planner of regard swap (no paper)",
         })
     }
 }
@@ -211,5 +214,9 @@ mod tests {
 #[test]
 fn temporary_dump() {
     let all: Vec<_> = ENTRIES.iter().flat_map(|e| e.setups.iter().map(move |s| serde_json::json!({"name": e.name, "scale": s.scale, "paper_setting": e.paper_setting, "differences": s.differences, "figures": e.figures}))).collect();
-    regard_files::write_whole(std::path::Path::new("/tmp/w/j2-dump.json"), serde_json::to_string(&all).unwrap().as_bytes()).unwrap();
+    regard_files::write_whole(
+        std::path::Path::new("/tmp/w/j2-dump.json"),
+        serde_json::to_string(&all).unwrap().as_bytes(),
+    )
+    .unwrap();
 }

@@ -356,8 +356,7 @@ pub(super) fn bytes(candidate: &Candidate, length: usize, width: usize, storage:
 fn state_bytes(options: &AttentionOptions, length: usize, width: usize, storage: Storage) -> Result<usize, Error> {
     let (operator, constants) = operator(options, length, width, 0)?;
     let Some(mut decoder) = operator.decoder(storage) else {
-        let expected = "a mechanism with a decode state under these options";
-        return Err(Error::option("candidate", options.label(), expected));
+        return Err(options.no_decoder("candidate"));
     };
     let shapes = [options.heads, 1, 1].map(|heads| [1, 1, heads, width]);
     let (token, mut out) = (vec![0.0; options.heads * width], vec![0.0; options.heads * width]);
@@ -372,14 +371,26 @@ fn state_bytes(options: &AttentionOptions, length: usize, width: usize, storage:
 /// # Errors
 /// Another model, tokens that it does not have.
 pub fn loss(pretrained: &Pretrained, sample: &[Example]) -> Result<f64, SwapError> {
+    losses(pretrained, sample).map(|(loss, _)| loss)
+}
+
+/// Mean loss of texts in nats per token, and that of each of them.
+pub(super) fn losses(pretrained: &Pretrained, sample: &[Example]) -> Result<(f64, Vec<f64>), SwapError> {
     let (mut total, mut count) = (0.0, 0.0);
+    let mut each = Vec::with_capacity(sample.len());
     for example in sample {
         let Example::Text(batch) = example else { return Err(SwapError::NoLoss) };
         let states = pretrained.states(batch, &Context::evaluation())?;
+        let mut own = 0.0;
         let counted = token_losses(pretrained, &states, example, |loss, rows| {
-            total += rows as f64 * f64::from(loss.into_data_as::<f32>().try_to_vec::<f32>().expect("f32, as asked")[0]);
+            let sum =
+                rows as f64 * f64::from(loss.into_data_as::<f32>().try_to_vec::<f32>().expect("f32, as asked")[0]);
+            total += sum;
+            own += sum;
         });
-        count += counted.ok_or(SwapError::NoLoss)? as f64;
+        let counted = counted.ok_or(SwapError::NoLoss)? as f64;
+        count += counted;
+        each.push(own / counted.max(1.0));
     }
-    Ok(total / f64::max(count, 1.0))
+    Ok((total / f64::max(count, 1.0), each))
 }

@@ -4,7 +4,7 @@ use regard_metrics::spearman;
 use regard_report::{Axis, Block, Cell, Chart, Column, Data, Format, Report, Scale, Section, Series, Table};
 use serde_json::{Value, json};
 
-use super::{Chosen, Kind, Predictor, Row, Swap, study::CHOSEN};
+use super::{Chosen, Kind, Predictor, Row, Swap};
 use crate::record::{Record, Shown};
 
 impl Swap {
@@ -154,7 +154,7 @@ impl Swap {
     /// The row of the choice within a budget.
     fn row_of(&self, chosen: &Chosen) -> Option<&Row> {
         let name = chosen.budget.as_ref().map(|budget| &budget.name);
-        self.rows.iter().find(|row| row.budget.as_ref() == name && row.name.starts_with(CHOSEN))
+        self.rows.iter().find(|row| row.budget.as_ref() == name && row.is_chosen())
     }
 
     /// Of each budget the single candidate that loses least where judged, if that is less than the choice.
@@ -175,7 +175,7 @@ impl Swap {
     }
 
     /// What is lost within each budget: by each kind of candidate alone, and by the choice.
-    fn over_budgets(&self) -> Chart {
+    pub(crate) fn over_budgets(&self) -> Chart {
         let exact = if self.has_loss { self.rows[0].loss } else { 0.0 };
         let line = |name: &str, style: usize, takes: &dyn Fn(&Row) -> bool| {
             let point = |chosen: &Chosen| {
@@ -186,7 +186,7 @@ impl Swap {
             Series::new(name, style, self.chosen.iter().filter_map(point))
         };
         let kinds = Kind::ALL.iter().enumerate();
-        let mut series = vec![line("choice", 0, &|row| row.name.starts_with(CHOSEN))];
+        let mut series = vec![line("choice", 0, &|row| row.is_chosen())];
         series.extend(kinds.map(|(at, kind)| line(kind.name(), at + 1, &|row| row.single == Some(*kind))));
         series.retain(|series| !series.points.is_empty());
         let what = if self.has_loss { Axis::new("change of the loss", "nat") } else { Axis::new("1 - cosine", "") };

@@ -70,6 +70,8 @@ pub struct Row {
     pub predicted: Total,
     /// Loss in nats per token; for models without one, 1 - cosine of the mean states to those of exact attention.
     pub loss: f64,
+    /// The same of each sequence.
+    pub losses: Vec<f64>,
     /// Seconds of a forward pass over a sequence.
     pub seconds: f64,
 }
@@ -110,6 +112,13 @@ pub struct Swap {
     pub command: String,
     /// Where and when.
     pub environment: Environment,
+}
+
+impl Row {
+    /// Whether it is the choice within its budget.
+    pub fn is_chosen(&self) -> bool {
+        self.name.starts_with(CHOSEN)
+    }
 }
 
 /// Before the name of the way that was chosen.
@@ -251,7 +260,7 @@ impl Study {
         let mut row = |way: &Way, budget: &Option<Budget>, is_best: bool| -> Result<Row, SwapError> {
             let Way { name, single, groups, sample_loss } = way.clone();
             let total = total(&own, &groups);
-            let Judged { loss, seconds } = judge.judge(&groups, plan_of)?;
+            let Judged { loss, losses, seconds } = judge.judge(&groups, plan_of)?;
             Ok(Row {
                 name: if is_best { format!("{CHOSEN}{name}") } else { name },
                 budget: budget.as_ref().map(|budget| budget.name.clone()),
@@ -259,6 +268,7 @@ impl Study {
                 sample_loss,
                 predicted: Total { bytes: total.bytes * prices[0].bytes / plain, ..total },
                 loss,
+                losses,
                 seconds,
             })
         };

@@ -9,7 +9,7 @@ use burn::tensor::Tensor;
 use regard_nn::blocks::Context;
 use regard_pretrained::{Model, Plan, Pretrained};
 
-use super::{Candidate, Example, Kind, Limits, Measured, Predictor, Price, SwapError, choices, loss, solve};
+use super::{Candidate, Example, Kind, Limits, Measured, Predictor, Price, SwapError, choices, measure::losses, solve};
 
 /// A candidate for each group, by its number.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,10 +69,12 @@ pub(super) struct Judge<'a> {
 }
 
 /// What a model does on the sequences.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Judged {
     /// Loss, or the distance of its mean states to those of exact attention.
     pub loss: f64,
+    /// That of each sequence.
+    pub losses: Vec<f64>,
     /// Seconds of a forward pass over a sequence.
     pub seconds: f64,
 }
@@ -87,17 +89,20 @@ impl<'a> Judge<'a> {
     /// The model under the plan of a choice.
     pub fn judge(&mut self, groups: &[usize], plan: impl Fn(&[usize]) -> Plan) -> Result<Judged, SwapError> {
         let place = match self.seen.entry(groups.to_vec()) {
-            Entry::Occupied(seen) => return Ok(*seen.get()),
+            Entry::Occupied(seen) => return Ok(seen.get().clone()),
             Entry::Vacant(place) => place,
         };
         let model = self.model.clone().with_plan(&plan(groups))?;
         let begin = Instant::now();
-        let loss = match &self.exact {
-            None => loss(&model, self.examples)?,
-            Some(exact) => distance(&means(&model, self.examples)?, exact),
+        let (loss, losses) = match &self.exact {
+            None => losses(&model, self.examples)?,
+            Some(exact) => {
+                let each = distances(&means(&model, self.examples)?, exact);
+                (each.iter().sum::<f64>() / each.len() as f64, each)
+            }
         };
         let seconds = begin.elapsed().as_secs_f64() / self.examples.len() as f64;
-        Ok(*place.insert(Judged { loss, seconds }))
+        Ok(place.insert(Judged { loss, losses, seconds }).clone())
     }
 }
 
@@ -106,12 +111,12 @@ pub(super) fn has_loss(model: &Pretrained) -> bool {
     matches!(model.model, Model::Language(_) | Model::Masked(_))
 }
 
-/// Mean of 1 - cosine.
-fn distance(seen: &[Vec<f32>], exact: &[Vec<f32>]) -> f64 {
+/// 1 - cosine, example by example.
+fn distances(seen: &[Vec<f32>], exact: &[Vec<f32>]) -> Vec<f64> {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
     let one =
         |(seen, exact): (&Vec<f32>, &Vec<f32>)| 1.0 - dot(seen, exact) / (dot(seen, seen) * dot(exact, exact)).sqrt();
-    seen.iter().zip(exact).map(one).sum::<f64>() / seen.len() as f64
+    seen.iter().zip(exact).map(one).collect()
 }
 
 /// Mean states `[d]` of examples.

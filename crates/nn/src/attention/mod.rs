@@ -177,15 +177,16 @@ impl Attention {
             Self::Planned(layer) => Some(layer.decoder(storage)?),
             _ => heads.kernel().operator(call)?.decoder(storage),
         };
-        decoder.map(DecodeState::new).ok_or_else(|| {
-            Error::option("mechanism", options.label(), "a mechanism with a decode state under these options")
-        })
+        decoder.map(DecodeState::new).ok_or_else(|| options.no_decoder("mechanism"))
     }
 
     /// Self-attention of the next tokens `[B,N,d]` of every row to themselves and the tokens before them.
     ///
     /// The first call on a fresh state runs the kernel for whole sequences, where the mechanism has one; later tokens are
     /// decoded one by one.
+    ///
+    /// # Panics
+    /// If [`DecodeState::check`] refuses the tokens.
     pub fn decode(&self, tokens: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
         let count = tokens.dims()[1];
         match self {

@@ -8,6 +8,7 @@ use super::{
     AttentionConfig, DecodeState, KeyState, MultiHead,
     projection::{Heads, Projections},
     record::AttentionPart,
+    scatterbrain::check_layout,
 };
 use crate::{
     blocks::{Context, Part, Place},
@@ -120,10 +121,7 @@ impl Planned {
             let Some(options) = &group.plan.attention else { return Ok(None) };
             let call = heads.call(mask_of(options), &Context::evaluation(), Place::Weights);
             let state = options.operator(call)?.decoder(storage);
-            state.map(Some).ok_or_else(|| {
-                let expected = "a mechanism with a decode state under these options";
-                Error::option("mechanism of a plan", options.label(), expected)
-            })
+            state.map(Some).ok_or_else(|| options.no_decoder("mechanism of a plan"))
         });
         let states = parts.collect::<Result<Vec<_>, Error>>()?;
         let groups = self.groups.clone().into_iter().zip(states).collect();
@@ -194,6 +192,7 @@ impl Group {
         if let Some(options) = &attention {
             options.check()?;
             options.check_kernel()?;
+            check_layout(options, heads.context)?;
             if options.mechanism == Mechanism::Fastformer || options.mechanism == Mechanism::Moa {
                 let expected = "a mechanism of queries, keys and values alone";
                 return Err(Error::option("mechanism of a plan", options.label(), expected));
@@ -296,5 +295,8 @@ impl Decode for PlannedState {
 
     fn bytes(&self) -> usize {
         self.groups.iter().filter_map(|(_, state)| state.as_ref()).map(|state| state.bytes()).sum()
+    }
+    fn check(&self, tokens: usize) -> Result<(), Error> {
+        self.groups.iter().filter_map(|(_, state)| state.as_ref()).try_for_each(|state| state.check(tokens))
     }
 }

@@ -51,9 +51,7 @@ impl Scatterbrain {
         let (options, head_width, device) = (&heads.options, heads.head_width, init.device());
         let support = options.uses_support().then_some(&options.support);
         let kind = support.map(|support| support.kind);
-        if let Some(support) = support.filter(|support| support.kind == SupportKind::Block) {
-            check_layout(support, heads.context)?;
-        }
+        check_layout(options, heads.context)?;
         let own_keys = kind != Some(SupportKind::Lsh);
         let key = init.key("projection");
         let projected = options.uses_features() && options.features.kind != FeatureKind::Elu;
@@ -97,7 +95,6 @@ impl Scatterbrain {
     }
 
     fn attend_heads(&self, inputs: &Inputs, mask: &Mask, context: &Context, place: Place) -> Tensor<4> {
-        let [n, s] = ["q", "v"].map(|name| inputs.tensor::<4>(name).dims()[1]);
         match (&self.gate, &self.parts) {
             (Some(gate), Some([exact, smooth])) => {
                 let smooth_inputs = match inputs.operand("k") {
@@ -106,7 +103,7 @@ impl Scatterbrain {
                 };
                 let gate = sigmoid(gate.val());
                 let parts = [
-                    AttentionPart::new(cut_to_length(exact, n, s), inputs).with_shares(gate.clone()),
+                    AttentionPart::new(Cow::Borrowed(exact), inputs).with_shares(gate.clone()),
                     AttentionPart::new(Cow::Borrowed(smooth), &smooth_inputs)
                         .with_shares(gate.clone().neg().add_scalar(1.0)),
                 ];
@@ -115,7 +112,7 @@ impl Scatterbrain {
                 low_rank.clone() + (sparse - low_rank) * gate
             }
             _ => {
-                let part = AttentionPart::new(cut_to_length(self.heads().kernel(), n, s), inputs);
+                let part = AttentionPart::new(Cow::Borrowed(self.heads().kernel()), inputs);
                 let [out] = self.heads().attend_parts([part], mask, context, place);
                 out
             }
@@ -197,8 +194,12 @@ fn parts(options: &AttentionConfig) -> [AttentionConfig; 2] {
     [exact, smooth]
 }
 
-/// A layout must have a block for every pair of the longest sequence.
-fn check_layout(support: &SupportOptions, context: usize) -> Result<(), Error> {
+/// A layout, where there is one, must have a block for every pair of the longest sequence.
+pub(super) fn check_layout(options: &AttentionConfig, context: usize) -> Result<(), Error> {
+    let support = &options.support;
+    if !options.uses_support() || support.kind != SupportKind::Block {
+        return Ok(());
+    }
     let blocks = support.blocks()?;
     let needed = context.div_ceil(support.block);
     if blocks.len() < needed || blocks[0].len() < needed {
@@ -207,21 +208,6 @@ fn check_layout(support: &SupportOptions, context: usize) -> Result<(), Error> {
         return Err(Error::option("support.layout", seen, expected));
     }
     Ok(())
-}
-
-/// The options with a layout of as many blocks as `n` queries and `s` keys have: batches may be shorter than the longest
-/// sequence.
-fn cut_to_length(options: &AttentionConfig, n: usize, s: usize) -> Cow<'_, AttentionConfig> {
-    let support = &options.support;
-    let (SupportKind::Block, Some(layout)) = (support.kind, &support.layout) else { return Cow::Borrowed(options) };
-    let (rows, columns) = (n.div_ceil(support.block), s.div_ceil(support.block));
-    if layout.len() == rows && layout[0].len() == columns {
-        return Cow::Borrowed(options);
-    }
-    let mut options = options.clone();
-    let cut = layout.iter().take(rows).map(|row| row.chars().take(columns).collect());
-    options.support.layout = Some(cut.collect());
-    Cow::Owned(options)
 }
 
 /// Both parts token by token. Inputs `q k v` and those of the low-rank part.
@@ -256,5 +242,9 @@ impl Decode for Gated {
 
     fn bytes(&self) -> usize {
         self.sparse.bytes() + self.low_rank.bytes()
+    }
+
+    fn check(&self, tokens: usize) -> Result<(), Error> {
+        self.sparse.check(tokens).and(self.low_rank.check(tokens))
     }
 }

@@ -2,7 +2,7 @@
 
 use burn::module::RunningState;
 use burn::tensor::{Device, Tensor, TensorData};
-use regard_kernels::{Decode, Mask};
+use regard_kernels::{Decode, Error, Mask};
 
 use crate::{
     blocks::Context,
@@ -29,6 +29,14 @@ impl DecodeState {
     /// Bytes that the state holds now.
     pub fn bytes(&self) -> usize {
         self.decoder.bytes()
+    }
+
+    /// Whether `tokens` more tokens fit into the state.
+    ///
+    /// # Errors
+    /// Tokens beyond the block layout of the support; other states take any number.
+    pub fn check(&self, tokens: usize) -> Result<(), Error> {
+        self.decoder.check(tokens)
     }
 
     /// Batch row `i` continues from the state of row `rows[i]`; see [`Decode::reorder`].

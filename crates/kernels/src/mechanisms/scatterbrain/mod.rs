@@ -83,7 +83,14 @@ impl Scatterbrain {
         if let Some(support) = self.support.as_ref().filter(|support| support.kind == SupportKind::Block) {
             let blocks = support.blocks()?;
             let needed = [shape.queries.div_ceil(support.block), shape.keys.div_ceil(support.block)];
-            Error::check_shape("layout", &[blocks.len(), blocks[0].len()], &needed)?;
+            let seen = [blocks.len(), blocks[0].len()];
+            // The last tokens of a sequence are not in the first rows of its layout.
+            if self.mask.causal && shape.queries != shape.keys {
+                Error::check_shape("layout", &seen, &needed)?;
+            }
+            if seen[0] < needed[0] || seen[1] < needed[1] {
+                return Err(Error::shape("layout", &seen, format!("at least {needed:?}")));
+            }
         }
         Ok(shape)
     }
@@ -226,7 +233,10 @@ impl Operator for Scatterbrain {
                 let support = self.support.as_ref()?;
                 Some(Box::new(band::Ring::new(self.clone(), Some(support.radius), support.globals)))
             }
-            _ => None,
+            SupportKind::Block => Some(Box::new(gathered::BlockCache::new(self, storage)?)),
+            // BigBird draws its blocks among those of the whole sequence, hashes sort all of its tokens: both change with
+            // tokens still to come.
+            SupportKind::Full | SupportKind::Bigbird | SupportKind::Smyrf | SupportKind::Lsh => None,
         }
     }
 }

@@ -263,6 +263,21 @@ impl AttentionOptions {
         }
     }
 
+    /// The error where `option` asks for a decode state that causal attention with these options does not have; it says why.
+    pub fn no_decoder(&self, option: &str) -> Error {
+        let reason = match self.support.kind {
+            _ if !self.uses_support() => "",
+            SupportKind::Smyrf | SupportKind::Lsh => {
+                ": who shares a group depends on all tokens of a sequence, those still to come included"
+            }
+            SupportKind::Bigbird => {
+                ": random blocks are drawn among those of the whole sequence, whose length is not known yet"
+            }
+            _ => "",
+        };
+        Error::option(option, self.label(), format!("a mechanism with a decode state under these options{reason}"))
+    }
+
     /// The operator with these options, for one call.
     ///
     /// # Errors

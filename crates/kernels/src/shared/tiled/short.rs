@@ -87,19 +87,23 @@ impl<'a> Scores<'a> {
         one && self.prior.is_none() && self.shift.is_none() && self.slopes.is_none()
     }
 
-    /// Number of key heads over all batch rows, and segments per head.
-    fn segments(&self) -> (usize, usize) {
-        (self.shape.batch * self.shape.key_heads, self.shape.keys.div_ceil(SEGMENT))
+    /// Number of key heads over all batch rows.
+    fn kept_heads(&self) -> usize {
+        self.shape.batch * self.shape.key_heads
     }
 
-    /// All keys of a task, and the subset visible to any query.
-    fn segment<'s>(&self, head: usize, index: usize, kept: &'s [Kept<'s>]) -> (Range<usize>, Segment<'s>) {
+    /// All keys, cut into those of tasks.
+    fn all_segments(&self) -> Vec<Range<usize>> {
+        runs(0..self.shape.keys, SEGMENT).collect()
+    }
+
+    /// The keys `all` of a task of key head `head`, and of them those that any query sees.
+    fn segment<'s>(&self, head: usize, all: &Range<usize>, kept: &'s [Kept<'s>]) -> Segment<'s> {
         let (b, hk) = (head / self.shape.key_heads, head % self.shape.key_heads);
-        let all = index * SEGMENT..((index + 1) * SEGMENT).min(self.shape.keys);
         let seen = self.hull(b, 0..self.shape.queries);
         let keys = seen.start.max(all.start)..seen.end.min(all.end);
         let keys = if keys.is_empty() { all.start..all.start } else { keys };
-        (all, Segment { b, hk, keys, kept: &kept[head] })
+        Segment { b, hk, keys, kept: &kept[head] }
     }
 
     /// Query heads and queries of the rows that share key head `hk`, in order.
@@ -127,15 +131,26 @@ impl<'a> Scores<'a> {
     /// As [`Scores::forward`] without dropout and bias, on the `kept` keys and values of each key head of each batch
     /// row, for any number of rows.
     pub(crate) fn attend(&self, kept: &[Kept], out: &mut [f32]) -> Saved {
+        self.attend_to(&self.all_segments(), kept, out)
+    }
+
+    /// As [`Scores::attend`], of the keys of these ranges alone, which do not overlap; without any the output is 0.
+    pub(crate) fn attend_within(&self, ranges: &[Range<usize>], kept: &[Kept], out: &mut [f32]) -> Saved {
+        let cut: Vec<_> = ranges.iter().flat_map(|range| runs(range.clone(), SEGMENT)).collect();
+        self.attend_to(&cut, kept, out)
+    }
+
+    /// Attention to the keys of these segments.
+    fn attend_to(&self, all: &[Range<usize>], kept: &[Kept], out: &mut [f32]) -> Saved {
         assert!(self.bias.is_none() && self.dropout.is_none(), "neither bias nor dropout comes this way");
         let (rows, width) = (self.sharing(), self.shape.value_width);
-        let (heads, segments) = self.segments();
+        let (heads, segments) = (self.kept_heads(), all.len());
         // For each segment the sums of all rows, then their references, then their total weights.
         let len = rows * (width + 2);
         let [mut lse, mut references, mut inverses] = [(); 3].map(|()| vec![0.0; heads * rows]);
         parallel::with_shared(heads * segments * len, |parts| {
             parallel::for_each_part(parts, len, |task, part| {
-                self.sum_segment(&self.segment(task / segments, task % segments, kept).1, part);
+                self.sum_segment(&self.segment(task / segments, &all[task % segments], kept), part);
             });
             let parts = &*parts;
             let written = Disjoint::new(out);
@@ -337,8 +352,8 @@ impl<'a> Scores<'a> {
     pub(super) fn backward_short(&self, out: &[f32], saved: &Saved, grad_out: &[f32]) -> Gradients {
         let shape = self.shape;
         let (rows, width) = (self.sharing(), shape.head_width);
-        let (heads, segments) = self.segments();
-        let kept = self.kept();
+        let (heads, all, kept) = (self.kept_heads(), self.all_segments(), self.kept());
+        let segments = all.len();
         let deltas = deltas(&shape, out, grad_out);
         let [mut q, mut k, mut v] = [self.q, self.k, self.v].map(|x| arbitrary(x.len()));
         let (k_written, v_written) = (Disjoint::new(&mut k), Disjoint::new(&mut v));
@@ -349,8 +364,8 @@ impl<'a> Scores<'a> {
                 let [references, inverses, deltas] =
                     [&saved[1], &saved[2], &deltas].map(|x| &x[head * rows..(head + 1) * rows]);
                 let given = (grad_out, references, inverses, deltas);
-                let (all, segment) = self.segment(head, index, &kept);
-                self.backward_short_segment(&all, &segment, given, dq, [&k_written, &v_written]);
+                let segment = self.segment(head, &all[index], &kept);
+                self.backward_short_segment(&all[index], &segment, given, dq, [&k_written, &v_written]);
             });
             let (parts, written) = (&*parts, Disjoint::new(&mut q));
             parallel::for_each(heads, |head| {

@@ -10,11 +10,12 @@ mod nope;
 mod nope_lemmas;
 mod scatterbrain;
 mod scatterbrain_trained;
+mod swap;
 
 use super::Entry;
 
 /// All entries, in the order in which they are listed and run.
-pub const ENTRIES: &[Entry] = &[
+pub static ENTRIES: &[Entry] = &[
     mgk_operations::ENTRY,
     mgk_efficiency::ENTRY,
     mgk_training::ABLATION,
@@ -37,4 +38,9 @@ pub const ENTRIES: &[Entry] = &[
     nope::PROBE,
     nope::MECHANISMS,
     nope::TRAINED,
+    swap::MINILM,
+    swap::SMOLLM2,
+    swap::MEETING,
+    swap::VIT,
+    swap::VIT_REPLACED,
 ];

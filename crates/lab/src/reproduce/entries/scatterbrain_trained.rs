@@ -18,7 +18,7 @@ use regard_tasks::Failure;
 
 use crate::{
     approx::{EntryErrors, Head, Matrix, Measured, Method, Plan, capture_folder, measure},
-    folder::class,
+    folder::{check_memory, class},
     reproduce::{Clause, Entry, Estimate, Finding, Paper, Scale, Setup, Workbench, confidence},
     swap::Example,
 };
@@ -122,8 +122,9 @@ struct Encoder {
 impl Encoder {
     fn open(bench: &Workbench) -> Result<Self, Failure> {
         let path = bench.model(MODEL)?;
+        let folder = Folder::open(&path).map_err(of_folder)?;
+        check_memory(&folder, None, folder.architecture().context)?;
         let read = || {
-            let folder = Folder::open(&path)?;
             let model = folder.model(LoadOptions::default(), &Device::flex())?;
             Ok(Self { model, tokenizer: folder.tokenizer()? })
         };

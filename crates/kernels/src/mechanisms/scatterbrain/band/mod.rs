@@ -16,7 +16,7 @@ mod forward;
 mod given;
 mod plan;
 mod span;
-mod states;
+pub(super) mod states;
 mod tile;
 
 use std::ops::Range;

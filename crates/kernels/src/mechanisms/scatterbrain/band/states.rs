@@ -10,7 +10,7 @@ use crate::{
 
 /// Sizes of a state.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StateShape {
+pub(in crate::mechanisms::scatterbrain) struct StateShape {
     /// Features `m`.
     pub features: usize,
     /// Value width `Dv`.

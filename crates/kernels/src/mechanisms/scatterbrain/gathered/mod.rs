@@ -5,6 +5,7 @@
 
 mod backward;
 mod blocks;
+mod decode;
 mod forward;
 mod groups;
 mod hashing;
@@ -17,6 +18,7 @@ mod tests;
 
 use std::ops::Range;
 
+pub(super) use self::decode::BlockCache;
 use self::{
     groups::{Homes, Positions, Support},
     tile::{Meeting, Weigh},
