@@ -73,8 +73,8 @@ fn words_are_trained_evaluated_inspected_and_continued() {
     assert!(test["perplexity"].as_f64().unwrap() < 6.0, "{json}");
     assert_eq!((&test["language"]["stride"], &test["language"]["context"]), (&4.into(), &16.into()), "{json}");
     assert!(test["language"].get("bits_per_byte").is_none(), "words do not spell: {json}");
-    // Seven times 24 words and four line ends, but for the first.
-    assert_eq!(test["items"], 7 * 28 - 1, "{json}");
+    // Seven times 22 words and four line ends, but for the first.
+    assert_eq!(test["items"], 7 * 26 - 1, "{json}");
     let words = text(folder.path().join("words/vocabulary.txt"));
     assert_eq!(words.lines().next(), Some("the"));
     assert!(
@@ -82,13 +82,13 @@ fn words_are_trained_evaluated_inspected_and_continued() {
     );
 
     let evaluated = run(["eval", &out, "--stride", "1", "--json"]).json();
-    assert_eq!((&evaluated["stride"], &evaluated["scored_tokens"]), (&1.into(), &(7 * 28 - 1).into()), "{evaluated}");
+    assert_eq!((&evaluated["stride"], &evaluated["scored_tokens"]), (&1.into(), &(7 * 26 - 1).into()), "{evaluated}");
     let last = evaluated["language"]["positions"].as_array().unwrap().last().unwrap();
-    assert_eq!(last["tokens"], 7 * 28 - 1 - 15, "{evaluated}");
+    assert_eq!(last["tokens"], 7 * 26 - 1 - 15, "{evaluated}");
     let told = run(["eval", &out, "--split", "valid"]).success();
     let lines = [
         "context     16 tokens, stride 16",
-        "scored      167 tokens",
+        "scored      155 tokens",
         "tokens before      scored  perplexity",
         "    16 to 16",
     ];
@@ -129,8 +129,8 @@ fn subwords_bytes_and_characters_say_what_a_byte_costs() {
         let (out, json) = trained(folder.path(), &directory, tokens, &[]);
         let figures = &json["test"]["language"];
         let bits = figures["bits_per_byte"].as_f64().unwrap();
-        // Below two bits for a byte of so few different words; 8 are a guess.
-        assert!(bits < 3.0 && figures["bits_per_character"].as_f64() == Some(bits), "{tokens}: {json}");
+        // Eight bits for a byte are a guess.
+        assert!(bits < 5.0 && figures["bits_per_character"].as_f64() == Some(bits), "{tokens}: {json}");
         assert!(figures["perplexity_per_word"].as_f64().unwrap() > 1.0);
         let said = run(["generate", &out, "--prompt", "the ", "--tokens", "9", "--temperature", "0"]).success();
         assert!(said.starts_with("the ") && said.len() > 9, "{tokens}: {said:?}");
@@ -208,7 +208,10 @@ fn texts_that_cannot_be_used_are_named() {
         &["c.jsonl:1: has no field 'text', only 'txt'", "task.lm.field"],
     );
     fails(&train(&put("d.txt", b"")), DATA, &["d.txt", "no text"]);
-    fails(&train(&put("e.txt", b"one two\nthree four\nfive\n")), DATA, &["e.txt: leaves", "at least"]);
+    fails(&train(&put("e.txt", b"one\n")), DATA, &["e.txt: leaves no text to", "on; give a longer text"]);
+    let mut short = train(&put("h.txt", "one two\n".repeat(20).as_bytes()));
+    short.extend(["task.lm.tokens=words".into(), "task.lm.context=70".into()]);
+    fails(&short, DATA, &["h.txt: leaves 54 words to train on, at least 71 are needed", "task.lm.context"]);
     fails(
         &train(&put("f.parquet", b"PAR1")),
         DATA,

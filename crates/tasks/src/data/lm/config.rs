@@ -194,7 +194,7 @@ impl TaskOptions for LmConfig {
         [rows, self.context]
     }
 
-    /// Four bytes for each token at least, where bytes of the files say how many tokens there are.
+    /// What the files take on the disk: texts are not smaller in memory.
     fn held(&self) -> Option<Held> {
         let bytes: u64 =
             source::files(self).ok()?.iter().flatten().filter_map(|path| Some(path.metadata().ok()?.len())).sum();

@@ -135,12 +135,12 @@ pub(super) fn read(config: &LmConfig, meter: &Meter, files: &[Vec<PathBuf>; 3]) 
             end_line(train);
         }
     }
-    for ((text, own), part) in texts.iter().zip(files).zip(PARTS) {
+    for (((text, own), part), verb) in texts.iter().zip(files).zip(PARTS).zip(["train", "validate", "test"]) {
         if text.trim().is_empty() {
             let path = own.first().or(files[0].first()).cloned().unwrap_or(EMBEDDED.into());
             let problem = match own.is_empty() {
                 true => {
-                    format!("leaves no text to {part} on; give a longer text, or that part with task.lm.{part}=FILE")
+                    format!("leaves no text to {verb} on; give a longer text, or that part with task.lm.{part}=FILE")
                 }
                 false => "has no text; give a file with text".into(),
             };

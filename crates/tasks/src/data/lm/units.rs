@@ -17,6 +17,7 @@ pub const VOCABULARY: &str = "vocabulary.txt";
 /// Text to token ids and back, by the kind of token.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
+#[allow(clippy::large_enum_variant)] // One value a data set.
 pub enum TextUnits {
     /// Characters.
     Characters(Vocabulary),
