@@ -117,7 +117,8 @@ fn words_are_trained_evaluated_inspected_and_continued() {
     all.push("train.steps=44".into());
     let on = Ended::of(with("train", &all).args(["--json", "--resume", "--out", &out])).json();
     assert_eq!(on["steps"], 44);
-    fs::write(directory.join("wiki.train.tokens"), " other words of as many kinds . \n".repeat(90)).unwrap();
+    let path = directory.join("wiki.train.tokens");
+    fs::write(&path, text(&path).replace("cat", "fox")).unwrap();
     Ended::of(with("train", &all).args(["--json", "--resume", "--out", &out])).failure(DATA, &["vocabulary"]);
 }
 
