@@ -3,7 +3,7 @@
 use std::{io, path::Path};
 
 use regard_report::{Axis, Block, Cell, Chart, Column, Data, Format, Report, Section, Series, Table, Written};
-use regard_tasks::train::{Environment, Evaluation, Record, Split, StepReport};
+use regard_tasks::train::{Environment, Evaluation, LanguageFigures, Record, Split, StepReport};
 
 /// Points of a curve over updates.
 const POINTS: usize = 200;
@@ -23,6 +23,23 @@ pub struct RunReport<'a> {
     pub parameters: usize,
     /// The lines of `metrics.jsonl`.
     pub records: &'a [Record],
+}
+
+/// Perplexity by the number of tokens before one in its window.
+pub(crate) fn position_table(figures: &LanguageFigures) -> Table {
+    let columns = vec![
+        Column::text("tokens before, from"),
+        Column::number("to", Format::Plain),
+        Column::number("scored", Format::Plain),
+        Column::number("perplexity", Format::Significant(5)),
+    ];
+    let title = format!("Test split by position in windows of {}, stride {}", figures.context, figures.stride);
+    let mut table = Table::new(title, columns);
+    for position in &figures.positions {
+        let from = position.from.to_string();
+        table.push(vec![from.as_str().into(), position.to.into(), position.tokens.into(), position.perplexity.into()]);
+    }
+    table
 }
 
 impl RunReport<'_> {
@@ -76,10 +93,22 @@ impl RunReport<'_> {
             row("test loss", test.loss.into(), "nat");
             row("test accuracy", test.accuracy.map(|accuracy| 100.0 * accuracy).into(), "%");
             row("test perplexity", test.perplexity.into(), "");
+            if let Some(figures) = &test.language {
+                row("test perplexity per word", figures.perplexity_per_word.into(), "");
+                row("test loss per character", figures.bits_per_character.into(), "bit");
+                row("test loss per byte", figures.bits_per_byte.into(), "bit");
+                row("stride of the test windows", figures.stride.into(), "tokens");
+            }
             row("of the checkpoint at update", test.step.into(), "");
         }
         table.rows.retain(|row| row[1] != Cell::Empty);
         table
+    }
+
+    /// Perplexity by position in the window, of a language model.
+    fn positions(&self) -> Option<Table> {
+        let test = self.evaluations(Split::Test).last()?.language.as_ref()?;
+        Some(position_table(test))
     }
 
     /// The page.
@@ -111,12 +140,13 @@ impl RunReport<'_> {
             Axis::new("norm", ""),
             vec![self.line("before clipping", |step| step.gradient_norm)],
         ));
+        let figures = [Some(self.table()), self.positions()].into_iter().flatten().map(Block::Table);
         Report {
             title: self.title.into(),
             summary: String::new(),
             facts: crate::record::Record { command: self.command, environment: self.environment }.facts(),
             sections: vec![
-                Section { title: "Figures".into(), blocks: vec![Block::Table(self.table())] },
+                Section { title: "Figures".into(), blocks: figures.collect() },
                 Section { title: "Curves".into(), blocks },
                 Section { title: "Configuration".into(), blocks: vec![Block::Code(self.config.into())] },
             ],

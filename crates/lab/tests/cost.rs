@@ -11,7 +11,8 @@ use regard_kernels::{Mechanism, Storage};
 use regard_lab::cost::{Count, ModelCost, ModelSizes, Run};
 use regard_nn::attention::AttentionConfig;
 use regard_nn::models::{
-    Classifier, LanguageModel, MaskedModel, ModelConfig, NormKind, NormPlace, Pooling, Translator, parameter_count,
+    AdaptiveSoftmaxConfig, Classifier, LanguageModel, MaskedModel, ModelConfig, NormKind, NormPlace, Pooling,
+    Translator, parameter_count,
 };
 use regard_tasks::data::{Objective, Shape};
 
@@ -89,6 +90,35 @@ fn parameters_are_those_of_the_built_models() {
             assert_eq!(counted(&sizes), parameter_count(&model) as Count, "{attention:?} {config:?}");
         }
     }
+}
+
+#[test]
+fn clusters_of_an_adaptive_softmax_are_counted() {
+    let device = Device::default();
+    let attention = AttentionConfig { heads: 4, ..AttentionConfig::default() };
+    for (cutoffs, factor) in [(vec![4], 4), (vec![3, 7], 2), (vec![1, 2, 9], 2)] {
+        let adaptive_softmax = AdaptiveSoftmaxConfig { cutoffs, factor };
+        let config = ModelConfig { width: 16, adaptive_softmax, ..ModelConfig::default() };
+        let model = LanguageModel::new(&config, &attention, 11, CONTEXT, 0, &device).expect("language model");
+        let sizes = sized(&config, &attention, NEXT);
+        let total = ModelCost::of(&sizes, Run { batch: 1, length: 1, decoded: 0 }).expect("sizes").total();
+        assert_eq!(total.parameters, parameter_count(&model) as Count, "{config:?}");
+    }
+    // By hand: 16 x (3 + 2) of the head, clusters of 4 tokens on 8 channels and of 4 on 4.
+    let adaptive_softmax = AdaptiveSoftmaxConfig { cutoffs: vec![3, 7], factor: 2 };
+    let config = ModelConfig { width: 16, adaptive_softmax, ..ModelConfig::default() };
+    let cost =
+        ModelCost::of(&sized(&config, &attention, NEXT), Run { batch: 2, length: 10, decoded: 0 }).expect("sizes");
+    let head = cost.parts.iter().find(|part| part.name == "head").expect("a head");
+    let weights = 16 * 5 + (16 * 8 + 8 * 4) + (16 * 4 + 4 * 4);
+    assert_eq!((head.parameters, head.multiply_adds), (weights, 10 * weights));
+    assert_eq!(head.activation_bytes, 4 * 20 * (16 + 5));
+    let far = ModelConfig {
+        adaptive_softmax: AdaptiveSoftmaxConfig { cutoffs: vec![11], factor: 2 },
+        ..ModelConfig::default()
+    };
+    let error = sized(&far, &attention, NEXT).check().expect_err("no token in the cluster").to_string();
+    assert_eq!(error, "model.adaptive_softmax.cutoffs is 11, expected a whole number from 1 to 10");
 }
 
 /// What trained models of others are made of.

@@ -3,17 +3,19 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use regard_lab::load;
 use regard_metrics::BLEU_SIGNATURE;
 use regard_tasks::{
-    data::{Objective, Shape, TaskData},
+    data::{Objective, Shape, TaskData, TaskName},
     run::{Run, Which},
-    train::{Evaluation, Split, evaluate, measure_bleu},
+    train::{Evaluation, LanguageFigures, Split, evaluate, measure_bleu},
 };
 
-use super::trained;
+use super::cache_directory;
 use crate::{
     args::{CHECKPOINTS, Common, SPLITS},
-    error::Outcome,
+    console::Console,
+    error::{Failure, Outcome},
     output,
     values::{choice, size},
 };
@@ -31,6 +33,9 @@ pub struct Eval {
     /// Sequences per batch; default: as in training.
     #[arg(long, value_parser = size(1), value_name = "N")]
     pub batch: Option<usize>,
+    /// Task lm: distance between the starts of neighbouring windows; default: as in the configuration of the run.
+    #[arg(long, value_parser = size(1), value_name = "N")]
+    pub stride: Option<usize>,
     /// Cache directory for generated data, or 'none' to generate it each time.
     #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
     pub cache: Option<PathBuf>,
@@ -41,7 +46,20 @@ pub struct Eval {
 /// # Errors
 /// A directory without a run, data that are missing.
 pub fn run(args: &Eval, common: &Common) -> Outcome {
-    let Run { config, data, model, step, .. } = trained(&args.run, args.checkpoint, args.cache.as_deref(), common)?;
+    let mut stored = load::stored(&args.run)?;
+    let task = &mut stored.config.task;
+    if let Some(stride) = args.stride {
+        if task.name != TaskName::Lm {
+            let (path, name) = (args.run.display(), task.name);
+            return Err(Failure::usage(format!(
+                "--stride is of the task lm, but {path} was trained on the task {name}; leave it out"
+            )));
+        }
+        (task.lm.stride, task.lm.valid_stride) = (Some(stride), Some(stride));
+    }
+    let (cache, console) = (cache_directory(args.cache.as_deref()), Console::new(common));
+    let Run { config, data, model, step, .. } =
+        stored.load(args.checkpoint, |config| load::data(config, cache.as_deref(), &console))?;
     let split = args.split;
     let batch = args.batch.unwrap_or(config.train.batch);
     let mut result = evaluate(&model, &data, split, batch, 0, step)?;
@@ -65,10 +83,32 @@ pub fn run(args: &Eval, common: &Common) -> Outcome {
         Some(format!("loss        {:.4}", result.loss)),
         result.accuracy.map(|accuracy| format!("accuracy    {:.2} %", 100.0 * accuracy)),
         result.perplexity.map(|perplexity| format!("perplexity  {perplexity:.4}")),
+        result.language.as_ref().and_then(spelled),
         bleu.map(|bleu| format!("{bleu}, {BLEU_SIGNATURE}")),
         Some(format!("speed       {:.1} sequences/s", result.sequences_per_second())),
+        result.language.as_ref().map(positions),
     ];
     output::line(lines.into_iter().flatten().collect::<Vec<_>>().join("\n"))
+}
+
+/// Figures that models of other tokens can be held against.
+pub(super) fn spelled(figures: &LanguageFigures) -> Option<String> {
+    let lines = [
+        figures.perplexity_per_word.map(|perplexity| format!("per word    {perplexity:.4} perplexity")),
+        figures.bits_per_character.map(|bits| format!("characters  {bits:.4} bits each")),
+        figures.bits_per_byte.map(|bits| format!("bytes       {bits:.4} bits each")),
+    ];
+    let lines: Vec<String> = lines.into_iter().flatten().collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
+/// Perplexity by the number of tokens before one in its window.
+fn positions(figures: &LanguageFigures) -> String {
+    let mut lines = vec![String::new(), "tokens before      scored  perplexity".into()];
+    lines.extend(figures.positions.iter().map(|position| {
+        format!("{:>6} to {:<6} {:>9}  {:.4}", position.from, position.to, position.tokens, position.perplexity)
+    }));
+    lines.join("\n")
 }
 
 /// How the perplexity of a language model was computed; it is meaningless without this.
@@ -87,7 +127,8 @@ impl Scored {
         let Shape { objective: Objective::NextToken { certain: false }, max_length, .. } = data.shape() else {
             return None;
         };
-        // Windows follow one another without overlap.
-        Some(Self { context: max_length, stride: max_length, tokens: result.items })
+        // But for a stride, windows follow one another without overlap.
+        let stride = result.language.as_ref().map_or(max_length, |figures| figures.stride);
+        Some(Self { context: max_length, stride, tokens: result.items })
     }
 }

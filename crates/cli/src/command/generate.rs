@@ -8,6 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use regard_kernels::Storage;
 use regard_nn::models::{LanguageModel, LanguageState};
 use regard_tasks::{
+    data::TextUnits,
     run::{Run, Which},
     train::Model,
 };
@@ -28,8 +29,8 @@ use crate::{
 /// Default sampling temperature.
 pub const TEMPERATURE: f64 = 0.8;
 
-/// Default number of characters for a run's model.
-const CHARACTERS: usize = 500;
+/// Default number of characters, bytes, subwords or words for a run's model.
+const NEW_TOKENS: usize = 500;
 
 #[derive(Debug, Args)]
 pub struct Generate {
@@ -38,7 +39,7 @@ pub struct Generate {
     /// Text to continue; default: a newline for a run, the beginning-of-text token for a folder.
     #[arg(long, allow_hyphen_values = true, value_name = "TEXT")]
     pub prompt: Option<String>,
-    /// Characters (for a folder, tokens) to generate; default: 500, for a folder its own setting or 200.
+    /// Tokens (characters, for a model of characters) to generate; default: 500, for a folder its own setting or 200.
     #[arg(long, value_parser = size(0), value_name = "N")]
     pub tokens: Option<usize>,
     /// Sampling temperature, 0 for the most probable character or token; default: the folder's setting, or 0.8.
@@ -98,8 +99,7 @@ impl Generate {
     }
 }
 
-/// Generates text with a language model and its decode state: one character at a time, or a folder model's
-/// continuation.
+/// Generates text with a language model and its decode state: one token at a time, or a folder model's continuation.
 ///
 /// # Errors
 /// A run of another task, a character outside the vocabulary.
@@ -125,15 +125,19 @@ pub fn run(args: &Generate, common: &Common) -> Outcome {
     }
     let Run { data, model, .. } = trained(&args.run, args.checkpoint.unwrap_or(Which::Best), None, common)?;
     let text = args.prompt.as_deref().unwrap_or("\n");
-    let (Model::Language(model), Some(characters)) = (&model, data.characters()) else {
+    let units = match (data.units(), data.characters()) {
+        (Some(units), _) => Some(units.clone()),
+        (None, characters) => characters.cloned().map(TextUnits::Characters),
+    };
+    let (Model::Language(model), Some(units)) = (&model, units) else {
         return Err(Failure::usage(format!(
-            "{} holds a classifier or a copier, expected a model of characters; train one with --preset char-lm",
+            "{} holds a classifier or a copier, expected a language model; train one with --preset char-lm",
             args.run.display()
         )));
     };
-    let prompt = characters.encode(text).map_err(|error| Failure::usage(format!("--prompt: {error}")))?;
+    let prompt = units.encode(text).map_err(|error| Failure::usage(format!("--prompt: {error}")))?;
     if prompt.is_empty() {
-        return Err(Failure::usage("--prompt is empty, expected at least one character"));
+        return Err(Failure::usage(format!("--prompt is empty, expected at least one of {}", units.name())));
     }
     let stop = signal::stop_flag();
     let storage = args.kv_cache;
@@ -144,25 +148,52 @@ pub fn run(args: &Generate, common: &Common) -> Outcome {
         logits = writer.take(token)?;
     }
     let mut stream = ChaCha8Rng::seed_from_u64(args.seed);
+    let mut shown = Shown { units: &units, from: 0, to: prompt.len() };
     if !common.json {
         output::text(text)?;
     }
-    for _ in 0..args.tokens.unwrap_or(CHARACTERS) {
+    for _ in 0..args.tokens.unwrap_or(NEW_TOKENS) {
         if stop.load(std::sync::atomic::Ordering::Relaxed) {
             output::line("")?;
             return Err(Failure::interrupted("stopped"));
         }
+        // Padding and the like stand for nothing in a text.
+        (0..).zip(&mut logits).filter(|(id, _)| !units.occurs(*id)).for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
         let token = choose(&logits, temperature, stream.random());
-        if !common.json {
-            output::text(characters.decode(&[token])?)?;
-        }
         logits = writer.take(token)?;
+        if !common.json {
+            output::text(shown.next(&writer.text))?;
+        }
     }
     if common.json {
-        let text = characters.decode(&writer.text)?;
+        let text = units.decode(&writer.text);
         output::json(&json!({ "text": text, "state_bytes": writer.state.bytes() }))
     } else {
         output::line("")
+    }
+}
+
+/// What of a growing text has been shown.
+struct Shown<'a> {
+    units: &'a TextUnits,
+    /// A token before `to` from which on the text is decoded: spaces depend on what comes before.
+    from: usize,
+    /// The first token that has not been shown.
+    to: usize,
+}
+
+impl Shown<'_> {
+    /// The text of further tokens; none while the last character lacks bytes.
+    fn next(&mut self, tokens: &[u32]) -> String {
+        let before = self.units.decode(&tokens[self.from..self.to]);
+        let after = self.units.decode(&tokens[self.from..]);
+        match after.strip_prefix(&before) {
+            Some(new) if !new.is_empty() && !new.ends_with(char::REPLACEMENT_CHARACTER) => {
+                (self.from, self.to) = (self.to, tokens.len());
+                new.into()
+            }
+            _ => String::new(),
+        }
     }
 }
 
@@ -172,12 +203,12 @@ struct Writer<'a> {
     context: usize,
     storage: Storage,
     state: LanguageState,
-    text: Vec<u16>,
+    text: Vec<u32>,
 }
 
 impl Writer<'_> {
     /// Logits for the token after `token`.
-    fn take(&mut self, token: u16) -> Outcome<Vec<f32>> {
+    fn take(&mut self, token: u32) -> Outcome<Vec<f32>> {
         self.text.push(token);
         if self.state.position() < self.context {
             return self.step(token);
@@ -192,33 +223,42 @@ impl Writer<'_> {
         Ok(logits)
     }
 
-    fn step(&mut self, token: u16) -> Outcome<Vec<f32>> {
-        let logits = self.model.step(&[i32::from(token)], &mut self.state)?;
+    fn step(&mut self, token: u32) -> Outcome<Vec<f32>> {
+        let logits = self.model.step(&[token as i32], &mut self.state)?;
         logits.into_data_as::<f32>().try_into_vec().map_err(|error| Failure::data(format!("{error:?}")))
     }
 }
 
 /// The token at quantile `draw` of `softmax(logits / temperature)`, or the most probable one at temperature 0.
-fn choose(logits: &[f32], temperature: f64, draw: f64) -> u16 {
+fn choose(logits: &[f32], temperature: f64, draw: f64) -> u32 {
     let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let most = logits.iter().position(|logit| *logit == top).unwrap_or(0);
     if temperature == 0.0 {
-        return most as u16;
+        return most as u32;
     }
     let weights: Vec<f64> = logits.iter().map(|logit| (f64::from(logit - top) / temperature).exp()).collect();
     let mut left = draw * weights.iter().sum::<f64>();
     for (token, weight) in weights.iter().enumerate() {
         left -= weight;
         if left < 0.0 {
-            return token as u16;
+            return token as u32;
         }
     }
-    most as u16
+    most as u32
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_is_shown_once_and_characters_whole() {
+        let units = TextUnits::Bytes;
+        let mut shown = Shown { units: &units, from: 0, to: 1 };
+        let tokens: Vec<u32> = "aö€b".bytes().map(u32::from).collect();
+        let parts: Vec<String> = (2..=tokens.len()).map(|count| shown.next(&tokens[..count])).collect();
+        assert_eq!(parts, ["", "ö", "", "", "€", "b"]);
+    }
 
     #[test]
     fn choices_follow_the_distribution() {

@@ -15,6 +15,7 @@ mod folders;
 mod information;
 mod inspect;
 mod language;
+mod lm;
 mod paths;
 mod probe;
 mod program;

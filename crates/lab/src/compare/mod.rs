@@ -12,7 +12,7 @@ pub use report::Comparison;
 pub use run::{CompareError, Plan, Watch, run, run_directory, train};
 
 use regard_nn::{attention::Attentions, models::ModelConfig};
-use regard_tasks::{Failure, run::RunConfig};
+use regard_tasks::{Failure, run::RunConfig, train::LanguageFigures};
 use serde::{Deserialize, Serialize};
 
 use crate::cost::check_training;
@@ -76,6 +76,9 @@ pub struct RunResult {
     pub test_loss: f64,
     /// `exp` of the test loss; absent for classification.
     pub test_perplexity: Option<f64>,
+    /// Test loss by position, word, character and byte, of running text in three parts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test_language: Option<LanguageFigures>,
     /// Number of parameters.
     pub parameters: usize,
     /// Multiply-adds of the forward pass over one sequence of maximum length.

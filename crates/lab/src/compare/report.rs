@@ -28,6 +28,10 @@ pub struct Comparison {
     pub environment: Environment,
 }
 
+fn bits_per_byte(result: &RunResult) -> Option<f64> {
+    result.test_language.as_ref()?.bits_per_byte
+}
+
 impl Comparison {
     fn classifies(&self) -> bool {
         self.results.iter().any(|result| result.test_perplexity.is_none())
@@ -49,6 +53,9 @@ impl Comparison {
         let mut columns = vec![Column::text("mechanism")];
         columns.extend(accuracy.then(|| Column::number("accuracy", Format::Percent(1)).best(Best::Highest)));
         columns.extend(perplexity.then(|| Column::number("perplexity", Format::Significant(4)).best(Best::Lowest)));
+        // Figures of models of subwords, characters or bytes that others can be held against.
+        let spelled = self.results.iter().any(|result| bits_per_byte(result).is_some());
+        columns.extend(spelled.then(|| Column::number("per byte", Format::Fixed(4)).unit("bit").best(Best::Lowest)));
         columns.extend([
             Column::number("loss", Format::Fixed(3)).unit("nat").best(Best::Lowest),
             Column::number("parameters", Format::Plain).best(Best::Lowest),
@@ -65,6 +72,7 @@ impl Comparison {
             let mut row: Vec<Cell> = vec![label.as_str().into()];
             row.extend(accuracy.then(|| column(&|r| r.test_accuracy.unwrap_or(f64::NAN))));
             row.extend(perplexity.then(|| column(&|r| r.test_perplexity.unwrap_or(f64::NAN))));
+            row.extend(spelled.then(|| column(&|r| bits_per_byte(r).unwrap_or(f64::NAN))));
             row.extend([
                 column(&|r| r.test_loss),
                 first.map(|r| r.parameters).into(),
@@ -88,6 +96,24 @@ impl Comparison {
             }
             None => table,
         }
+    }
+
+    /// Test perplexity by the number of tokens before one in its window, of language models on text in three parts.
+    fn positions(&self) -> Option<Table> {
+        let figures = self.results.iter().find_map(|result| result.test_language.as_ref())?;
+        let mut columns = vec![Column::text("mechanism")];
+        let names = figures.positions.iter().map(|bucket| format!("{} to {}", bucket.from, bucket.to));
+        columns.extend(names.map(|name| Column::number(name, Format::Significant(4)).best(Best::Lowest)));
+        let mut table = Table::new("Test perplexity by the number of tokens before a token in its window", columns)
+            .note(format!("Windows of {} tokens, one every {}.", figures.context, figures.stride));
+        for label in &self.labels {
+            let at = |bucket: usize| {
+                let of = |r: &RunResult| r.test_language.as_ref()?.positions.get(bucket).map(|own| own.perplexity);
+                Cell::estimate(&self.of(label).map(|r| of(r).unwrap_or(f64::NAN)).collect::<Vec<_>>())
+            };
+            table.push([label.as_str().into()].into_iter().chain((0..figures.positions.len()).map(at)).collect());
+        }
+        Some(table)
     }
 
     /// A summary in two sentences, from the table.
@@ -194,7 +220,8 @@ impl Shown for Comparison {
     }
 
     fn report(&self) -> Report {
-        let mut sections = vec![Section { title: "Results".into(), blocks: vec![Block::Table(self.table())] }];
+        let mut sections =
+            vec![Section { title: "Results".into(), blocks: self.tables().into_iter().map(Block::Table).collect() }];
         sections.push(Section { title: "Quality against cost".into(), blocks: self.trade_offs() });
         sections.push(Section { title: "Learning curves".into(), blocks: self.learning_curves() });
         sections.push(Section {
@@ -213,7 +240,7 @@ impl Shown for Comparison {
     }
 
     fn tables(&self) -> Vec<Table> {
-        vec![self.table()]
+        [self.table()].into_iter().chain(self.positions()).collect()
     }
 
     fn to_json(&self) -> serde_json::Value {

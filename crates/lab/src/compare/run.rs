@@ -213,6 +213,7 @@ fn run_one(
         test_accuracy: test.accuracy,
         test_loss: test.loss,
         test_perplexity: test.perplexity,
+        test_language: test.language.clone(),
         parameters,
         multiply_adds: multiply_adds(plan, candidate),
         milliseconds_per_step: times.get(times.len() / 2).copied().unwrap_or(0.0),

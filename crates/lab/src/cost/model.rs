@@ -2,7 +2,7 @@
 //! Counts follow the layers as built, so parameter counts are exact to the last bias.
 
 use regard_kernels::mechanism::Position;
-use regard_nn::models::{NormKind, NormPlace, Pooling};
+use regard_nn::models::{HELD_LOGITS, NormKind, NormPlace, Pooling};
 use regard_report::{Cell, Column, Format, Table};
 use serde::Serialize;
 
@@ -206,11 +206,15 @@ fn parts(sizes: &ModelSizes, attentions: &[(&str, AttentionCost)], run: Run) -> 
             let floats = count(run.batch) * (width + classes) + tokens * (width + scores);
             part("head", parameters, operations, floats, 0)
         }
+        Head::Tokens if model.adaptive_softmax.is_used() => adaptive_softmax(sizes, length, tokens),
         Head::Tokens => {
             let inputs = if model.head_transform { embedded } else { width };
             let of_matrix = if model.tied_head { 0 } else { inputs * vocabulary };
             let parameters = of_matrix + Count::from(model.head_bias) * vocabulary;
-            let (operations, floats) = (length * inputs * vocabulary, tokens * (width + vocabulary));
+            // A language model takes many logits part by part.
+            let most = if sizes.attention.options.causal { HELD_LOGITS as Count } else { Count::MAX };
+            let logits = (tokens * vocabulary).min(most);
+            let (operations, floats) = (length * inputs * vocabulary, tokens * width + logits);
             // A projection with a bias, its norm, and their outputs.
             let transform = Count::from(model.head_transform);
             part(
@@ -226,6 +230,27 @@ fn parts(sizes: &ModelSizes, attentions: &[(&str, AttentionCost)], run: Run) -> 
         parts.push(part("inputs of blocks", 0, 0, stacks * layers * tokens * width, 0));
     }
     parts
+}
+
+/// An adaptive softmax (Grave et al. 2017): a matrix over the frequent tokens and the clusters, and two for each cluster.
+///
+/// Multiply-adds are those of the probabilities of all tokens, as generation needs them; a training step and an evaluation
+/// take a cluster's only where the target is in it. How often that is depends on the text, so that no activations of
+/// clusters are counted.
+fn adaptive_softmax(sizes: &ModelSizes, length: Count, tokens: Count) -> Part {
+    let (softmax, width) = (&sizes.model.adaptive_softmax, sizes.model.width as Count);
+    let first = softmax.cutoffs.first().map_or(0, |first| *first as Count) + softmax.cutoffs.len() as Count;
+    let of_cluster = |[tokens, channels]: [usize; 2]| channels as Count * (width + tokens as Count);
+    let clusters = softmax.clusters(sizes.model.width, sizes.vocabulary);
+    let weights = width * first + clusters.map(of_cluster).sum::<Count>();
+    let kept = tokens * width + (tokens * first).min(HELD_LOGITS as Count);
+    Part {
+        name: "head".into(),
+        parameters: weights,
+        multiply_adds: length * weights,
+        activation_bytes: kept * FLOAT,
+        state_bytes: 0,
+    }
 }
 
 #[cfg(test)]

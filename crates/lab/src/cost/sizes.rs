@@ -171,6 +171,11 @@ impl ModelSizes {
             ("classes", if let Head::Classes(classes) = self.head { classes } else { 1 }, 1, 1 << 26),
         ];
         in_range(&sizes)?;
+        let softmax = &self.model.adaptive_softmax;
+        if softmax.is_used() {
+            let last = softmax.cutoffs.iter().copied().max().unwrap_or(0);
+            in_range(&[("model.adaptive_softmax.cutoffs", last, 1, self.vocabulary.saturating_sub(1))])?;
+        }
         let decoder = self.decoder.iter().flat_map(|decoder| [&decoder.attention, &decoder.cross]);
         [&self.attention].into_iter().chain(decoder).try_for_each(AttentionSizes::check)
     }

@@ -65,7 +65,7 @@ pub fn measure_model(
             _ => "a masked model",
         };
         return Err(ProbeError::Model(format!(
-            "the run holds {seen}, expected a decoder: one of the tasks char-lm and copy"
+            "the run holds {seen}, expected a decoder: one of the tasks lm, char-lm and copy"
         )));
     };
     let (length, held) = held_out(data, plan.groups * plan.sequences)?;

@@ -8,7 +8,7 @@ mod rotary;
 
 pub(crate) use attention::check;
 pub use attention::{AttentionConfig, reads_second_sequence, shared_by_layers};
-pub use model::{Activation, ModelConfig, NormKind, NormPlace, Pooling, Sizes};
+pub use model::{Activation, AdaptiveSoftmaxConfig, ModelConfig, NormKind, NormPlace, Pooling, Sizes};
 pub use places::Attentions;
 pub(crate) use places::{DECODER, ENCODER, at as at_place};
 pub use rotary::{RotaryConfig, RotaryScaling};

@@ -68,6 +68,65 @@ pub struct ModelConfig {
     pub head_transform: bool,
     /// The head has a bias.
     pub head_bias: bool,
+    /// A language model's head in clusters of tokens.
+    pub adaptive_softmax: AdaptiveSoftmaxConfig,
+}
+
+/// `model.adaptive_softmax`: frequent tokens have outputs of their own, rarer ones share those of their cluster, which sees a
+/// narrower state (Grave et al. 2017). Ids must begin with the most frequent tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AdaptiveSoftmaxConfig {
+    /// The first id of each cluster, ascending; those before the first have outputs of their own. None: a plain softmax.
+    pub cutoffs: Vec<usize>,
+    /// Cluster `i`, from 1, sees `width / factor^i` channels.
+    pub factor: usize,
+}
+
+impl Default for AdaptiveSoftmaxConfig {
+    fn default() -> Self {
+        Self { cutoffs: Vec::new(), factor: 4 }
+    }
+}
+
+impl AdaptiveSoftmaxConfig {
+    /// Whether there are clusters.
+    pub fn is_used(&self) -> bool {
+        !self.cutoffs.is_empty()
+    }
+
+    /// Tokens and channels of each cluster, for states of `width` and `vocabulary` tokens.
+    pub fn clusters(&self, width: usize, vocabulary: usize) -> impl Iterator<Item = [usize; 2]> + '_ {
+        let ends = self.cutoffs.iter().skip(1).copied().chain([vocabulary]);
+        (1..).zip(self.cutoffs.iter().zip(ends)).map(move |(i, (first, end))| {
+            let narrowing = self.factor.saturating_pow(i).max(1);
+            [end.saturating_sub(*first), width / narrowing]
+        })
+    }
+
+    /// # Errors
+    /// Cutoffs that do not ascend or leave no token, or more clusters than the width can be divided for.
+    fn check(&self, width: usize, vocabulary: Option<usize>) -> Result<(), Error> {
+        let Self { cutoffs, factor } = self;
+        let name = "model.adaptive_softmax.cutoffs";
+        let seen = || cutoffs.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+        if cutoffs.first() == Some(&0) || cutoffs.windows(2).any(|pair| pair[0] >= pair[1]) {
+            return Err(Error::option(name, seen(), "ascending numbers from 1"));
+        }
+        if *factor == 0 {
+            return Err(Error::option("model.adaptive_softmax.factor", 0, "at least 1"));
+        }
+        if let Some(vocabulary) = vocabulary.filter(|vocabulary| cutoffs.last() >= Some(vocabulary)) {
+            return Err(Error::option(name, seen(), format!("numbers below the vocabulary ({vocabulary})")));
+        }
+        if self.clusters(width, usize::MAX).any(|[_, channels]| channels == 0) {
+            let expected = format!(
+                "so few that model.width ({width}) divided by the factor ({factor}) for each leaves at least one channel"
+            );
+            return Err(Error::option(name, seen(), expected));
+        }
+        Ok(())
+    }
 }
 
 impl Default for ModelConfig {
@@ -99,6 +158,7 @@ impl Default for ModelConfig {
             layer_scale: None,
             head_transform: false,
             head_bias: false,
+            adaptive_softmax: AdaptiveSoftmaxConfig::default(),
         }
     }
 }
@@ -225,6 +285,16 @@ impl ModelConfig {
             }
         }
         self.rotary.check()?;
+        self.adaptive_softmax.check(self.width, None)?;
+        if self.adaptive_softmax.is_used() {
+            for (name, set) in
+                [("tied_head", self.tied_head), ("head_bias", self.head_bias), ("head_transform", self.head_transform)]
+            {
+                if set {
+                    return Err(Error::option(format!("model.{name}"), true, "false with model.adaptive_softmax"));
+                }
+            }
+        }
         let (name, own, heads) = match attention.mechanism {
             Mechanism::Moa => ("moa.active", attention.moa.head_width, attention.moa.active),
             _ => ("heads", None, attention.heads),
@@ -275,6 +345,7 @@ impl ModelConfig {
                 return Err(Error::option(name, 0, "at least 1"));
             }
         }
+        self.adaptive_softmax.check(self.width, Some(outputs))?;
         Ok(Sizes {
             vocabulary,
             context,

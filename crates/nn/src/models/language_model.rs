@@ -6,11 +6,13 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use regard_kernels::{Error, Storage};
 
-use super::{Body, ModelConfig, Sizes, TokenBatch, head::Head};
+use super::{
+    Body, HELD_LOGITS, ModelConfig, Sizes, TokenBatch,
+    head::{Head, counted},
+};
 use crate::{
     attention::{AttentionConfig, DecodeState, HeadPlan},
     blocks::{Context, Init},
-    ops,
 };
 
 /// Embeddings, causal blocks, and a head over the vocabulary.
@@ -92,7 +94,8 @@ impl LanguageModel {
         Ok(Self { body: Body::new(config, &attention, sizes, init)?, output: Head::new(config, vocabulary, init) })
     }
 
-    /// Logits `[B,N,vocabulary]`: those at position `i` are of token `i + 1`.
+    /// Logits `[B,N,vocabulary]`: those at position `i` are of token `i + 1`. Those of an adaptive softmax are log
+    /// probabilities.
     ///
     /// # Panics
     /// Tokens that [`TokenBatch::check`] refuses.
@@ -122,14 +125,27 @@ impl LanguageModel {
     }
 
     /// Mean cross entropy, `[1]`, in nats per token, of `targets [B,N]` over those that are not negative. `smoothing` is
-    /// the share of the target's probability spread over all tokens.
+    /// the share of the target's probability spread over all tokens. Of more than [`HELD_LOGITS`] logits only a part is in
+    /// memory at once.
     ///
     /// # Panics
     /// Tokens that [`TokenBatch::check`] refuses, or targets of another number.
     pub fn loss(&self, tokens: &TokenBatch, targets: Arc<[i32]>, smoothing: f32, context: &Context) -> Tensor<1> {
-        let logits = self.forward(tokens, context);
-        let [batch, length, vocabulary] = logits.dims();
-        ops::cross_entropy(logits.reshape([batch * length, vocabulary]), targets, smoothing)
+        let states = self.states(tokens, context).flatten(0, 1);
+        self.output.loss(states, self.body.token_embedding(), targets, smoothing, HELD_LOGITS)
+    }
+
+    /// Negative log probability, in nats, of each of `targets [B,N]` that is not negative, in order. The head sees their
+    /// positions alone.
+    ///
+    /// # Panics
+    /// As [`LanguageModel::loss`].
+    pub fn nats(&self, tokens: &TokenBatch, targets: &[i32], context: &Context) -> Vec<f64> {
+        if targets.iter().all(|target| *target < 0) {
+            return Vec::new();
+        }
+        let (states, targets) = counted(self.states(tokens, context), targets);
+        self.output.nats(states, self.body.token_embedding(), &targets)
     }
 
     /// A fresh state for [`LanguageModel::step`] on `batch` rows, whose keys and values are kept as `storage` says.

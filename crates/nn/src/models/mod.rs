@@ -1,5 +1,6 @@
 //! Whole models: token numbers in, logits out.
 
+mod adaptive_softmax;
 mod batch;
 mod beam;
 mod body;
@@ -9,6 +10,7 @@ mod embeddings;
 mod encoder;
 mod features;
 mod head;
+mod head_loss;
 mod image;
 mod language_model;
 mod masked;
@@ -20,6 +22,7 @@ pub use beam::{BeamOptions, beam_search};
 pub use body::Body;
 pub use classifier::Classifier;
 pub use features::{FeatureModel, Pooler, TextHead};
+pub use head_loss::HELD_LOGITS;
 pub use image::{ImageHead, ImageModel, Patches};
 pub use language_model::{LanguageModel, LanguageState};
 pub use masked::MaskedModel;
@@ -29,4 +32,4 @@ pub use parameters::{
 };
 pub use translator::{TranslationState, Translator};
 
-pub use crate::config::{Activation, ModelConfig, NormKind, NormPlace, Pooling, Sizes};
+pub use crate::config::{Activation, AdaptiveSoftmaxConfig, ModelConfig, NormKind, NormPlace, Pooling, Sizes};

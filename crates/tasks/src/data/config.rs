@@ -5,8 +5,8 @@ use std::{fmt, path::Path, str::FromStr};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CharLmConfig, CopyConfig, DataError, ListOpsConfig, MaskedLmConfig, Progress, TaskData, TaskOptions, TextConfig,
-    TranslationConfig, tokenizer::SMALLEST_VOCABULARY,
+    CharLmConfig, CopyConfig, DataError, ListOpsConfig, LmConfig, MaskedLmConfig, Progress, TaskData, TaskOptions,
+    TextConfig, TranslationConfig, tokenizer::SMALLEST_VOCABULARY,
 };
 
 /// Largest vocabulary: more than any language model has, few enough that its logits fit into memory.
@@ -75,6 +75,8 @@ tasks! {
     Translation = "translation", translation: TranslationConfig;
     /// Masked language model.
     MaskedLm = "masked-lm", masked_lm: MaskedLmConfig;
+    /// Language model on texts in three parts.
+    Lm = "lm", lm: LmConfig;
 }
 
 impl TaskName {

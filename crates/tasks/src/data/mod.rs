@@ -12,6 +12,7 @@ mod copy;
 mod error;
 mod file;
 pub mod listops;
+mod lm;
 mod masked_lm;
 mod order;
 mod plain_text;
@@ -32,12 +33,14 @@ pub use self::{
     copy::{CopyConfig, CopyData},
     error::DataError,
     listops::ListOpsConfig,
+    lm::{Batching, LmConfig, LmData, TextUnits, TokenKind, VOCABULARY, WordVocabulary},
     masked_lm::{MaskedBatch, MaskedBatches, MaskedData, MaskedLmConfig, Windows},
     plain_text::{NotText, TextLines, decode_text, read_text},
     sequences::Sequences,
     stream::Streams,
     task::{
-        Batch, Batches, Held, Objective, Shape, Split, SplitBatches, Task, TaskData, TaskOptions, evenly, split_batches,
+        Batch, Batches, Held, Objective, Shape, Split, SplitBatches, Task, TaskData, TaskOptions, TextExtent, evenly,
+        split_batches,
     },
     text::TextConfig,
     tokenizer::TextTokenizer,

@@ -6,7 +6,7 @@ use regard_kernels::Padding;
 use regard_nn::{attention::AttentionConfig, models::TokenBatch};
 use serde::{Deserialize, Serialize};
 
-use super::{DataError, Progress, SentencePairs, TextTokenizer, Vocabulary};
+use super::{DataError, Progress, SentencePairs, TextTokenizer, TextUnits, Vocabulary};
 
 /// The data of any task.
 pub type TaskData = Box<dyn Task>;
@@ -76,7 +76,8 @@ pub struct Shape {
 pub enum Split {
     /// For model selection.
     Valid,
-    /// For reported results. A language model's text has only two parts: there it is the validation part.
+    /// For reported results. The texts of the tasks `char-lm` and `masked-lm` have only two parts: there it is the validation
+    /// part.
     Test,
 }
 
@@ -170,6 +171,16 @@ pub trait Task: Debug + Send + Sync {
         None
     }
 
+    /// What the ids stand for, if the data are running text in three parts.
+    fn units(&self) -> Option<&TextUnits> {
+        None
+    }
+
+    /// The size of a split's text and how its windows follow one another, if the data are running text in three parts.
+    fn extent(&self, _: Split) -> Option<TextExtent> {
+        None
+    }
+
     /// Fraction of the most frequent label of the test split, the baseline, if there are labels.
     fn majority(&self) -> Option<f64> {
         None
@@ -179,6 +190,23 @@ pub trait Task: Debug + Send + Sync {
     fn pairs(&self, _: Split) -> Option<&SentencePairs> {
         None
     }
+}
+
+/// The text of an evaluation split: what its loss is shared among.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TextExtent {
+    /// Tokens that can be scored: all but the first.
+    pub predictions: usize,
+    /// Distance between the starts of neighbouring windows.
+    pub stride: usize,
+    /// Words, separated by white space, and line ends.
+    pub words: usize,
+    /// Characters.
+    pub characters: usize,
+    /// Bytes in UTF-8.
+    pub bytes: usize,
+    /// Whether tokens are words, some of them unknown, so that figures for each character or byte mean nothing.
+    pub of_words: bool,
 }
 
 /// Options of a named task.

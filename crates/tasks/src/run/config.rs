@@ -13,7 +13,7 @@ use super::Layers;
 use crate::{
     Failure,
     data::{Objective, TaskConfig},
-    train::TrainConfig,
+    train::{TrainConfig, check_head},
 };
 
 /// Everything that defines a run. In files the attention keys are at the top level (`mechanism`, `heads`,
@@ -216,6 +216,7 @@ impl RunConfig {
     /// # Errors
     /// The first invalid size or option.
     pub fn check_model(&self) -> Result<(), Failure> {
+        check_head(&self.model, self.task.options().shape().objective)?;
         if self.translates() {
             return Ok(self.model.check_places(&self.attentions())?);
         }

@@ -363,6 +363,10 @@ fn schema() -> Table {
     full.task.text.test = path.clone();
     full.task.char_lm.path = path.clone();
     full.task.translation.directory = path.clone();
+    full.task.lm.directory = path.clone();
+    full.task.lm.tokenizer = path.clone();
+    (full.task.lm.stride, full.task.lm.valid_stride) = (Some(1), Some(1));
+    full.model.adaptive_softmax.cutoffs = vec![1];
     full.task.masked_lm.valid = path.clone();
     full.train.start = path;
     let attention = Table::try_from(&full.attention).expect("plain structures are TOML");

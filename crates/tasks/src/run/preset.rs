@@ -34,6 +34,21 @@ pub const PRESETS: &[(&str, &str, &str)] = &[
         include_str!("../../configs/translation.toml"),
     ),
     ("mlm", "masked language model on byte pairs of Shakespeare", include_str!("../../configs/mlm.toml")),
+    (
+        "austen",
+        "language model of subwords of Jane Austen's novels, about an hour on 2 cores",
+        include_str!("../../configs/austen.toml"),
+    ),
+    (
+        "wikitext103-mgk",
+        "words of WikiText-103, as in the paper on mixtures of Gaussian keys",
+        include_str!("../../configs/wikitext103-mgk.toml"),
+    ),
+    (
+        "wikitext103-scatterbrain",
+        "words of WikiText-103, as in the Scatterbrain paper",
+        include_str!("../../configs/wikitext103-scatterbrain.toml"),
+    ),
     ("char-lm", "character language model on Shakespeare", include_str!("../../configs/char-lm.toml")),
 ];
 

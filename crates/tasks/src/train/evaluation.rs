@@ -5,7 +5,7 @@ use std::time::Instant;
 use regard_metrics::{accuracy, count_correct, perplexity};
 use regard_nn::blocks::Context;
 
-use super::{Evaluation, Model, TrainError};
+use super::{Evaluation, Model, TrainError, language::LanguageTally};
 use crate::data::{Split, TaskData, split_batches};
 
 /// Measures `model` on a split of `data` in batches of `rows`: all of it or, if `most` is not 0, that many batches
@@ -23,16 +23,25 @@ pub fn evaluate(
     step: usize,
 ) -> Result<Evaluation, TrainError> {
     let objective = data.shape().objective;
+    let extent = data.extent(split);
+    let mut tally = LanguageTally::default();
     let (mut loss, mut correct, mut items, mut sequences, mut seconds) = (0.0, 0, 0, 0, 0.0);
     for batch in split_batches(data, split, rows, most)? {
         let start = Instant::now();
-        let (logits, targets) = model.predictions(&batch, &Context::evaluation());
-        let outputs = logits.dims()[1];
-        let logits: Vec<f32> = logits.into_data_as::<f32>().try_into_vec().expect("f32, as asked");
-        seconds += start.elapsed().as_secs_f64();
-        loss += total_loss(&logits, &targets, outputs);
-        if objective.has_accuracy() {
-            correct += count_correct(&logits, &targets, outputs);
+        if let (Model::Language(model), Some(_)) = (model, &extent) {
+            let nats = model.nats(&batch.tokens, &batch.targets, &Context::evaluation());
+            seconds += start.elapsed().as_secs_f64();
+            loss += nats.iter().sum::<f64>();
+            tally.add(&batch.targets, batch.tokens.length, &nats);
+        } else {
+            let (logits, targets) = model.predictions(&batch, &Context::evaluation());
+            let outputs = logits.dims()[1];
+            let logits: Vec<f32> = logits.into_data_as::<f32>().try_into_vec().expect("f32, as asked");
+            seconds += start.elapsed().as_secs_f64();
+            loss += total_loss(&logits, &targets, outputs);
+            if objective.has_accuracy() {
+                correct += count_correct(&logits, &targets, outputs);
+            }
         }
         items += batch.items();
         sequences += batch.tokens.batch;
@@ -40,7 +49,20 @@ pub fn evaluate(
     let loss = loss / items as f64;
     let accuracy = objective.has_accuracy().then(|| accuracy(correct, items));
     let perplexity = objective.has_perplexity().then(|| perplexity(loss));
-    Ok(Evaluation { step, split, loss, accuracy, perplexity, bleu: None, averaged: None, items, sequences, seconds })
+    let language = extent.map(|extent| tally.finish(data.shape().max_length, extent));
+    Ok(Evaluation {
+        step,
+        split,
+        loss,
+        accuracy,
+        perplexity,
+        bleu: None,
+        averaged: None,
+        language,
+        items,
+        sequences,
+        seconds,
+    })
 }
 
 /// Sum of the cross entropies of rows whose target is not negative, in nats.

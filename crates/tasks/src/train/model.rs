@@ -33,6 +33,18 @@ pub enum Model {
     Masked(MaskedModel),
 }
 
+/// Checks that the head suits the objective.
+///
+/// # Errors
+/// An adaptive softmax in a model that is no language model.
+pub(crate) fn check_head(config: &ModelConfig, objective: Objective) -> Result<(), Error> {
+    match objective {
+        Objective::NextToken { .. } => Ok(()),
+        _ if !config.adaptive_softmax.is_used() => Ok(()),
+        _ => Err(Error::option("model.adaptive_softmax.cutoffs", "set", "none: only language models have such a head")),
+    }
+}
+
 impl Model {
     /// The model that `config` and `attentions` describe, of the vocabulary, classes and lengths of `data`. A model with one
     /// stack of blocks has the attention of the encoder.
@@ -49,6 +61,7 @@ impl Model {
         device: &Device,
     ) -> Result<Self, Error> {
         let Shape { objective, vocabulary, max_length: length } = data.shape();
+        check_head(config, objective)?;
         let attentions = attentions.into();
         let attention = &attentions.encoder;
         Ok(match objective {
@@ -86,6 +99,9 @@ impl Model {
     /// Mean cross entropy of a batch over its items, `[1]`, in nats; `smoothing` is the share of a target's probability
     /// spread over all outputs.
     pub fn loss(&self, batch: &Batch, smoothing: f32, context: &Context) -> Tensor<1> {
+        if let Self::Language(model) = self {
+            return model.loss(&batch.tokens, batch.targets.clone(), smoothing, context);
+        }
         let (logits, targets) = self.predictions(batch, context);
         ops::cross_entropy(logits, targets, smoothing)
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{RouterReport, TrainError};
+use super::{LanguageFigures, RouterReport, TrainError};
 use crate::data::Split;
 
 /// One update.
@@ -49,6 +49,9 @@ pub struct Evaluation {
     /// Checkpoints that the model is the mean of; absent where it is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub averaged: Option<usize>,
+    /// Of running text in three parts: its windows, and the loss by position, word, character and byte.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub language: Option<LanguageFigures>,
     /// Labels or tokens predicted.
     pub items: usize,
     /// Sequences.

@@ -7,6 +7,7 @@
 //! events.out.*       the same for TensorBoard
 //! checkpoints/       see `checkpoint`
 //! tokenizer.json     what turns text into ids, where tokens are pieces of words
+//! vocabulary.txt     the words by id, where tokens are words
 //! .lock              during the run: see `DirectoryLock`
 //! ```
 
@@ -22,9 +23,9 @@ use super::{
     occupied, sweep,
     tensorboard::EventWriter,
 };
-use crate::data::TextTokenizer;
+use crate::data::VOCABULARY;
 
-/// The file of a run directory that [`TextTokenizer::load`] reads.
+/// The file of a run directory that [`TextTokenizer::load`](crate::data::TextTokenizer::load) reads.
 pub const TOKENIZER: &str = "tokenizer.json";
 /// The resolved configuration.
 pub const CONFIG: &str = "config.toml";
@@ -164,20 +165,20 @@ impl RunDirectory {
         self.events.scalars(evaluation.step, &values)
     }
 
-    /// Saves the tokenizer of the run. A `resumed` run must have the same one.
+    /// Saves the vocabulary of the run, its tokenizer or its words, as the file `name`. A `resumed` run must have the same one.
     ///
     /// # Errors
-    /// Another tokenizer than that of the run; a directory that cannot be written.
-    pub(super) fn keep_tokenizer(&self, tokenizer: &TextTokenizer, resumed: bool) -> Result<(), TrainError> {
-        let path = self.path.join(TOKENIZER);
+    /// Another vocabulary than that of the run; a directory that cannot be written.
+    pub(super) fn keep_vocabulary(&self, name: &str, content: &str, resumed: bool) -> Result<(), TrainError> {
+        let path = self.path.join(name);
         match fs::read_to_string(&path) {
-            Ok(kept) if kept == tokenizer.json() => Ok(()),
+            Ok(kept) if kept == content => Ok(()),
             Ok(_) if resumed => Err(TrainError::checkpoint(
                 path,
                 "not the vocabulary of these data: files of the task have changed since the run began; put them back or start \
                  over with --overwrite",
             )),
-            _ => replace(&path, tokenizer.json().as_bytes()),
+            _ => replace(&path, content.as_bytes()),
         }
     }
 
@@ -212,7 +213,7 @@ fn remove_run(path: &Path) -> Result<(), TrainError> {
         let entry = entry.map_err(TrainError::reading(path))?;
         let name = entry.file_name();
         let name = name.to_str().unwrap_or_default();
-        let ours = [CONFIG, ENVIRONMENT, METRICS, CHECKPOINTS, TOKENIZER].into_iter().chain(REPORTS);
+        let ours = [CONFIG, ENVIRONMENT, METRICS, CHECKPOINTS, TOKENIZER, VOCABULARY].into_iter().chain(REPORTS);
         if ours.into_iter().any(|own| name == own) || name.starts_with(EVENTS) {
             let target = entry.path();
             let removed = if target.is_dir() { fs::remove_dir_all(&target) } else { fs::remove_file(&target) };
@@ -273,6 +274,7 @@ mod tests {
             perplexity: None,
             bleu: None,
             averaged: None,
+            language: None,
             items: 4,
             sequences: 4,
             seconds: 0.5,

@@ -14,13 +14,13 @@ use burn::module::Module;
 
 use super::{
     AdamW, Best, Checkpoint, Evaluation, HostTensors, Model, Progress, RouterReport, RunDirectory, RunState, Silent,
-    StepReport, TrainConfig, TrainError,
+    StepReport, TOKENIZER, TrainConfig, TrainError,
     average::Mean,
     evaluate,
     gradients::{Gradients, Pass},
     measure_bleu, routers,
 };
-use crate::data::{Batch, Batches, Split, TaskData};
+use crate::data::{Batch, Batches, Split, TaskData, TextUnits};
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,8 +139,12 @@ impl<'a> Trainer<'a> {
             directory.checkpoints().prune(self.state.step, self.state.best);
             self.progress.message(&format!("continuing after step {}", self.state.step));
         }
-        if let Some(tokenizer) = self.data.tokenizer() {
-            directory.keep_tokenizer(tokenizer, self.state.step > 0)?;
+        let kept = match self.data.tokenizer() {
+            Some(tokenizer) => Some((TOKENIZER, tokenizer.json().into())),
+            None => self.data.units().and_then(TextUnits::file),
+        };
+        if let Some((name, content)) = kept {
+            directory.keep_vocabulary(name, &content, self.state.step > 0)?;
         }
         self.directory = Some(directory);
         Ok(self)

@@ -3,8 +3,8 @@
 use std::{io::Write, path::PathBuf};
 
 use regard_tasks::data::{
-    CharLmConfig, ListOpsConfig, MaskedLmConfig, TaskConfig, TaskData, TaskName, TextConfig, TextLines,
-    TranslationConfig, decode_text, listops as expressions, load_listops,
+    CharLmConfig, ListOpsConfig, LmConfig, MaskedLmConfig, TaskConfig, TaskData, TaskName, TextConfig, TextLines,
+    TokenKind, TranslationConfig, decode_text, listops as expressions, load_listops,
 };
 
 use super::{Target, put, scratch};
@@ -145,6 +145,38 @@ pub fn masked_lm() -> Target {
         put(&directory, "text", input);
         loads(&task).is_some()
     })
+}
+
+fn language(name: &'static str, file: &'static str, samples: Vec<Vec<u8>>) -> Target {
+    let directory = scratch();
+    let train = vec![put(&directory, file, b"")];
+    let tokens = [TokenKind::Words, TokenKind::Characters, TokenKind::Bytes, TokenKind::Subwords];
+    let tasks = tokens.map(|tokens| {
+        let lm = LmConfig {
+            tokens,
+            train: train.clone(),
+            vocabulary: 300,
+            context: 4,
+            paragraphs: tokens == TokenKind::Words,
+            ..LmConfig::default()
+        };
+        TaskConfig { name: TaskName::Lm, lm, ..TaskConfig::default() }
+    });
+    Target::new(name, samples, &[&WORDS[..], &["{\"text\": \"", "\"}\n", "<eos>"]].concat(), move |input| {
+        put(&directory, file, input);
+        tasks.iter().filter(|task| loads(task).is_some()).count() > 0
+    })
+}
+
+/// A text in three parts, of tokens of every kind.
+pub fn lm() -> Target {
+    language("lm", "text.txt", vec![PROSE.into(), PROSE.repeat(9).into()])
+}
+
+/// The same in lines of JSON.
+pub fn json_lines() -> Target {
+    let line = format!("{}\n", serde_json::json!({ "id": 1, "text": PROSE }));
+    language("json-lines", "text.jsonl", vec![line.clone().into(), line.repeat(5).into()])
 }
 
 /// One side of pairs of sentences.

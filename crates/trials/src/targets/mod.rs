@@ -90,6 +90,8 @@ pub const ALL: &[(&str, Build)] = &[
     ("bzip2", data::bzip2),
     ("masked-lm", data::masked_lm),
     ("translation", data::translation),
+    ("lm", data::lm),
+    ("json-lines", data::json_lines),
 ];
 
 /// A directory for files that are written a thousand times a second: in memory, where the system has such a place.

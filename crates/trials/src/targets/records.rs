@@ -54,6 +54,7 @@ pub fn metrics() -> Target {
         perplexity: None,
         bleu: None,
         averaged: None,
+        language: None,
         items: 4,
         sequences: 4,
         seconds: 0.5,

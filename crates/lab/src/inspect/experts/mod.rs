@@ -62,9 +62,10 @@ pub fn routers(model: &Model, data: &TaskData, wanted: &Wanted) -> Result<Vec<Ro
 
 /// Tokens of the data as text, by id.
 pub fn token_texts(data: &TaskData) -> Vec<String> {
-    let text = |id: usize| match (data.tokenizer(), data.characters()) {
-        (Some(tokenizer), _) => tokenizer.piece(id as i32),
-        (_, Some(characters)) => format!("{:?}", characters.decode(&[id as u16]).unwrap_or_default()),
+    let text = |id: usize| match (data.units(), data.tokenizer(), data.characters()) {
+        (Some(units), ..) => units.piece(id as u32),
+        (_, Some(tokenizer), _) => tokenizer.piece(id as i32),
+        (.., Some(characters)) => format!("{:?}", characters.decode(&[id as u16]).unwrap_or_default()),
         _ => id.to_string(),
     };
     (0..data.shape().vocabulary).map(text).collect()
