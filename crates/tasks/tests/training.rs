@@ -50,6 +50,7 @@ fn first_token() -> TaskData {
         test: set(64, 2000),
         classes: 4,
         vocabulary: 5,
+        first_id: 1,
         max_length: 16,
         notes: vec![],
     })

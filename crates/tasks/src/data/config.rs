@@ -5,8 +5,8 @@ use std::{fmt, path::Path, str::FromStr};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CharLmConfig, CopyConfig, DataError, ListOpsConfig, MaskedLmConfig, Progress, TaskData, TaskOptions, TextConfig,
-    TranslationConfig, tokenizer::SMALLEST_VOCABULARY,
+    CharLmConfig, CopyConfig, DataError, ListOpsConfig, MaskedLmConfig, PathfinderConfig, Progress, TaskData,
+    TaskOptions, TextConfig, TranslationConfig, tokenizer::SMALLEST_VOCABULARY,
 };
 
 /// Largest vocabulary: more than any language model has, few enough that its logits fit into memory.
@@ -65,6 +65,8 @@ tasks! {
     /// Long Range Arena ListOps: the value of a nested expression over lists of digits.
     #[default]
     Listops = "listops", listops: ListOpsConfig;
+    /// Long Range Arena Pathfinder: whether a dashed contour joins two discs.
+    Pathfinder = "pathfinder", pathfinder: PathfinderConfig;
     /// Byte-level text classification.
     Text = "text", text: TextConfig;
     /// Character language model.
@@ -174,7 +176,10 @@ mod tests {
             assert_eq!(serde_json::to_string(&task).unwrap(), format!("\"{task}\""));
         }
         let error = "list-ops".parse::<TaskName>().unwrap_err();
-        assert!(error.is_config() && error.to_string().contains("listops, text, char-lm, copy"), "{error}");
+        assert!(
+            error.is_config() && error.to_string().contains("listops, pathfinder, text, char-lm, copy"),
+            "{error}"
+        );
     }
 
     #[test]

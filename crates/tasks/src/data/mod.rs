@@ -14,6 +14,7 @@ mod file;
 pub mod listops;
 mod masked_lm;
 mod order;
+pub mod pathfinder;
 mod plain_text;
 mod sentences;
 mod sequences;
@@ -33,6 +34,7 @@ pub use self::{
     error::DataError,
     listops::ListOpsConfig,
     masked_lm::{MaskedBatch, MaskedBatches, MaskedData, MaskedLmConfig, Windows},
+    pathfinder::PathfinderConfig,
     plain_text::{NotText, TextLines, decode_text, read_text},
     sequences::Sequences,
     stream::Streams,
@@ -44,6 +46,9 @@ pub use self::{
     translation::{SentencePairs, TranslationBatch, TranslationBatches, TranslationConfig, TranslationData},
 };
 pub(crate) use task::padded;
+
+/// Token ids of pixels: grey values.
+pub(crate) const GREYS: usize = 256;
 
 /// Loading progress: parts done and their total, in a task-specific unit (trees, bytes).
 pub type Progress<'a> = &'a dyn Fn(u64, u64);
