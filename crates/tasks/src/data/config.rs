@@ -5,8 +5,8 @@ use std::{fmt, path::Path, str::FromStr};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CharLmConfig, CopyConfig, DataError, ListOpsConfig, MaskedLmConfig, PathfinderConfig, Progress, TaskData,
-    TaskOptions, TextConfig, TranslationConfig, tokenizer::SMALLEST_VOCABULARY,
+    CharLmConfig, CopyConfig, DataError, ListOpsConfig, MaskedLmConfig, PathfinderConfig, Progress, RetrievalConfig,
+    TaskData, TaskOptions, TextConfig, TranslationConfig, tokenizer::SMALLEST_VOCABULARY,
 };
 
 /// Largest vocabulary: more than any language model has, few enough that its logits fit into memory.
@@ -69,6 +69,8 @@ tasks! {
     Pathfinder = "pathfinder", pathfinder: PathfinderConfig;
     /// Byte-level text classification.
     Text = "text", text: TextConfig;
+    /// Whether two documents belong together.
+    Retrieval = "retrieval", retrieval: RetrievalConfig;
     /// Character language model.
     CharLm = "char-lm", char_lm: CharLmConfig;
     /// Copying a random word over a long distance.
@@ -177,7 +179,7 @@ mod tests {
         }
         let error = "list-ops".parse::<TaskName>().unwrap_err();
         assert!(
-            error.is_config() && error.to_string().contains("listops, pathfinder, text, char-lm, copy"),
+            error.is_config() && error.to_string().contains("listops, pathfinder, text, retrieval, char-lm, copy"),
             "{error}"
         );
     }

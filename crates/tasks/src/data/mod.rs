@@ -16,6 +16,7 @@ mod masked_lm;
 mod order;
 pub mod pathfinder;
 mod plain_text;
+mod retrieval;
 mod sentences;
 mod sequences;
 mod stream;
@@ -36,6 +37,7 @@ pub use self::{
     masked_lm::{MaskedBatch, MaskedBatches, MaskedData, MaskedLmConfig, Windows},
     pathfinder::PathfinderConfig,
     plain_text::{NotText, TextLines, decode_text, read_text},
+    retrieval::{DocumentPairs, PairData, RetrievalConfig, RetrievalFormat},
     sequences::Sequences,
     stream::Streams,
     task::{

@@ -19,6 +19,11 @@ pub const PRESETS: &[(&str, &str, &str)] = &[
         include_str!("../../configs/lra-text.toml"),
     ),
     (
+        "lra-retrieval",
+        "Long Range Arena retrieval: do two documents belong together, byte by byte, 4000 long each",
+        include_str!("../../configs/lra-retrieval.toml"),
+    ),
+    (
         "lra-pathfinder",
         "Long Range Arena Pathfinder: does a dashed contour join two discs, pixel by pixel",
         include_str!("../../configs/lra-pathfinder.toml"),

@@ -37,7 +37,7 @@ pub fn evaluate(
             correct += count_correct(&logits, &targets, outputs);
         }
         items += batch.items();
-        sequences += batch.tokens.batch;
+        sequences += batch.tokens.batch / objective.rows();
     }
     let loss = loss / items as f64;
     let accuracy = objective.has_accuracy().then(|| accuracy(correct, items));
