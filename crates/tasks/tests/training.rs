@@ -52,6 +52,7 @@ fn first_token() -> TaskData {
         vocabulary: 5,
         first_id: 1,
         max_length: 16,
+        about: String::new(),
         notes: vec![],
     })
 }

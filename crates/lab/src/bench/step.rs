@@ -66,6 +66,7 @@ impl Material {
                     vocabulary,
                     first_id: 1,
                     max_length: length,
+                    about: String::new(),
                     notes,
                 })
             }

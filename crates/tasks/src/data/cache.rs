@@ -36,7 +36,17 @@ pub fn load_listops(
     let [train, valid, test] = splits(trees, config.valid, config.test);
     let (vocabulary, first_id) = (listops::TOKENS.len() + 1, 1);
     let (classes, max_length) = (listops::CLASSES, config.max_length);
-    Ok(ClassificationData { train, valid, test, classes, vocabulary, first_id, max_length, notes })
+    Ok(ClassificationData {
+        train,
+        valid,
+        test,
+        classes,
+        vocabulary,
+        first_id,
+        max_length,
+        about: String::new(),
+        notes,
+    })
 }
 
 /// The Pathfinder set, from the cache if present and intact.
@@ -52,7 +62,17 @@ pub(super) fn load_pathfinder(
     let (pictures, notes) = set.load(directory, || pathfinder::generate(config, seed, progress))?;
     let [train, valid, test] = splits(pictures, config.valid, config.test);
     let (classes, max_length) = (pathfinder::CLASSES, config.tokens());
-    Ok(ClassificationData { train, valid, test, classes, vocabulary: GREYS, first_id: 0, max_length, notes })
+    Ok(ClassificationData {
+        train,
+        valid,
+        test,
+        classes,
+        vocabulary: GREYS,
+        first_id: 0,
+        max_length,
+        about: String::new(),
+        notes,
+    })
 }
 
 /// Training, validation and test split of a set that holds the test first, then the validation.

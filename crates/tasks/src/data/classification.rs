@@ -23,6 +23,8 @@ pub struct ClassificationData {
     pub first_id: i32,
     /// Maximum length of sequences and batches.
     pub max_length: usize,
+    /// What the sequences are, for reports; empty where the task says it.
+    pub about: String,
     /// Remarks for the user, as when a damaged cache file was replaced.
     pub notes: Vec<String>,
 }
@@ -54,8 +56,9 @@ impl Task for ClassificationData {
     }
 
     fn setting(&self) -> String {
+        let about = if self.about.is_empty() { String::new() } else { format!("{}: ", self.about) };
         format!(
-            "{} training sequences of at most {} tokens, {} for the test",
+            "{about}{} training sequences of at most {} tokens, {} for the test",
             self.train.len(),
             self.max_length,
             self.test.len()

@@ -5,8 +5,8 @@ use std::{fmt, path::Path, str::FromStr};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CharLmConfig, CopyConfig, DataError, ListOpsConfig, MaskedLmConfig, PathfinderConfig, Progress, RetrievalConfig,
-    TaskData, TaskOptions, TextConfig, TranslationConfig, tokenizer::SMALLEST_VOCABULARY,
+    CharLmConfig, CopyConfig, DataError, ImageConfig, ListOpsConfig, MaskedLmConfig, PathfinderConfig, Progress,
+    RetrievalConfig, TaskData, TaskOptions, TextConfig, TranslationConfig, tokenizer::SMALLEST_VOCABULARY,
 };
 
 /// Largest vocabulary: more than any language model has, few enough that its logits fit into memory.
@@ -71,6 +71,8 @@ tasks! {
     Text = "text", text: TextConfig;
     /// Whether two documents belong together.
     Retrieval = "retrieval", retrieval: RetrievalConfig;
+    /// Long Range Arena image: the class of a small picture, pixel by pixel.
+    Image = "image", image: ImageConfig;
     /// Character language model.
     CharLm = "char-lm", char_lm: CharLmConfig;
     /// Copying a random word over a long distance.
@@ -179,7 +181,8 @@ mod tests {
         }
         let error = "list-ops".parse::<TaskName>().unwrap_err();
         assert!(
-            error.is_config() && error.to_string().contains("listops, pathfinder, text, retrieval, char-lm, copy"),
+            error.is_config()
+                && error.to_string().contains("listops, pathfinder, text, retrieval, image, char-lm, copy"),
             "{error}"
         );
     }

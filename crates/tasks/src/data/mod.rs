@@ -11,6 +11,7 @@ mod config;
 mod copy;
 mod error;
 mod file;
+mod image;
 pub mod listops;
 mod masked_lm;
 mod order;
@@ -33,6 +34,7 @@ pub use self::{
     config::{TaskConfig, TaskName},
     copy::{CopyConfig, CopyData},
     error::DataError,
+    image::ImageConfig,
     listops::ListOpsConfig,
     masked_lm::{MaskedBatch, MaskedBatches, MaskedData, MaskedLmConfig, Windows},
     pathfinder::PathfinderConfig,

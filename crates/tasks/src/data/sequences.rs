@@ -110,6 +110,16 @@ impl Sequences {
         self.labels.drain(..count);
     }
 
+    /// Removes and returns the last `count` sequences.
+    pub(crate) fn split_last(&mut self, count: usize) -> Self {
+        let rest = self.len() - count;
+        let last = self.slice(rest..self.len());
+        self.symbols.truncate(self.offsets[rest]);
+        self.offsets.truncate(rest + 1);
+        self.labels.truncate(rest);
+        last
+    }
+
     /// The sequences of `items`, in order.
     pub(crate) fn select(&self, items: &[usize]) -> Self {
         let mut chosen = Self::new(self.classes);
@@ -150,5 +160,7 @@ mod tests {
         assert_eq!(rest, set.slice(2..4));
         rest.remove_first(2);
         assert!(rest.is_empty());
+        let mut first = set.clone();
+        assert_eq!((first.split_last(3), first), (set.slice(1..4), set.slice(0..1)));
     }
 }

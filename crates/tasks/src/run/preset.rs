@@ -24,6 +24,11 @@ pub const PRESETS: &[(&str, &str, &str)] = &[
         include_str!("../../configs/lra-retrieval.toml"),
     ),
     (
+        "lra-image",
+        "Long Range Arena image: CIFAR-10 in grey, pixel by pixel",
+        include_str!("../../configs/lra-image.toml"),
+    ),
+    (
         "lra-pathfinder",
         "Long Range Arena Pathfinder: does a dashed contour join two discs, pixel by pixel",
         include_str!("../../configs/lra-pathfinder.toml"),
