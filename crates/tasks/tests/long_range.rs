@@ -108,8 +108,6 @@ fn pairs_of_documents_are_learned_and_an_interrupted_run_continues_bit_for_bit()
     let trainer = Trainer::new(build(Mechanism::Mgk, Pooling::Mean, &data), &data, &config, 9).unwrap();
     let mut trainer = trainer.with_directory(open(&whole, Existing::Refuse).unwrap()).unwrap();
     trainer.run().unwrap();
-    let accuracy = trainer.evaluate_best(Split::Test).unwrap().accuracy.unwrap();
-    assert!(accuracy > 0.9, "accuracy {accuracy}");
 
     let stop = Arc::new(AtomicBool::new(false));
     let watcher = StopAfter(31, stop.clone());
@@ -123,6 +121,8 @@ fn pairs_of_documents_are_learned_and_an_interrupted_run_continues_bit_for_bit()
     assert_eq!(second.run().unwrap(), Outcome::Finished { step: 60 });
     assert_same(&trainer.checkpoint(), &second.checkpoint());
     assert_eq!(figures(&whole), figures(&parts));
+    let accuracy = trainer.evaluate_best(Split::Test).unwrap().accuracy.unwrap();
+    assert!(accuracy > 0.9, "accuracy {accuracy}");
 }
 
 /// Logits of a padded batch are those of the head of the vectors of each document alone: padding of one document reaches
@@ -190,7 +190,7 @@ fn gradients_reach_the_tokens_of_both_documents() {
             let loss = model.clone().with_host(parameters).unwrap().loss(&batch, 0.0, &Context::evaluation());
             f64::from(loss.inner().into_scalar::<f32>())
         };
-        let difference = (moved(0.01) - moved(-0.01)) / 0.02;
+        let difference = (moved(0.001) - moved(-0.001)) / 0.002;
         let seen = f64::from(gradient[token * width + 3]);
         assert!(seen != 0.0 && (seen - difference).abs() < 2e-3 + 0.02 * seen.abs(), "{token}: {seen}, {difference}");
     }

@@ -70,7 +70,7 @@ pub(super) fn load_pathfinder(
         vocabulary: GREYS,
         first_id: 0,
         max_length,
-        about: String::new(),
+        about: format!("{size} x {size} pixels, {difficulty}, {} for validation", config.valid),
         notes,
     })
 }

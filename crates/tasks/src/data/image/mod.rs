@@ -225,7 +225,7 @@ impl TaskOptions for ImageConfig {
             vocabulary: GREYS,
             first_id: 0,
             max_length: height * width,
-            about: found.about().into(),
+            about: format!("{}, the last {held} of training for validation", found.about()),
             notes: Vec::new(),
         }))
     }
@@ -348,7 +348,8 @@ mod tests {
         assert!(ids[..1024].iter().all(|id| *id == 14) && ids[1024..].iter().all(|id| *id == 16));
         let (targets, ids, _) = split(&data, Split::Test);
         assert_eq!((&targets[..], ids[0], ids[2047]), (&[0, 1, 2][..], 36, 38));
-        assert!(data.setting().starts_with("CIFAR-10 in grey: 8 training"), "{}", data.setting());
+        let about = "CIFAR-10 in grey, the last 2 of training for validation: 8 training";
+        assert!(data.setting().starts_with(about), "{}", data.setting());
         // A file of the directory stands for it, and parts of a set suffice.
         let part = ImageConfig { train: 5, test: 1, ..config(&directory.path().join("data_batch_1.bin")) };
         let part = load(&part).unwrap();

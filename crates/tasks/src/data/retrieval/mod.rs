@@ -197,7 +197,7 @@ mod tests {
         let set = |start: usize, count: usize| {
             let mut set = Collector::default();
             for i in start..start + count {
-                let documents = [i % 7, i % 5].map(|n| vec![n as u8 + 250; 3 * n + 1 + i % 2]);
+                let documents = [i % 7, i % 5].map(|n| vec![(n as u8).wrapping_add(250); 3 * n + 1 + i % 2]);
                 set.push([&documents[0], &documents[1]], i % 3 == 0);
             }
             set.pairs
