@@ -191,7 +191,7 @@ fn recipe(config: &RunConfig, vocabulary: Option<usize>, configured: bool) -> Ou
         Objective::ClassifyPairs { .. } | Objective::Fill | Objective::Translate => {
             return Err(Failure::usage(format!(
                 "--level step with the task {task}: only steps of classifiers and language models are measured, expected \
-                 listops, pathfinder, text, char-lm or copy"
+                 listops, pathfinder, text, image, char-lm or copy"
             )));
         }
     };
