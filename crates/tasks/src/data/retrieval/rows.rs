@@ -24,7 +24,10 @@ pub(super) fn read(source: impl BufRead, path: &Path, max_length: usize) -> Resu
     Ok(collector.pairs)
 }
 
-fn parse(row: &[u8]) -> Result<(bool, [Cow<'_, [u8]>; 2]), String> {
+/// The label, and both documents.
+type Row<'a> = (bool, [Cow<'a, [u8]>; 2]);
+
+fn parse(row: &[u8]) -> Result<Row<'_>, String> {
     let columns: Vec<&[u8]> = row.split(|byte| *byte == b'\t').collect();
     let [label, _, _, first, second] = columns[..] else {
         let count = columns.len();
