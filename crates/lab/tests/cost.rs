@@ -66,6 +66,7 @@ fn variants() -> Vec<AttentionConfig> {
 }
 
 const CLASSIFY: Objective = Objective::Classify { classes: 5 };
+const PAIRS: Objective = Objective::ClassifyPairs { classes: 5 };
 const NEXT: Objective = Objective::NextToken { certain: false };
 
 fn sized(config: &ModelConfig, attention: &AttentionConfig, objective: Objective) -> ModelSizes {
@@ -84,6 +85,9 @@ fn parameters_are_those_of_the_built_models() {
             let config = ModelConfig { width: 16, bias, norm, pooling, tied_head: bias, ..ModelConfig::default() };
             let model = Classifier::new(&config, &attention, 11, 5, CONTEXT, 0, &device).expect("classifier");
             let sizes = sized(&config, &attention, CLASSIFY);
+            assert_eq!(counted(&sizes), parameter_count(&model) as Count, "{attention:?} {config:?}");
+            let model = Classifier::of_pairs(&config, &attention, 11, 5, CONTEXT, 0, &device).expect("pairs");
+            let sizes = sized(&config, &attention, PAIRS);
             assert_eq!(counted(&sizes), parameter_count(&model) as Count, "{attention:?} {config:?}");
             let model = LanguageModel::new(&config, &attention, 11, CONTEXT, 0, &device).expect("language model");
             let sizes = sized(&config, &attention, NEXT);
@@ -119,6 +123,28 @@ fn clusters_of_an_adaptive_softmax_are_counted() {
     };
     let error = sized(&far, &attention, NEXT).check().expect_err("no token in the cluster").to_string();
     assert_eq!(error, "model.adaptive_softmax.cutoffs is 11, expected a whole number from 1 to 10");
+}
+
+/// A pair goes through all but the head as two sequences.
+#[test]
+fn a_pair_costs_two_sequences_and_its_head() {
+    for attention in variants() {
+        let config = ModelConfig { width: 16, pooling: Pooling::Attention, ..ModelConfig::default() };
+        let run = Run { batch: 3, length: 8, decoded: 0 };
+        let [one, pair] = [CLASSIFY, PAIRS]
+            .map(|objective| ModelCost::of(&sized(&config, &attention, objective), run).expect("sizes").parts);
+        for (one, pair) in one.iter().zip(&pair) {
+            assert_eq!(one.name, pair.name);
+            if one.name == "head" {
+                // 5 classes of 64 features, 16 products, and twice the scores and the means of 8 tokens.
+                assert_eq!(pair.multiply_adds, 64 * 5 + 16 + 2 * 2 * 8 * 16);
+                assert_eq!(pair.activation_bytes, 4 * (3 * (32 + 64 + 5) + 6 * 8 * 17));
+            } else {
+                let twice = (one.parameters, 2 * one.multiply_adds, 2 * one.activation_bytes);
+                assert_eq!((pair.parameters, pair.multiply_adds, pair.activation_bytes), twice, "{}", one.name);
+            }
+        }
+    }
 }
 
 /// What trained models of others are made of.

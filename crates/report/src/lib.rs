@@ -11,7 +11,7 @@ pub mod heat_map;
 pub mod html;
 mod labels;
 pub mod number;
-mod png;
+pub mod png;
 mod render;
 mod sample;
 mod svg;

@@ -12,7 +12,7 @@ const SIGNATURE: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
 ///
 /// # Panics
 /// If there are not `3 * width * height` bytes, or none.
-pub(super) fn encode(width: usize, height: usize, pixels: &[u8]) -> Vec<u8> {
+pub fn encode(width: usize, height: usize, pixels: &[u8]) -> Vec<u8> {
     assert!(!pixels.is_empty() && pixels.len() == 3 * width * height, "three bytes a pixel");
     let mut header = Vec::new();
     header.extend((width as u32).to_be_bytes());

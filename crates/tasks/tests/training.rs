@@ -50,7 +50,9 @@ fn first_token() -> TaskData {
         test: set(64, 2000),
         classes: 4,
         vocabulary: 5,
+        first_id: 1,
         max_length: 16,
+        about: String::new(),
         notes: vec![],
     })
 }

@@ -58,7 +58,17 @@ impl Material {
                 }
                 let (train, valid, test) = (set.clone(), set.clone(), set);
                 let notes = Vec::new();
-                Box::new(ClassificationData { train, valid, test, classes, vocabulary, max_length: length, notes })
+                Box::new(ClassificationData {
+                    train,
+                    valid,
+                    test,
+                    classes,
+                    vocabulary,
+                    first_id: 1,
+                    max_length: length,
+                    about: String::new(),
+                    notes,
+                })
             }
             None => {
                 // Any characters will do: use the private planes.

@@ -18,7 +18,8 @@ pub struct Part {
     pub name: String,
     /// Number of parameters.
     pub parameters: Count,
-    /// Multiply-adds of the forward pass over one sequence of [`Run::length`]. Training takes about three times as many.
+    /// Multiply-adds of the forward pass over one sequence of [`Run::length`], or one pair of them. Training takes about
+    /// three times as many.
     pub multiply_adds: Count,
     /// Bytes that a training step on the whole batch keeps for its backward pass, f32, dropout masks not counted.
     pub activation_bytes: Count,
@@ -46,6 +47,9 @@ pub struct Part {
 pub struct ModelCost {
     /// The sizes of the step.
     pub run: Run,
+    /// Whether an item of a batch is a pair of sequences.
+    #[serde(skip)]
+    pub pairs: bool,
     /// Its parts, bottom to top; layers are summed.
     pub parts: Vec<Part>,
 }
@@ -68,7 +72,7 @@ impl ModelCost {
                 vec![("encoder ", encoder), ("decoder ", cost(&decoder.attention, run)?), ("cross ", cross)]
             }
         };
-        Ok(Self { run, parts: parts(sizes, &attentions, run) })
+        Ok(Self { run, pairs: matches!(sizes.head, Head::Pairs(_)), parts: parts(sizes, &attentions, run) })
     }
 
     /// The sum over all parts, named `total`.
@@ -92,9 +96,10 @@ impl ModelCost {
             Column::number("decode state", Format::Bytes),
         ];
         let Run { batch, length, decoded } = self.run;
+        let (item, rows) = if self.pairs { ("one pair of sequences", 2 * batch) } else { ("one sequence", batch) };
         let mut table = Table::new(title, columns).note(format!(
-            "Multiply-adds: forward, one sequence of {length} tokens. Activations: kept for the backward pass of a step \
-             on {batch} x {length} tokens in f32, dropout masks apart. Decode state: one sequence of {decoded} tokens."
+            "Multiply-adds: forward, {item} of {length} tokens. Activations: kept for the backward pass of a step \
+             on {rows} x {length} tokens in f32, dropout masks apart. Decode state: one sequence of {decoded} tokens."
         ));
         for part in self.parts.iter().chain([&self.total()]) {
             let counts = [part.parameters, part.multiply_adds, part.activation_bytes, part.state_bytes];
@@ -112,7 +117,10 @@ fn parts(sizes: &ModelSizes, attentions: &[(&str, AttentionCost)], run: Run) -> 
     let (width, embedded) = (count(model.width), count(model.embedding_width()));
     let (layers, vocabulary) = (count(model.layers), count(sizes.vocabulary));
     let length = count(run.length);
-    let tokens = count(run.batch) * length;
+    // A pair is two sequences through one model.
+    let sequences = if matches!(sizes.head, Head::Pairs(_)) { 2 } else { 1 };
+    let batch = sequences * count(run.batch);
+    let tokens = batch * length;
     let part = |name: &str, parameters, multiply_adds, floats: Count, state: Count| Part {
         name: name.into(),
         parameters,
@@ -163,7 +171,7 @@ fn parts(sizes: &ModelSizes, attentions: &[(&str, AttentionCost)], run: Run) -> 
             &format!("{place}attention core"),
             own * attention.core_parameters,
             layers * attention.core_operations,
-            kept * count(run.batch) * attention.kept_floats,
+            kept * batch * attention.kept_floats,
             layers * attention.state_floats,
         ));
     }
@@ -198,12 +206,16 @@ fn parts(sizes: &ModelSizes, attentions: &[(&str, AttentionCost)], run: Run) -> 
         // After attention and feed-forward of the encoder; the inputs of the scales are kept.
         parts.push(part("layer scales", 2 * own * width, 2 * layers * length * width, 2 * kept * tokens * width, 0));
     }
+    parts.iter_mut().for_each(|part| part.multiply_adds *= sequences);
     parts.push(match sizes.head {
-        Head::Classes(classes) => {
+        Head::Classes(classes) | Head::Pairs(classes) => {
             let (classes, scores) = (count(classes), Count::from(model.pooling == Pooling::Attention));
-            let parameters = (width + Count::from(model.bias)) * classes + scores * width;
-            let operations = width * classes + (1 + scores) * length * width;
-            let floats = count(run.batch) * (width + classes) + tokens * (width + scores);
+            // Both vectors of a pair, their product and their difference.
+            let (features, products) = if sequences == 2 { (4 * width, width) } else { (width, 0) };
+            let parameters = (features + Count::from(model.bias)) * classes + scores * width;
+            let operations = features * classes + products + sequences * (1 + scores) * length * width;
+            let vectors = if sequences == 2 { 2 * width } else { 0 };
+            let floats = count(run.batch) * (vectors + features + classes) + tokens * (width + scores);
             part("head", parameters, operations, floats, 0)
         }
         Head::Tokens if model.adaptive_softmax.is_used() => adaptive_softmax(sizes, length, tokens),

@@ -32,6 +32,9 @@ pub struct AttentionSizes {
 pub enum Head {
     /// One vector per sequence, then one projection to this many classes.
     Classes(usize),
+    /// One vector per sequence of a pair, then one projection of both, their product and their difference to this many
+    /// classes. The sequences of a pair are equally long.
+    Pairs(usize),
     /// Logits over the vocabulary at each position.
     Tokens,
 }
@@ -148,6 +151,7 @@ impl ModelSizes {
             context: shape.max_length,
             head: match shape.objective {
                 Objective::Classify { classes } => Head::Classes(classes),
+                Objective::ClassifyPairs { classes } => Head::Pairs(classes),
                 _ => Head::Tokens,
             },
             attention: sizes(shape.objective.attention(&attentions.encoder)),
@@ -168,7 +172,12 @@ impl ModelSizes {
             ("embedding_width", self.model.embedding_width(), 1, 1 << 20),
             ("token_types", self.model.token_types, 0, 1 << 26),
             ("context", self.context, 1, 1 << 30),
-            ("classes", if let Head::Classes(classes) = self.head { classes } else { 1 }, 1, 1 << 26),
+            (
+                "classes",
+                if let Head::Classes(classes) | Head::Pairs(classes) = self.head { classes } else { 1 },
+                1,
+                1 << 26,
+            ),
         ];
         in_range(&sizes)?;
         let softmax = &self.model.adaptive_softmax;

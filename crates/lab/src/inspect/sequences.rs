@@ -25,12 +25,17 @@ impl Recording {
     /// Recording of `batch`, one sequence without padding.
     pub fn of(model: &Model, batch: &Batch) -> Self {
         let log = Arc::new(AttentionLog::new());
-        model.predictions(batch, &Context::evaluation().with_attention_log(log.clone()));
+        let context = Context::evaluation().with_attention_log(log.clone());
+        match model {
+            // One sequence of a pair has attention, but no logits.
+            Model::Classifier(model) => drop(model.vectors(&batch.tokens, &context)),
+            _ => drop(model.predictions(batch, &context)),
+        }
         let tokens = batch.source.as_ref().unwrap_or(&batch.tokens).length;
         Self { tokens, records: log.take() }
     }
 
-    /// Recordings of `most` sequences, spread evenly over a split; those with fewer than two tokens are left out.
+    /// Recordings of `most` sequences or pairs, spread evenly over a split; sequences with fewer than two tokens are left out.
     ///
     /// # Errors
     /// A split that cannot be cut into sequences.
@@ -40,7 +45,7 @@ impl Recording {
         split: Split,
         most: usize,
     ) -> Result<impl ExactSizeIterator<Item = Self> + 'a, DataError> {
-        let batches = split_batches(data, split, 1, most)?.map(unpadded);
+        let batches = split_batches(data, split, 1, most)?.flat_map(unpadded);
         let worth =
             |batch: &Batch| [Some(&batch.tokens), batch.source.as_ref()].into_iter().flatten().all(|t| t.length > 1);
         let batches: Vec<Batch> = batches.filter(worth).collect();
@@ -48,15 +53,19 @@ impl Recording {
     }
 }
 
-/// One sequence without its padding, which comes last.
-fn unpadded(batch: Batch) -> Batch {
-    let cut = |tokens: TokenBatch| {
-        let length = tokens.real_tokens();
-        TokenBatch { ids: tokens.ids[..length].into(), batch: 1, length, padding: None, types: None }
+/// Each sequence of an item without its padding, which comes last.
+fn unpadded(batch: Batch) -> Vec<Batch> {
+    let cut = |tokens: &TokenBatch, row: usize| {
+        let real = tokens.padding.as_ref().map(|padding| padding.row(row).iter().filter(|real| **real != 0).count());
+        let (start, length) = (row * tokens.length, real.unwrap_or(tokens.length));
+        TokenBatch { ids: tokens.ids[start..start + length].into(), batch: 1, length, padding: None, types: None }
     };
-    // One target per token, or one per sequence.
+    // One target per token, or one per item.
     let of_tokens = batch.targets.len() == batch.tokens.length;
-    let tokens = cut(batch.tokens);
-    let targets = if of_tokens { batch.targets[..tokens.length].into() } else { batch.targets };
-    Batch { tokens, targets, source: batch.source.map(cut) }
+    let one = |row: usize| {
+        let tokens = cut(&batch.tokens, row);
+        let targets = if of_tokens { batch.targets[..tokens.length].into() } else { batch.targets.clone() };
+        Batch { tokens, targets, source: batch.source.as_ref().map(|source| cut(source, row)) }
+    };
+    (0..batch.tokens.batch).map(one).collect()
 }

@@ -1,4 +1,4 @@
-//! A sequence classifier.
+//! A classifier of sequences or of pairs of them.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData, activation};
@@ -11,7 +11,9 @@ use crate::{
     ops,
 };
 
-/// Embeddings, blocks, one vector per sequence, and a linear head over classes.
+/// Embeddings, blocks, one vector per sequence, and a linear head over classes: of each sequence, or of each pair.
+///
+/// The head of pairs reads `[a, b, a * b, a - b]` of the vectors of both sequences, which the same blocks make.
 ///
 /// A training step:
 ///
@@ -45,6 +47,8 @@ pub struct Classifier {
     b_head: Option<Param<Tensor<1>>>,
     #[module(skip)]
     pooling: Pooling,
+    #[module(skip)]
+    pairs: bool,
 }
 
 impl Classifier {
@@ -62,26 +66,91 @@ impl Classifier {
         seed: u64,
         device: &Device,
     ) -> Result<Self, Error> {
+        Self::build(config, attention, vocabulary, classes, context, &Init::new(seed, device), false)
+    }
+
+    /// A classifier of pairs of sequences; arguments as for [`Classifier::new`].
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// use regard_nn::{
+    ///     attention::AttentionConfig,
+    ///     blocks::Context,
+    ///     models::{Classifier, ModelConfig, TokenBatch},
+    /// };
+    ///
+    /// let (config, attention) = (ModelConfig::default(), AttentionConfig::default());
+    /// let model = Classifier::of_pairs(&config, &attention, 10, 2, 4, 1, &Device::flex())?;
+    /// // Two pairs: rows 0 and 1, rows 2 and 3.
+    /// let tokens = TokenBatch::full([1, 2, 3, 4, 5, 6, 7, 8], 4)?;
+    /// assert_eq!(model.forward(&tokens, &Context::evaluation()).dims(), [2, 2]);
+    /// # Ok::<(), regard_kernels::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Classifier::new`].
+    pub fn of_pairs(
+        config: &ModelConfig,
+        attention: &AttentionConfig,
+        vocabulary: usize,
+        classes: usize,
+        context: usize,
+        seed: u64,
+        device: &Device,
+    ) -> Result<Self, Error> {
+        Self::build(config, attention, vocabulary, classes, context, &Init::new(seed, device), true)
+    }
+
+    fn build(
+        config: &ModelConfig,
+        attention: &AttentionConfig,
+        vocabulary: usize,
+        classes: usize,
+        context: usize,
+        init: &Init,
+        pairs: bool,
+    ) -> Result<Self, Error> {
         let sizes = config.sizes(attention, vocabulary, classes, context)?;
-        let init = Init::new(seed, device);
         let width = config.width;
+        let features = if pairs { 4 * width } else { width };
         Ok(Self {
-            body: Body::new(config, attention, sizes, &init)?,
+            body: Body::new(config, attention, sizes, init)?,
             pool: (config.pooling == Pooling::Attention).then(|| init.projection("pool", [width, 1], 1.0)),
-            head: init.projection("head", [width, classes], 1.0),
+            head: init.projection("head", [features, classes], 1.0),
             b_head: config.bias.then(|| init.constant([classes], 0.0)),
             pooling: config.pooling,
+            pairs,
         })
     }
 
-    /// Logits `[B,classes]`.
+    /// Logits `[B,classes]`; of pairs, whose sequences are rows `2 i` and `2 i + 1`, `[B/2,classes]`.
+    ///
+    /// # Panics
+    /// Tokens that [`TokenBatch::check`] refuses, or an odd number of rows of pairs.
+    pub fn forward(&self, tokens: &TokenBatch, context: &Context) -> Tensor<2> {
+        let mut features = self.vectors(tokens, context);
+        if self.pairs {
+            let [rows, _, width] = features.dims();
+            assert!(rows % 2 == 0, "two rows a pair, not {rows} in all");
+            let both = features.reshape([rows / 2, 2, width]);
+            let [a, b] = [0, 1].map(|place| both.clone().narrow(1, place, 1));
+            features = Tensor::cat(vec![a.clone(), b.clone(), a.clone() * b.clone(), a - b], 2);
+        }
+        let [batch, _, classes] = [features.dims()[0], 1, self.body.sizes().outputs];
+        ops::linear(features, self.head.val(), self.b_head.as_ref().map(Param::val)).reshape([batch, classes])
+    }
+
+    /// One vector per sequence, `[B,1,d]`, of any number of sequences.
     ///
     /// # Panics
     /// Tokens that [`TokenBatch::check`] refuses.
-    pub fn forward(&self, tokens: &TokenBatch, context: &Context) -> Tensor<2> {
-        let pooled = self.pool(self.body.forward(tokens, context), tokens);
-        let [batch, _, classes] = [pooled.dims()[0], 1, self.body.sizes().outputs];
-        ops::linear(pooled, self.head.val(), self.b_head.as_ref().map(Param::val)).reshape([batch, classes])
+    pub fn vectors(&self, tokens: &TokenBatch, context: &Context) -> Tensor<3> {
+        self.pool(self.body.forward(tokens, context), tokens)
+    }
+
+    /// The token vectors `[vocabulary,d]`.
+    pub fn token_embedding(&self) -> Tensor<2> {
+        self.body.token_embedding()
     }
 
     /// Sizes.

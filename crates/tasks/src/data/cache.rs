@@ -7,7 +7,9 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::{ClassificationData, DataError, ListOpsConfig, Progress, Sequences, listops};
+use super::{
+    ClassificationData, DataError, GREYS, ListOpsConfig, PathfinderConfig, Progress, Sequences, listops, pathfinder,
+};
 
 /// First bytes of every file.
 const MAGIC: &[u8; 8] = b"regardds";
@@ -26,51 +28,104 @@ pub fn load_listops(
     directory: Option<&Path>,
     progress: Progress<'_>,
 ) -> Result<ClassificationData, DataError> {
-    let parameters = fingerprint(config, seed)?;
-    let mut notes = Vec::new();
-    let file = directory.map(|directory| directory.join(file_name(&parameters)));
-    let known = file.as_deref().and_then(|path| match read(path, &parameters, listops::CLASSES) {
-        Ok(set) => set,
-        Err(problem) => {
-            notes.push(format!("{}: {problem}; generated the set anew", path.display()));
-            None
-        }
-    });
-    let trees = match (known, &file) {
-        (Some(trees), _) => trees,
-        (None, None) => listops::generate(config, seed, progress)?,
-        (None, Some(path)) => {
-            let trees = listops::generate(config, seed, progress)?;
-            // A set that cannot be cached is still usable.
-            if let Err(error) = regard_files::write_whole(path, &encode(&parameters, &trees)) {
-                notes.push(format!("{error}; went on without the cache"));
-            }
-            trees
-        }
-    };
-    let (test, valid) = (config.test, config.test + config.valid);
+    let ListOpsConfig { depth, max_arguments, min_length, max_length, .. } = config;
+    let total = config.total()?;
+    let parameters = format!("{depth} {max_arguments} {min_length} {max_length} {total} {seed}");
+    let set = Generated { name: "listops", parameters, classes: listops::CLASSES };
+    let (trees, notes) = set.load(directory, || listops::generate(config, seed, progress))?;
+    let [train, valid, test] = splits(trees, config.valid, config.test);
+    let (vocabulary, first_id) = (listops::TOKENS.len() + 1, 1);
+    let (classes, max_length) = (listops::CLASSES, config.max_length);
     Ok(ClassificationData {
-        test: trees.slice(0..test),
-        valid: trees.slice(test..valid),
-        train: trees.slice(valid..trees.len()),
-        classes: listops::CLASSES,
-        vocabulary: listops::TOKENS.len() + 1,
-        max_length: config.max_length,
+        train,
+        valid,
+        test,
+        classes,
+        vocabulary,
+        first_id,
+        max_length,
+        about: String::new(),
         notes,
     })
 }
 
-/// Digest of everything that determines the set.
-fn fingerprint(config: &ListOpsConfig, seed: u64) -> Result<[u8; 32], DataError> {
-    let ListOpsConfig { depth, max_arguments, min_length, max_length, .. } = config;
-    let total = config.total()?;
-    let text = format!("listops {VERSION} {depth} {max_arguments} {min_length} {max_length} {total} {seed}");
-    Ok(Sha256::digest(text).into())
+/// The Pathfinder set, from the cache if present and intact.
+pub(super) fn load_pathfinder(
+    config: &PathfinderConfig,
+    seed: u64,
+    directory: Option<&Path>,
+    progress: Progress<'_>,
+) -> Result<ClassificationData, DataError> {
+    let (size, difficulty, total) = (config.size, config.difficulty.name(), config.total()?);
+    let parameters = format!("{size} {difficulty} {total} {seed}");
+    let set = Generated { name: "pathfinder", parameters, classes: pathfinder::CLASSES };
+    let (pictures, notes) = set.load(directory, || pathfinder::generate(config, seed, progress))?;
+    let [train, valid, test] = splits(pictures, config.valid, config.test);
+    let (classes, max_length) = (pathfinder::CLASSES, config.tokens());
+    Ok(ClassificationData {
+        train,
+        valid,
+        test,
+        classes,
+        vocabulary: GREYS,
+        first_id: 0,
+        max_length,
+        about: format!("{size} x {size} pixels, {difficulty}, {} for validation", config.valid),
+        notes,
+    })
 }
 
-fn file_name(parameters: &[u8; 32]) -> PathBuf {
-    let digits: String = parameters[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("listops-{digits}.bin").into()
+/// Training, validation and test split of a set that holds the test first, then the validation.
+fn splits(mut all: Sequences, valid: usize, test: usize) -> [Sequences; 3] {
+    let (valid, test) = (all.slice(test..test + valid), all.slice(0..test));
+    all.remove_first(valid.len() + test.len());
+    [all, valid, test]
+}
+
+/// A set that its parameters determine.
+struct Generated {
+    /// The task's name.
+    name: &'static str,
+    /// Everything that determines the set, as text.
+    parameters: String,
+    /// Labels are `0 .. classes`.
+    classes: usize,
+}
+
+impl Generated {
+    /// The set from the cache, if present and intact, else generated and put there; and notes for the user.
+    fn load(
+        &self,
+        directory: Option<&Path>,
+        generate: impl FnOnce() -> Result<Sequences, DataError>,
+    ) -> Result<(Sequences, Vec<String>), DataError> {
+        let parameters = self.digest();
+        let mut notes = Vec::new();
+        let Some(path) = directory.map(|directory| directory.join(self.file_name(&parameters))) else {
+            return Ok((generate()?, notes));
+        };
+        match read(&path, &parameters, self.classes) {
+            Ok(Some(set)) => return Ok((set, notes)),
+            Ok(None) => {}
+            Err(problem) => notes.push(format!("{}: {problem}; generated the set anew", path.display())),
+        }
+        let set = generate()?;
+        // A set that cannot be cached is still usable.
+        if let Err(error) = regard_files::write_whole(&path, &encode(&parameters, &set)) {
+            notes.push(format!("{error}; went on without the cache"));
+        }
+        Ok((set, notes))
+    }
+
+    /// Digest of everything that determines the set.
+    fn digest(&self) -> [u8; 32] {
+        Sha256::digest(format!("{} {VERSION} {}", self.name, self.parameters)).into()
+    }
+
+    fn file_name(&self, digest: &[u8; 32]) -> PathBuf {
+        let digits: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{}-{digits}.bin", self.name).into()
+    }
 }
 
 /// The set in a file; `None` if there is no file.

@@ -18,12 +18,22 @@ pub struct ClassificationData {
     pub test: Sequences,
     /// Labels are `0 .. classes`.
     pub classes: usize,
-    /// Token ids are `0 .. vocabulary`; 0 is padding.
+    /// Token ids are `0 .. vocabulary`.
     pub vocabulary: usize,
+    /// Token id of symbol 0: 1 where id 0 is padding, 0 where all sequences have the same length.
+    pub first_id: i32,
     /// Maximum length of sequences and batches.
     pub max_length: usize,
+    /// What the sequences are, for reports; empty where the task says it.
+    pub about: String,
     /// Remarks for the user, as when a damaged cache file was replaced.
     pub notes: Vec<String>,
+}
+
+impl ClassificationData {
+    fn options(&self, rows: usize) -> BatchOptions {
+        BatchOptions { first_id: self.first_id, ..BatchOptions::new(rows, self.max_length) }
+    }
 }
 
 impl Task for ClassificationData {
@@ -33,7 +43,7 @@ impl Task for ClassificationData {
     }
 
     fn batches(&self, seed: u64, rows: usize) -> Result<Batches<'_>, DataError> {
-        let mut batches = TrainBatches::new(&self.train, BatchOptions::new(rows, self.max_length), seed)?;
+        let mut batches = TrainBatches::new(&self.train, self.options(rows), seed)?;
         Ok(Box::new(move |index| batches.batch(index).into()))
     }
 
@@ -42,13 +52,14 @@ impl Task for ClassificationData {
             Split::Valid => &self.valid,
             Split::Test => &self.test,
         };
-        let batches = evaluation_batches(sequences, BatchOptions::new(rows, self.max_length))?;
+        let batches = evaluation_batches(sequences, self.options(rows))?;
         Ok(Box::new(batches.map(Batch::from)))
     }
 
     fn setting(&self) -> String {
+        let about = if self.about.is_empty() { String::new() } else { format!("{}: ", self.about) };
         format!(
-            "{} training sequences of at most {} tokens, {} for the test",
+            "{about}{} training sequences of at most {} tokens, {} for the test",
             self.train.len(),
             self.max_length,
             self.test.len()

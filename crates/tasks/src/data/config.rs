@@ -5,8 +5,8 @@ use std::{fmt, path::Path, str::FromStr};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CharLmConfig, CopyConfig, DataError, ListOpsConfig, LmConfig, MaskedLmConfig, Progress, TaskData, TaskOptions,
-    TextConfig, TranslationConfig, tokenizer::SMALLEST_VOCABULARY,
+    CharLmConfig, CopyConfig, DataError, ImageConfig, ListOpsConfig, LmConfig, MaskedLmConfig, PathfinderConfig, Progress,
+    RetrievalConfig, TaskData, TaskOptions, TextConfig, TranslationConfig, tokenizer::SMALLEST_VOCABULARY,
 };
 
 /// Largest vocabulary: more than any language model has, few enough that its logits fit into memory.
@@ -65,8 +65,14 @@ tasks! {
     /// Long Range Arena ListOps: the value of a nested expression over lists of digits.
     #[default]
     Listops = "listops", listops: ListOpsConfig;
+    /// Long Range Arena Pathfinder: whether a dashed contour joins two discs.
+    Pathfinder = "pathfinder", pathfinder: PathfinderConfig;
     /// Byte-level text classification.
     Text = "text", text: TextConfig;
+    /// Whether two documents belong together.
+    Retrieval = "retrieval", retrieval: RetrievalConfig;
+    /// Long Range Arena image: the class of a small picture, pixel by pixel.
+    Image = "image", image: ImageConfig;
     /// Character language model.
     CharLm = "char-lm", char_lm: CharLmConfig;
     /// Copying a random word over a long distance.
@@ -176,7 +182,11 @@ mod tests {
             assert_eq!(serde_json::to_string(&task).unwrap(), format!("\"{task}\""));
         }
         let error = "list-ops".parse::<TaskName>().unwrap_err();
-        assert!(error.is_config() && error.to_string().contains("listops, text, char-lm, copy"), "{error}");
+        assert!(
+            error.is_config()
+                && error.to_string().contains("listops, pathfinder, text, retrieval, image, char-lm, copy"),
+            "{error}"
+        );
     }
 
     #[test]

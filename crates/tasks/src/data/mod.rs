@@ -11,11 +11,14 @@ mod config;
 mod copy;
 mod error;
 mod file;
+mod image;
 pub mod listops;
 mod lm;
 mod masked_lm;
 mod order;
+pub mod pathfinder;
 mod plain_text;
+mod retrieval;
 mod sentences;
 mod sequences;
 mod stream;
@@ -32,10 +35,13 @@ pub use self::{
     config::{TaskConfig, TaskName},
     copy::{CopyConfig, CopyData},
     error::DataError,
+    image::ImageConfig,
     listops::ListOpsConfig,
     lm::{Batching, LmConfig, LmData, TextUnits, TokenKind, VOCABULARY, WordVocabulary},
     masked_lm::{MaskedBatch, MaskedBatches, MaskedData, MaskedLmConfig, Windows},
+    pathfinder::PathfinderConfig,
     plain_text::{NotText, TextLines, decode_text, read_text},
+    retrieval::{DocumentPairs, PairData, RetrievalConfig, RetrievalFormat},
     sequences::Sequences,
     stream::Streams,
     task::{
@@ -47,6 +53,9 @@ pub use self::{
     translation::{SentencePairs, TranslationBatch, TranslationBatches, TranslationConfig, TranslationData},
 };
 pub(crate) use task::padded;
+
+/// Token ids of pixels: grey values.
+pub(crate) const GREYS: usize = 256;
 
 /// Loading progress: parts done and their total, in a task-specific unit (trees, bytes).
 pub type Progress<'a> = &'a dyn Fn(u64, u64);

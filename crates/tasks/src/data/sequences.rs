@@ -4,7 +4,8 @@ use super::DataError;
 
 /// Labelled sequences of symbols, one byte per symbol.
 ///
-/// Symbol `s` is token id `s + 1`, because id 0 is padding.
+/// Symbol `s` is token id `s + 1` where id 0 is padding, else `s`
+/// ([`BatchOptions::first_id`](super::BatchOptions::first_id)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sequences {
     symbols: Vec<u8>,
@@ -54,7 +55,7 @@ impl Sequences {
         self.labels.is_empty()
     }
 
-    /// Symbols of sequence `i`; the token ids are one higher.
+    /// Symbols of sequence `i`.
     pub fn symbols(&self, i: usize) -> &[u8] {
         &self.symbols[self.offsets[i]..self.offsets[i + 1]]
     }
@@ -100,6 +101,25 @@ impl Sequences {
         }
     }
 
+    /// Removes the first `count` sequences.
+    pub(crate) fn remove_first(&mut self, count: usize) {
+        let start = self.offsets[count];
+        self.symbols.drain(..start);
+        self.offsets.drain(..count);
+        self.offsets.iter_mut().for_each(|offset| *offset -= start);
+        self.labels.drain(..count);
+    }
+
+    /// Removes and returns the last `count` sequences.
+    pub(crate) fn split_last(&mut self, count: usize) -> Self {
+        let rest = self.len() - count;
+        let last = self.slice(rest..self.len());
+        self.symbols.truncate(self.offsets[rest]);
+        self.offsets.truncate(rest + 1);
+        self.labels.truncate(rest);
+        last
+    }
+
     /// The sequences of `items`, in order.
     pub(crate) fn select(&self, items: &[usize]) -> Self {
         let mut chosen = Self::new(self.classes);
@@ -135,5 +155,12 @@ mod tests {
         assert_eq!((slice.len(), slice.symbols(0), slice.symbols(1), slice.label(1)), (2, &b"bcd"[..], &b"ef"[..], 2));
         assert_eq!(set.select(&[1, 2]), slice);
         assert_eq!(set.slice(0..0).len(), 0);
+        let mut rest = set.clone();
+        rest.remove_first(2);
+        assert_eq!(rest, set.slice(2..4));
+        rest.remove_first(2);
+        assert!(rest.is_empty());
+        let mut first = set.clone();
+        assert_eq!((first.split_last(3), first), (set.slice(1..4), set.slice(0..1)));
     }
 }

@@ -25,6 +25,11 @@ pub enum Objective {
         /// Labels are `0 .. classes`.
         classes: usize,
     },
+    /// One label per pair of sequences.
+    ClassifyPairs {
+        /// Labels are `0 .. classes`.
+        classes: usize,
+    },
     /// Next-token prediction.
     NextToken {
         /// Whether the targets are determined by the tokens before them, so that accuracy is measured too.
@@ -39,12 +44,17 @@ pub enum Objective {
 impl Objective {
     /// Whether accuracy is measured.
     pub fn has_accuracy(self) -> bool {
-        matches!(self, Self::Classify { .. } | Self::NextToken { certain: true })
+        matches!(self, Self::Classify { .. } | Self::ClassifyPairs { .. } | Self::NextToken { certain: true })
     }
 
     /// Whether perplexity is measured.
     pub fn has_perplexity(self) -> bool {
-        !matches!(self, Self::Classify { .. })
+        !matches!(self, Self::Classify { .. } | Self::ClassifyPairs { .. })
+    }
+
+    /// Rows of a batch for each item that is labelled or continued: two for pairs.
+    pub fn rows(self) -> usize {
+        if matches!(self, Self::ClassifyPairs { .. }) { 2 } else { 1 }
     }
 
     /// The attention of the model's first stack: causal for a language model whatever the key says, never causal for a
@@ -53,7 +63,7 @@ impl Objective {
         let causal = match self {
             Self::NextToken { .. } => true,
             Self::Fill => false,
-            Self::Classify { .. } | Self::Translate => options.causal,
+            Self::Classify { .. } | Self::ClassifyPairs { .. } | Self::Translate => options.causal,
         };
         AttentionConfig { causal, ..options.clone() }
     }
@@ -255,9 +265,10 @@ pub struct Held {
 /// Tokens and targets.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// The sequences; in translation those of the target language, each after a begin token.
+    /// The sequences; in translation those of the target language, each after a begin token. The sequences of a pair are
+    /// rows `2 i` and `2 i + 1`.
     pub tokens: TokenBatch,
-    /// One per sequence (classification) or one per token (the others), row by row; negative ones are ignored.
+    /// One per sequence or pair (classification) or one per token (the others), row by row; negative ones are ignored.
     pub targets: Arc<[i32]>,
     /// The source sequences of a translation.
     pub source: Option<TokenBatch>,

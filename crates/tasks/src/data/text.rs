@@ -135,7 +135,9 @@ fn load(config: &TextConfig, seed: u64, progress: Progress<'_>) -> Result<Classi
         test,
         classes: config.classes,
         vocabulary: VOCABULARY,
+        first_id: 1,
         max_length: config.max_length,
+        about: String::new(),
         notes: Vec::new(),
     })
 }

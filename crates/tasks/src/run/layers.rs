@@ -361,6 +361,10 @@ fn schema() -> Table {
     full.task.text.train = path.clone();
     full.task.text.valid = path.clone();
     full.task.text.test = path.clone();
+    full.task.retrieval.train = path.clone();
+    full.task.retrieval.valid = path.clone();
+    full.task.retrieval.test = path.clone();
+    full.task.image.path = path.clone();
     full.task.char_lm.path = path.clone();
     full.task.translation.directory = path.clone();
     full.task.lm.directory = path.clone();
@@ -437,6 +441,16 @@ mod tests {
         assert!(error(layers.assign("cross.mechanisn=mgk", "--set")).contains("did you mean 'cross.mechanism'"));
         layers.assign("decoder.keys.components=9999", "--set").unwrap();
         assert!(layers.resolve().unwrap_err().message.contains("decoder.keys.components: is 9999"));
+    }
+
+    #[test]
+    fn paths_without_a_default_can_be_set() {
+        let mut layers = Layers::new();
+        for key in ["text.valid", "retrieval.train", "retrieval.valid", "retrieval.test", "image.path"] {
+            layers.assign(&format!("task.{key}=some/file"), "--set").unwrap();
+        }
+        let task = layers.resolve().unwrap().task;
+        assert!(task.image.path.is_some() && task.retrieval.valid.is_some() && task.retrieval.train.is_some());
     }
 
     #[test]

@@ -19,6 +19,21 @@ pub const PRESETS: &[(&str, &str, &str)] = &[
         include_str!("../../configs/lra-text.toml"),
     ),
     (
+        "lra-retrieval",
+        "Long Range Arena retrieval: do two documents belong together, byte by byte, 4000 long each",
+        include_str!("../../configs/lra-retrieval.toml"),
+    ),
+    (
+        "lra-image",
+        "Long Range Arena image: CIFAR-10 in grey, pixel by pixel",
+        include_str!("../../configs/lra-image.toml"),
+    ),
+    (
+        "lra-pathfinder",
+        "Long Range Arena Pathfinder: does a dashed contour join two discs, pixel by pixel",
+        include_str!("../../configs/lra-pathfinder.toml"),
+    ),
+    (
         "copy",
         "0 w 0 w with exact attention and four mechanisms at a budget of 1/8",
         include_str!("../../configs/copy.toml"),

@@ -44,7 +44,7 @@ pub fn evaluate(
             }
         }
         items += batch.items();
-        sequences += batch.tokens.batch;
+        sequences += batch.tokens.batch / objective.rows();
     }
     let loss = loss / items as f64;
     let accuracy = objective.has_accuracy().then(|| accuracy(correct, items));

@@ -23,7 +23,7 @@ use crate::data::{Batch, Objective, Shape, TaskData};
 #[derive(Module, Debug)]
 #[allow(clippy::large_enum_variant)] // One value a run.
 pub enum Model {
-    /// One label per sequence.
+    /// One label per sequence, or per pair of sequences.
     Classifier(Classifier),
     /// The next token of every token.
     Language(LanguageModel),
@@ -67,6 +67,9 @@ impl Model {
         Ok(match objective {
             Objective::Classify { classes } => {
                 Self::Classifier(Classifier::new(config, attention, vocabulary, classes, length, seed, device)?)
+            }
+            Objective::ClassifyPairs { classes } => {
+                Self::Classifier(Classifier::of_pairs(config, attention, vocabulary, classes, length, seed, device)?)
             }
             Objective::NextToken { .. } => {
                 Self::Language(LanguageModel::new(config, attention, vocabulary, length, seed, device)?)
