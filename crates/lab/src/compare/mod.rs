@@ -6,6 +6,7 @@
 mod directory;
 mod report;
 mod run;
+pub mod study;
 
 pub use directory::{open, remove};
 pub use report::Comparison;
@@ -76,6 +77,9 @@ pub struct RunResult {
     pub test_loss: f64,
     /// `exp` of the test loss; absent for classification.
     pub test_perplexity: Option<f64>,
+    /// BLEU on the test split, 0 to 100; translation only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test_bleu: Option<f64>,
     /// Number of parameters.
     pub parameters: usize,
     /// Multiply-adds of the forward pass over one sequence of maximum length.

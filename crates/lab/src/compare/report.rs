@@ -133,7 +133,7 @@ impl Comparison {
         if self.classifies() { Axis::new("test accuracy", "%") } else { Axis::new("test loss", "nat") }
     }
 
-    fn trade_offs(&self) -> Vec<Block> {
+    pub(super) fn trade_offs(&self) -> Vec<Block> {
         let classifies = self.classifies();
         let quality = |r: &RunResult| if classifies { r.test_accuracy.unwrap_or(f64::NAN) } else { r.test_loss };
         let marks = |x: &dyn Fn(&RunResult) -> f64| -> Vec<Mark> {
@@ -162,7 +162,7 @@ impl Comparison {
         ]
     }
 
-    fn learning_curves(&self) -> Vec<Block> {
+    pub(super) fn learning_curves(&self) -> Vec<Block> {
         let series = |curve: &dyn Fn(&RunResult) -> &Vec<(usize, f64)>| {
             let line = |(style, label): (usize, &String)| {
                 let runs: Vec<Vec<(f64, f64)>> =

@@ -7,6 +7,7 @@
 //! events.out.*       the same for TensorBoard
 //! checkpoints/       see `checkpoint`
 //! tokenizer.json     what turns text into ids, where tokens are pieces of words
+//! test-items.safetensors   what the model did on each sequence of the test split: see `Items`
 //! .lock              during the run: see `DirectoryLock`
 //! ```
 
@@ -17,7 +18,8 @@ use std::{
 };
 
 use super::{
-    Checkpoint, Checkpoints, DirectoryLock, Environment, Evaluation, Record, Split, StepReport, TrainError,
+    Checkpoint, Checkpoints, DirectoryLock, Environment, Evaluation, Items, Record, Split, StepReport, TEST_ITEMS,
+    TrainError,
     files::{make_directory, replace},
     occupied, sweep,
     tensorboard::EventWriter,
@@ -181,6 +183,14 @@ impl RunDirectory {
         }
     }
 
+    /// Replaces what was measured by sequence on the test split.
+    ///
+    /// # Errors
+    /// A directory that cannot be written.
+    pub(super) fn keep_items(&self, items: &Items) -> Result<(), TrainError> {
+        replace(&self.path.join(TEST_ITEMS), &items.to_bytes())
+    }
+
     fn line(&mut self, record: &Record) -> Result<(), TrainError> {
         let file = self.path.join(METRICS);
         // Writing to a removed file loses the lines without an error.
@@ -212,7 +222,7 @@ fn remove_run(path: &Path) -> Result<(), TrainError> {
         let entry = entry.map_err(TrainError::reading(path))?;
         let name = entry.file_name();
         let name = name.to_str().unwrap_or_default();
-        let ours = [CONFIG, ENVIRONMENT, METRICS, CHECKPOINTS, TOKENIZER].into_iter().chain(REPORTS);
+        let ours = [CONFIG, ENVIRONMENT, METRICS, CHECKPOINTS, TOKENIZER, TEST_ITEMS].into_iter().chain(REPORTS);
         if ours.into_iter().any(|own| name == own) || name.starts_with(EVENTS) {
             let target = entry.path();
             let removed = if target.is_dir() { fs::remove_dir_all(&target) } else { fs::remove_file(&target) };
