@@ -201,5 +201,8 @@ pub const STORAGES: Named<Storage, 4> = [
 ];
 
 /// Scales of the papers' experiments.
-pub const SCALES: Named<Scale, 2> =
-    [("paper", "As in the paper", Scale::Paper), ("reduced", "For a first look", Scale::Reduced)];
+pub const SCALES: Named<Scale, 3> = [
+    ("quick", "Minutes, for a first look", Scale::Quick),
+    ("here", "About an hour on two cores", Scale::Here),
+    ("paper", "The paper's data, size and steps", Scale::Paper),
+];

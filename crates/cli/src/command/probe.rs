@@ -11,14 +11,13 @@ use regard_lab::{
     probe::{
         Classifier, Decoder, Distribution, ModelPlan, ModelProbe, Plan, Probe, Setting, measure, measure_model, steps,
     },
-    reproduce::Scale,
 };
 use regard_nn::{attention::AttentionConfig, models::ModelConfig};
 use regard_tasks::run::{Layers, Run, SECTIONS, Which};
 
 use super::{command_line, environment, show, trained};
 use crate::{
-    args::{CHECKPOINTS, Common, SCALES},
+    args::{CHECKPOINTS, Common, Named},
     console,
     error::{Failure, Outcome},
     signal,
@@ -27,6 +26,16 @@ use crate::{
 
 /// Largest size or count of a decoder: far beyond the memory of any machine.
 const MOST: u64 = 1 << 30;
+
+/// Default sizes of a decoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    Paper,
+    Reduced,
+}
+
+const SCALES: Named<Scale, 2> =
+    [("paper", "As in the paper", Scale::Paper), ("reduced", "For a first look", Scale::Reduced)];
 
 #[derive(Debug, Args)]
 pub struct Arguments {

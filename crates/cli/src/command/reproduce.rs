@@ -8,7 +8,7 @@ use std::{
 
 use clap::Args;
 use regard_files::write_whole;
-use regard_lab::reproduce::{self, ENTRIES, Entry, Outcome as Recorded, Scale, Workbench};
+use regard_lab::reproduce::{self, ENTRIES, Entry, Outcome as Recorded, Scale, Setup, Workbench};
 use regard_tasks::run::nearest;
 use serde_json::json;
 
@@ -29,9 +29,9 @@ pub struct Reproduce {
     /// List all entries with the data that they need, and time and verdict of the last recorded run.
     #[arg(long, conflicts_with = "names")]
     pub list: bool,
-    /// Scale: reduced for two cores, or as in the paper.
-    #[arg(long, value_parser = choice(&SCALES), default_value = "reduced")]
-    pub scale: Scale,
+    /// Scale; by default the smallest that an entry has.
+    #[arg(long, value_parser = choice(&SCALES))]
+    pub scale: Option<Scale>,
     /// Directory of all outcomes, one directory per entry below it.
     #[arg(long, value_name = "DIR", default_value = "runs/reproduce")]
     pub out: PathBuf,
@@ -60,10 +60,9 @@ pub fn run(args: &Reproduce, common: &Common) -> Outcome {
     if args.list {
         return list(args, common);
     }
-    let scale = args.scale;
     let (console, cache) = (Console::new(common), cache_directory(args.cache.as_deref()));
-    let bench = Workbench {
-        scale,
+    let mut bench = Workbench {
+        scale: Scale::Quick,
         out: &args.out,
         cache: cache.as_deref(),
         models: args.models.as_deref(),
@@ -76,14 +75,22 @@ pub fn run(args: &Reproduce, common: &Common) -> Outcome {
     };
     let mut outcomes = Vec::new();
     let all = args.names.iter().any(|name| name == "all");
+    let mut runs = Vec::new();
     for entry in chosen(&args.names)? {
+        match setup(entry, args.scale) {
+            Err(failure) if all => bench.note(&format!("left out: {}", failure.message)),
+            setup => runs.push((entry, setup?)),
+        }
+    }
+    for (entry, setup) in runs {
         if all && args.models.is_none() && !entry.models.is_empty() {
             bench.note(&format!("{}: left out, it reads {} below --models", entry.name, entry.models.join(", ")));
             continue;
         }
-        let outcome = outcome(&bench, entry)?;
+        bench.scale = setup.scale;
+        let outcome = outcome(&bench, entry, setup)?;
         if !common.json {
-            output::line(format_args!("{}: {}. {}", entry.name, outcome.verdict, outcome.statement))?;
+            output::text(outcome.to_text())?;
         }
         outcomes.push(outcome);
     }
@@ -137,8 +144,18 @@ fn chosen(names: &[String]) -> Outcome<Vec<&'static Entry>> {
     names.iter().map(find).collect()
 }
 
+/// How an entry runs at this scale, or at its smallest.
+fn setup(entry: &'static Entry, scale: Option<Scale>) -> Outcome<&'static Setup> {
+    let Some(scale) = scale else { return Ok(entry.first()) };
+    entry.setup(scale).ok_or_else(|| {
+        let own: Vec<&str> = entry.setups.iter().map(|setup| setup.scale.name()).collect();
+        let (name, scale, own) = (entry.name, scale.name(), own.join(", "));
+        Failure::usage(format!("{name} does not run at the scale '{scale}', expected one that it has: {own}"))
+    })
+}
+
 /// The recorded outcome of an entry, or the outcome of running it now.
-fn outcome(bench: &Workbench, entry: &'static Entry) -> Outcome<Recorded> {
+fn outcome(bench: &Workbench, entry: &'static Entry, setup: &Setup) -> Outcome<Recorded> {
     let Workbench { out, scale, .. } = *bench;
     if bench.overwrite {
         Recorded::remove(out, entry, scale)?;
@@ -150,11 +167,11 @@ fn outcome(bench: &Workbench, entry: &'static Entry) -> Outcome<Recorded> {
     for model in entry.models {
         bench.model(model).map_err(|failure| failure.at(entry.name))?;
     }
-    bench.note(&format!("{}: {}", entry.name, entry.setting(scale)));
+    bench.note(&format!("{} ({}): {}", entry.name, scale.name(), setup.setting));
     let (environment, begin) = (environment(), Instant::now());
     let finding = (entry.run)(bench, scale).map_err(|failure| failure.at(entry.name))?;
     let seconds = begin.elapsed().as_secs_f64();
-    Recorded::write(out, entry, scale, &finding, seconds, environment).map_err(|error| Failure::written(&error))
+    Recorded::write(out, entry, setup, &finding, seconds, environment).map_err(|error| Failure::written(&error))
 }
 
 #[cfg(test)]
@@ -168,6 +185,14 @@ mod tests {
         assert_eq!(seen(".", "runs/reproduce"), "runs/reproduce");
         assert_eq!(seen("runs", "runs/reproduce"), "reproduce");
         assert_eq!(seen("docs", "/elsewhere"), "/elsewhere");
+    }
+
+    #[test]
+    fn an_entry_runs_at_its_own_scales_only() {
+        let entry = reproduce::find("mgk-operations").expect("an entry");
+        assert_eq!(setup(entry, None).expect("its smallest").scale, Scale::Paper);
+        let failure = setup(entry, Some(Scale::Here)).expect_err("not one of its scales");
+        assert!(failure.message.ends_with("expected one that it has: paper"), "{}", failure.message);
     }
 
     #[test]

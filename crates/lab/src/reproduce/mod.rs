@@ -1,19 +1,26 @@
 //! The papers' figures and tables by name: each is an [`Entry`] with a claim that is decided by its own numbers.
 //!
-//! An entry runs at the paper's scale or at a reduced one for two cores, and writes `outcome.json` and a report to its
-//! own directory; recorded entries are not run again, so that a run over all entries continues where it stopped. The
-//! page of outcomes ([`page`]) is written only from those files.
+//! An entry runs at the scales that it has, and writes `outcome.json` and a report to its own directory; recorded entries
+//! are not run again, so that a run over all entries continues where it stopped. The page of outcomes ([`page`]) is
+//! written only from those files.
+//!
+//! An entry measures, and judges one [`Clause`] after another. Its verdict is that on all clauses of the paper together;
+//! what the paper does not say is an observation, and no part of it.
 
+mod clause;
 mod entries;
 mod outcome;
 mod page;
+mod statistics;
 mod verdict;
 mod workbench;
 
+pub use clause::{Border, Clause};
 pub use entries::ENTRIES;
 pub use outcome::{Outcome, OutcomeError};
 pub use page::{listing, page};
-pub use verdict::{Difference, Verdict};
+pub use statistics::{Estimate, Looks, SEEDS, confidence};
+pub use verdict::Verdict;
 pub use workbench::{Compared, Observer, Recipe, Workbench};
 
 use std::fmt;
@@ -37,6 +44,11 @@ pub enum Paper {
     Nope,
 }
 
+impl Paper {
+    /// All of them, in the order of the page.
+    pub const ALL: [Self; 5] = [Self::Mgk, Self::Scatterbrain, Self::Moa, Self::Fastformer, Self::Nope];
+}
+
 impl fmt::Display for Paper {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.pad(match self {
@@ -50,21 +62,26 @@ impl fmt::Display for Paper {
 }
 
 /// Scale of an entry.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scale {
-    /// For two cores, in minutes.
-    #[default]
-    Reduced,
-    /// As in the paper, or as close as available data allow.
+    /// Minutes: a first look, which often decides nothing.
+    Quick,
+    /// What two cores do in about an hour.
+    Here,
+    /// The paper's data, size and number of steps.
     Paper,
 }
 
 impl Scale {
+    /// All of them, from the smallest.
+    pub const ALL: [Self; 3] = [Self::Quick, Self::Here, Self::Paper];
+
     /// The name in files and options.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Reduced => "reduced",
+            Self::Quick => "quick",
+            Self::Here => "here",
             Self::Paper => "paper",
         }
     }
@@ -72,18 +89,23 @@ impl Scale {
     /// The folder for `name` at this scale.
     fn named(self, name: &str) -> String {
         match self {
-            Self::Reduced => name.to_owned(),
-            Self::Paper => format!("{name}-paper"),
+            Self::Quick => name.to_owned(),
+            Self::Here | Self::Paper => format!("{name}-{}", self.name()),
         }
     }
+}
 
-    /// The preset of ListOps at this scale.
-    fn listops(self) -> &'static str {
-        match self {
-            Self::Reduced => "quick",
-            Self::Paper => "lra-listops",
-        }
-    }
+/// How an entry runs at one scale.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// The scale.
+    pub scale: Scale,
+    /// What is done.
+    pub setting: &'static str,
+    /// Every difference from what the paper did.
+    pub differences: &'static [&'static str],
+    /// Approximate minutes on two cores; shared models count for each entry.
+    pub minutes: f64,
 }
 
 /// Function that runs an entry.
@@ -98,46 +120,38 @@ pub struct Entry {
     pub paper: Paper,
     /// Its figures and tables.
     pub figures: &'static str,
-    /// The claim, in falsifiable form.
+    /// The claim, as the paper makes it.
     pub claim: &'static str,
     /// Data needed besides the program.
     pub data: &'static str,
     /// Folders of trained models that it reads, below [`Workbench::models`].
     pub models: &'static [&'static str],
-    /// The setting at the paper's scale.
+    /// What the paper did.
     pub paper_setting: &'static str,
-    /// The setting for two cores.
-    pub reduced_setting: &'static str,
-    /// Approximate minutes on two cores, at the reduced scale and at the paper's; shared models count for each entry.
-    pub minutes: [f64; 2],
+    /// The scales that it has, from the smallest.
+    pub setups: &'static [Setup],
     /// Measures, and judges the claim by the measurements.
     pub run: Run,
 }
 
 impl Entry {
-    /// The setting at this scale.
-    pub fn setting(&self, scale: Scale) -> &'static str {
-        match scale {
-            Scale::Reduced => self.reduced_setting,
-            Scale::Paper => self.paper_setting,
-        }
+    /// How it runs at this scale, if it does.
+    pub fn setup(&self, scale: Scale) -> Option<&'static Setup> {
+        self.setups.iter().find(|setup| setup.scale == scale)
     }
 
-    /// Approximate minutes on two cores at this scale.
-    pub fn minutes(&self, scale: Scale) -> f64 {
-        match scale {
-            Scale::Reduced => self.minutes[0],
-            Scale::Paper => self.minutes[1],
-        }
+    /// How it runs if no scale is asked for: the smallest.
+    pub fn first(&self) -> &'static Setup {
+        &self.setups[0]
     }
 }
 
 /// Result of an entry.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// The verdict.
-    pub verdict: Verdict,
-    /// One or two sentences with the deciding figures.
+    /// The claim, clause by clause, and observations.
+    pub clauses: Vec<Clause>,
+    /// One or two sentences with the most telling figures.
     pub statement: String,
     /// The numbers.
     pub tables: Vec<Table>,
@@ -145,7 +159,57 @@ pub struct Finding {
     pub charts: Vec<(String, Chart)>,
 }
 
+impl Finding {
+    /// The verdict on all clauses of the paper together; `None` if there are none.
+    pub fn verdict(&self) -> Option<Verdict> {
+        Verdict::all(self.clauses.iter().filter(|clause| clause.of_paper).map(|clause| clause.verdict))
+    }
+}
+
 /// The entry with this name.
 pub fn find(name: &str) -> Option<&'static Entry> {
     ENTRIES.iter().find(|entry| entry.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_say_what_they_run_and_how_it_differs() {
+        for entry in ENTRIES {
+            let scales: Vec<Scale> = entry.setups.iter().map(|setup| setup.scale).collect();
+            assert!(!scales.is_empty() && scales.is_sorted_by(|one, other| one < other), "{}: {scales:?}", entry.name);
+            assert!(std::ptr::eq(find(entry.name).expect("its name"), entry), "{} twice", entry.name);
+            for setup in entry.setups {
+                let text = [entry.claim, entry.paper_setting, setup.setting]
+                    .into_iter()
+                    .chain(setup.differences.iter().copied());
+                assert!(text.into_iter().all(|text| !text.is_empty()), "{}", entry.name);
+                let same = setup.scale == Scale::Paper;
+                assert!(
+                    same || !setup.differences.is_empty(),
+                    "{} at {} differs in nothing",
+                    entry.name,
+                    setup.scale.name()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn observations_are_no_part_of_the_verdict() {
+        let of = |clauses| Finding { clauses, statement: String::new(), tables: Vec::new(), charts: Vec::new() };
+        let observed = Clause::ours("y").exactly(false);
+        let verdict = |clauses| of(clauses).verdict();
+        assert_eq!(verdict(vec![Clause::paper("x").exactly(true), observed.clone()]), Some(Verdict::Holds));
+        assert_eq!(verdict(vec![observed.clone()]), None);
+        assert_eq!(verdict(vec![Clause::paper("x"), observed]), Some(Verdict::NotDecided));
+    }
+}
+#[cfg(test)]
+#[test]
+fn temporary_dump() {
+    let all: Vec<_> = ENTRIES.iter().flat_map(|e| e.setups.iter().map(move |s| serde_json::json!({"name": e.name, "scale": s.scale, "paper_setting": e.paper_setting, "differences": s.differences, "figures": e.figures}))).collect();
+    regard_files::write_whole(std::path::Path::new("/tmp/w/j2-dump.json"), serde_json::to_string(&all).unwrap().as_bytes()).unwrap();
 }

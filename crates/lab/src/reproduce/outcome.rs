@@ -6,12 +6,12 @@ use std::{
 };
 
 use regard_files::write_whole;
-use regard_report::{Block, PAGE, PLOTS, Report, Section, Written};
+use regard_report::{Block, Column, PAGE, PLOTS, Report, Section, Table, Written};
 use regard_tasks::{Failure, train::Environment};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Entry, Finding, Scale, Verdict};
+use super::{Clause, Entry, Finding, Scale, Setup, Verdict};
 use crate::record::Record;
 
 const FILE: &str = "outcome.json";
@@ -23,11 +23,17 @@ pub struct Outcome {
     pub name: String,
     /// Its scale.
     pub scale: Scale,
-    /// Description of the setting.
+    /// What the paper did.
+    pub paper_setting: String,
+    /// What was done here.
     pub setting: String,
-    /// The verdict.
-    pub verdict: Verdict,
-    /// The deciding figures.
+    /// Every difference between the two.
+    pub differences: Vec<String>,
+    /// The verdict on all clauses of the paper together; none if there are none.
+    pub verdict: Option<Verdict>,
+    /// The claim, clause by clause, and observations.
+    pub clauses: Vec<Clause>,
+    /// The most telling figures.
     pub statement: String,
     /// Elapsed seconds.
     pub seconds: f64,
@@ -97,54 +103,111 @@ impl Outcome {
     pub fn write(
         all: &Path,
         entry: &Entry,
-        scale: Scale,
+        setup: &Setup,
         finding: &Finding,
         seconds: f64,
         environment: Environment,
     ) -> io::Result<Self> {
-        let folder = Self::directory(all, entry, scale);
-        let command = match scale {
-            Scale::Reduced => format!("regard reproduce {}", entry.name),
-            Scale::Paper => format!("regard reproduce {} --scale paper", entry.name),
-        };
-        let charts =
-            finding.charts.iter().map(|(name, chart)| Block::Chart { name: name.clone(), chart: chart.clone() });
-        let blocks = charts.chain(finding.tables.iter().cloned().map(Block::Table)).collect();
-        let mut facts = vec![
-            ("paper".to_owned(), entry.paper.to_string()),
-            ("figures".to_owned(), entry.figures.to_owned()),
-            ("verdict".to_owned(), finding.verdict.to_string()),
-        ];
-        facts.extend(Record { command: &command, environment: &environment }.facts());
-        let said = |title: &str, text: &str| Section { title: title.into(), blocks: vec![Block::Prose(text.into())] };
-        let report = Report {
-            title: format!("Reproduction: {}", entry.name),
-            summary: format!("{}: {}", capitalised(&finding.verdict.to_string()), finding.statement),
-            facts,
-            sections: vec![
-                said("Claim", entry.claim),
-                said("Setting", entry.setting(scale)),
-                Section { title: "Measured".into(), blocks },
-            ],
-        };
-        let Written { plots, .. } = report.write(&folder)?;
-        let below = |path: &PathBuf| path.strip_prefix(&folder).unwrap_or(path).to_string_lossy().replace('\\', "/");
-        let outcome = Self {
+        let folder = Self::directory(all, entry, setup.scale);
+        let mut outcome = Self {
             name: entry.name.into(),
-            scale,
-            setting: entry.setting(scale).into(),
-            verdict: finding.verdict,
+            scale: setup.scale,
+            paper_setting: entry.paper_setting.into(),
+            setting: setup.setting.into(),
+            differences: setup.differences.iter().map(|&difference| difference.into()).collect(),
+            verdict: finding.verdict(),
+            clauses: finding.clauses.clone(),
             statement: finding.statement.clone(),
             seconds,
-            command,
+            command: format!("regard reproduce {} --scale {}", entry.name, setup.scale.name()),
             environment,
             tables: finding.tables.iter().map(|table| table.to_json()).collect(),
             markdown: finding.tables.iter().map(|table| table.to_markdown()).collect(),
-            pictures: plots.iter().map(below).collect(),
+            pictures: Vec::new(),
         };
+        let Written { plots, .. } = outcome.report(entry, finding).write(&folder)?;
+        let below = |path: &PathBuf| path.strip_prefix(&folder).unwrap_or(path).to_string_lossy().replace('\\', "/");
+        outcome.pictures = plots.iter().map(below).collect();
         let text = serde_json::to_string_pretty(&outcome).map_err(io::Error::other)?;
         write_whole(&folder.join(FILE), (text + "\n").as_bytes())?;
         Ok(outcome)
+    }
+
+    /// The report of an outcome that was just found.
+    fn report(&self, entry: &Entry, finding: &Finding) -> Report {
+        let charts =
+            finding.charts.iter().map(|(name, chart)| Block::Chart { name: name.clone(), chart: chart.clone() });
+        let measured = charts.chain(finding.tables.iter().cloned().map(Block::Table)).collect();
+        let verdict = Verdict::said(self.verdict);
+        let mut facts = vec![
+            ("paper".to_owned(), entry.paper.to_string()),
+            ("figures".to_owned(), entry.figures.to_owned()),
+            ("verdict".to_owned(), verdict.clone()),
+            ("scale".to_owned(), self.scale.name().to_owned()),
+        ];
+        facts.extend(Record { command: &self.command, environment: &self.environment }.facts());
+        let prose = |text: String| Block::Prose(text);
+        let setting = [format!("The paper: {}", self.paper_setting), format!("Here: {}", self.setting)];
+        let section = |title: &str, blocks: Vec<Block>| Section { title: title.into(), blocks };
+        Report {
+            title: format!("Reproduction: {}", entry.name),
+            summary: format!("{}: {}", capitalised(&verdict), self.statement),
+            facts,
+            sections: vec![
+                section("Claim", vec![prose(entry.claim.into())]),
+                section("Verdicts", self.verdicts().into_iter().map(Block::Table).collect()),
+                section("Setting", setting.into_iter().chain([self.difference()]).map(prose).collect()),
+                section("Measured", measured),
+            ],
+        }
+    }
+
+    /// The differences from the paper, in a sentence.
+    pub(super) fn difference(&self) -> String {
+        match &self.differences[..] {
+            [] => "No difference in data, size and steps.".into(),
+            some => format!("Differences: {}.", some.join("; ")),
+        }
+    }
+
+    /// Clauses of the paper and observations, a table each, where there are any.
+    pub(super) fn verdicts(&self) -> Vec<Table> {
+        let table = |title: &str, of_paper: bool| {
+            let columns = ["clause", "verdict", "decided by"].map(Column::text).to_vec();
+            let mut table = Table::new(title, columns);
+            for clause in self.clauses.iter().filter(|clause| clause.of_paper == of_paper) {
+                table.push(vec![
+                    clause.text.clone().into(),
+                    clause.verdict.to_string().into(),
+                    clause.grounds().into(),
+                ]);
+            }
+            table
+        };
+        let both = [table("Clauses of the paper", true), table("Observations of our own", false)];
+        both.into_iter().filter(|table| !table.rows.is_empty()).collect()
+    }
+
+    /// Everything but the numbers, as text for a terminal.
+    pub fn to_text(&self) -> String {
+        let Self { name, scale, statement, paper_setting, setting, .. } = self;
+        let mut text = format!("{name} ({}): {}. {statement}\n", scale.name(), Verdict::said(self.verdict));
+        let mut line = |indent: usize, words: String| text += &format!("{:indent$}{words}\n", "");
+        line(2, format!("the paper: {paper_setting}"));
+        line(2, format!("here: {setting}"));
+        line(2, self.difference());
+        for (of_paper, title) in [(true, "clauses of the paper"), (false, "observations of our own")] {
+            let mut clauses = self.clauses.iter().filter(|clause| clause.of_paper == of_paper).peekable();
+            if clauses.peek().is_some() {
+                line(2, format!("{title}:"));
+            }
+            for clause in clauses {
+                let grounds = clause.grounds();
+                let grounds = if grounds.is_empty() { grounds } else { format!(" [{grounds}]") };
+                line(4, format!("{}: {}{grounds}", clause.verdict, clause.text));
+            }
+        }
+        text
     }
 }
 

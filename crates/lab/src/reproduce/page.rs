@@ -2,36 +2,33 @@
 
 use std::path::Path;
 
-use regard_report::{Cell, Column, Table, number::fixed};
+use regard_report::{Cell, Column, PAGE, Table, number::fixed};
 
-use super::{ENTRIES, Entry, Outcome, OutcomeError, Scale};
+use super::{ENTRIES, Entry, Outcome, OutcomeError, Paper, Setup, Verdict, outcome};
 
-const SCALES: [Scale; 2] = [Scale::Reduced, Scale::Paper];
-
-/// One row per entry: paper, figures, data, time and last verdict at each scale recorded below `all`.
+/// One row per entry and scale: paper, figures, data, time and last verdict recorded below `all`.
 ///
 /// # Errors
 /// A recorded outcome that cannot be read.
 pub fn listing(all: &Path) -> Result<Table, OutcomeError> {
-    let columns = ["name", "paper", "figures", "data"].map(Column::text).into_iter();
-    let scales = SCALES.iter().flat_map(|scale| {
-        let name = scale.name();
-        [Column::text(format!("time, {name}")), Column::text(format!("verdict, {name}"))]
-    });
-    let mut table = Table::new("Figures and tables of the papers", columns.chain(scales).collect());
+    let columns = ["name", "paper", "figures", "data", "scale", "time", "verdict"].map(Column::text).to_vec();
+    let mut table = Table::new("Figures and tables of the papers", columns);
     for entry in ENTRIES {
-        let mut row: Vec<Cell> =
-            vec![entry.name.into(), entry.paper.to_string().into(), entry.figures.into(), entry.data.into()];
-        for scale in SCALES {
-            let outcome = Outcome::read(all, entry, scale)?;
+        for (at, Setup { scale, minutes: about, .. }) in entry.setups.iter().enumerate() {
+            let outcome = Outcome::read(all, entry, *scale)?;
             let time = match &outcome {
                 Some(outcome) => format!("{} min", minutes(outcome.seconds / 60.0)),
-                None => format!("about {} min", minutes(entry.minutes(scale))),
+                None => format!("about {} min", minutes(*about)),
             };
-            row.push(time.into());
-            row.push(outcome.map(|outcome| outcome.verdict.to_string()).into());
+            // What is the same at every scale stands once.
+            let once = [entry.paper.to_string(), entry.figures.into(), entry.data.into()];
+            let once = once.map(|text| if at == 0 { Cell::from(text) } else { Cell::Empty });
+            let mut row = vec![entry.name.into()];
+            row.extend(once);
+            let verdict = outcome.map(|outcome| Verdict::said(outcome.verdict));
+            row.extend([scale.name().into(), time.into(), verdict.into()]);
+            table.push(row);
         }
-        table.push(row);
     }
     Ok(table
         .note("Time and verdict: of the last recorded run; where there is none, the time that it takes on two cores."))
@@ -41,58 +38,121 @@ fn minutes(value: f64) -> String {
     if value < 10.0 { fixed(value, 1) } else { fixed(value, 0) }
 }
 
-/// The page of the book: every entry with claim, setting, verdict and numbers, from the outcomes recorded below `all`;
-/// `pictures` is the path of the images relative to the page.
+const INTRODUCTION: &str = "# Reproduction
+
+Written by `regard reproduce --page` from recorded runs; not by hand.
+
+A claim is judged clause by clause, as the paper makes it. A clause holds, or does not, where the whole interval of its estimate lies
+on one side of the border; otherwise it is not decided, which says more about the run than about the paper. The verdict on an entry is
+that on all clauses of the paper together. What the paper does not say is listed apart as an observation, and is no part of the verdict.
+
+Intervals are two-sided. An entry with `k` clauses of the paper has intervals of confidence `1 - 0.05 / k`, so that chance alone refutes
+at most one true paper in twenty. The unit of replication is what was drawn or trained independently: of trained models the seed, and
+fewer than three decide nothing. \"Would be seen\" is the distance from the border that the run would have told in four of five
+repetitions.
+
+Scales: `quick` takes minutes, `here` is what two cores do in about an hour, `paper` has the paper's data, size and steps.
+";
+
+/// The page of the book: what there is of each paper, then every entry with claim, setting, verdicts and numbers, from the
+/// outcomes recorded below `all`; `pictures` is the path of that folder relative to the page.
 ///
 /// # Errors
 /// A recorded outcome that cannot be read.
 pub fn page(all: &Path, pictures: &str) -> Result<String, OutcomeError> {
-    let mut page = String::from(
-        "# Reproduction\n\nWritten by `regard reproduce --page` from recorded runs; not by hand. A verdict is computed from the \
-         numbers of its entry: a claim holds, or does not, where the numbers stand two standard errors off the border.\n\n\
-         | entry | paper | figures | verdict | scale |\n|---|---|---|---|---|\n",
-    );
+    let mut page = INTRODUCTION.to_owned();
     let mut details = String::new();
-    for entry in ENTRIES {
+    for paper in Paper::ALL {
         let mut recorded = Vec::new();
-        for scale in SCALES {
-            recorded.extend(Outcome::read(all, entry, scale)?);
+        for entry in ENTRIES.iter().filter(|entry| entry.paper == paper) {
+            let mut own = Vec::new();
+            for setup in entry.setups {
+                own.extend(Outcome::read(all, entry, setup.scale)?);
+            }
+            recorded.push((entry, own));
         }
-        let head = format!("| [{0}](#{0}) | {1} | {2} |", entry.name, entry.paper, entry.figures);
-        if recorded.is_empty() {
-            page += &format!("{head} not run | |\n");
-        }
-        for outcome in &recorded {
-            page += &format!("{head} {} | {} |\n", outcome.verdict, outcome.scale.name());
-        }
-        details += &section(entry, &recorded, pictures);
+        page += &format!("\n## {paper}\n\n{}", contents(&recorded));
+        details += &recorded.iter().map(|(entry, own)| section(entry, own, pictures)).collect::<String>();
     }
-    Ok(page + &details)
+    Ok(format!("{page}\n## Entries\n{details}"))
 }
 
-fn section(entry: &Entry, recorded: &[Outcome], pictures: &str) -> String {
-    let Entry { name, paper, figures, claim, data, .. } = entry;
-    let mut text = format!("\n## {name}\n\n{paper}, {figures}. Data: {data}.\n\n**Claim.** {claim}\n");
-    for outcome in recorded {
-        let Outcome { scale, setting, verdict, statement, seconds, command, environment, .. } = outcome;
-        let commit = environment.commit.as_deref().unwrap_or("unknown");
-        text += &format!(
-            "\n**{}.** {statement}\n\nSetting ({}): {setting}\n\n`{command}`, {:.1} min, commit {commit}, {}, {} threads, {}\n",
-            super::outcome::capitalised(&verdict.to_string()),
-            scale.name(),
-            seconds / 60.0,
-            environment.processor,
-            environment.threads,
-            environment.date,
-        );
-        let folder = super::outcome::directory(Path::new(pictures), name, *scale);
-        for picture in &outcome.pictures {
-            let title = Path::new(picture).file_stem().map(|stem| stem.to_string_lossy().replace('-', " "));
-            text += &format!("\n![{}]({}/{picture})\n", title.unwrap_or_default(), folder.display());
-        }
-        for table in &outcome.markdown {
-            text += &format!("\n{table}");
-        }
+/// The entries of a paper with their verdicts.
+fn contents(recorded: &[(&Entry, Vec<Outcome>)]) -> String {
+    let mut text = String::from("| figures | entry | verdict |\n|---|---|---|\n");
+    for (entry, own) in recorded {
+        let (name, figures) = (entry.name, entry.figures);
+        text += &format!("| {figures} | [{name}](#{name}) | {} |\n", verdicts(own));
     }
     text
+}
+
+/// The verdict at each recorded scale.
+fn verdicts(own: &[Outcome]) -> String {
+    let of = |outcome: &Outcome| format!("{} ({})", Verdict::said(outcome.verdict), outcome.scale.name());
+    match own {
+        [] => "not run".into(),
+        some => some.iter().map(of).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// Longest table and most pictures that the page shows of an entry; the rest is in its report.
+const ROWS: usize = 12;
+const PICTURES: usize = 2;
+
+/// An entry, with the numbers of its largest recorded scale.
+fn section(entry: &Entry, recorded: &[Outcome], pictures: &str) -> String {
+    let Entry { name, paper, figures, claim, data, .. } = entry;
+    let mut text = format!("\n### {name}\n\n{paper}, {figures}. Data: {data}.\n\n**Claim.** {claim}\n");
+    let Some((largest, smaller)) = recorded.split_last() else {
+        return text + "\nNot run.\n";
+    };
+    for outcome in smaller {
+        let verdict = outcome::capitalised(&Verdict::said(outcome.verdict));
+        text += &format!("\n**{verdict}** ({}). {}\n", outcome.scale.name(), outcome.statement);
+    }
+    let Outcome { scale, paper_setting, setting, verdict, statement, seconds, command, environment, .. } = largest;
+    let verdict = outcome::capitalised(&Verdict::said(*verdict));
+    text += &format!("\n**{verdict}** ({}). {statement}\n", scale.name());
+    let tables = largest.verdicts();
+    text += &tables.iter().map(|table| format!("\n{}", table.to_markdown())).collect::<String>();
+    let difference = largest.difference();
+    text += &format!("\nThe paper: {paper_setting}\n\nHere: {setting}\n\n{difference}\n");
+    let folder = outcome::directory(Path::new(pictures), name, *scale).display().to_string();
+    for picture in largest.pictures.iter().take(PICTURES) {
+        let title = Path::new(picture).file_stem().map(|stem| stem.to_string_lossy().replace('-', " "));
+        text += &format!("\n![{}]({folder}/{picture})\n", title.unwrap_or_default());
+    }
+    let short = |table: &&String| table.lines().filter(|line| line.starts_with('|')).count() <= ROWS + 2;
+    text += &largest.markdown.iter().filter(short).map(|table| format!("\n{table}")).collect::<String>();
+    let commit = environment.commit.as_deref().unwrap_or("unknown");
+    text + &format!(
+        "\n`{command}`, {} min, commit {commit}, {}, {} threads, {}; [report with all numbers]({folder}/{PAGE})\n",
+        minutes(seconds / 60.0),
+        environment.processor,
+        environment.threads,
+        environment.date,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reproduce::Scale;
+
+    #[test]
+    fn every_entry_stands_in_the_list_and_on_the_page_once() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let page = page(folder.path(), "results").expect("nothing recorded");
+        let listed = listing(folder.path()).expect("nothing recorded");
+        assert_eq!(listed.rows.len(), ENTRIES.iter().map(|entry| entry.setups.len()).sum::<usize>());
+        for entry in ENTRIES {
+            let count = |text: String| page.matches(&text).count();
+            assert_eq!(count(format!("[{0}](#{0})", entry.name)), 1, "{}", entry.name);
+            assert_eq!(count(format!("### {}\n", entry.name)), 1, "{}", entry.name);
+        }
+        for scale in Scale::ALL {
+            assert!(page.contains(&format!("`{}`", scale.name())), "{}", scale.name());
+        }
+    }
 }

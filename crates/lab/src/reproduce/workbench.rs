@@ -123,7 +123,7 @@ impl Workbench<'_> {
         let path = directory.join(CONFIG);
         fs::create_dir_all(&directory).map_err(|error| Failure::writing(&directory, &error))?;
         let _lock = DirectoryLock::take(&directory)?;
-        let fresh = self.trained.borrow_mut().insert(name.to_owned());
+        let fresh = self.trained.borrow_mut().insert(self.scale.named(name));
         if fresh && self.overwrite && path.is_file() {
             compare::remove(&directory)?;
         }

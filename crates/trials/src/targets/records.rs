@@ -94,11 +94,18 @@ pub fn result() -> Target {
 pub fn outcome() -> Target {
     let directory = scratch();
     let entry = &ENTRIES[0];
-    let folder = Outcome::directory(directory.path(), entry, Scale::Reduced);
+    let folder = Outcome::directory(directory.path(), entry, Scale::Paper);
     std::fs::create_dir_all(&folder).expect("a directory");
     let environment = serde_json::to_value(Environment::capture(None)).expect("strings and numbers");
     let sample = json!({
-        "name": entry.name, "scale": "reduced", "setting": "s", "verdict": "holds", "statement": "x", "seconds": 1.0,
+        "name": entry.name, "scale": "paper", "paper_setting": "p", "setting": "s", "differences": ["d"], "verdict": "holds",
+        "clauses": [{
+            "text": "t", "of_paper": true, "verdict": "holds", "border": {"within": {"centre": 1.0, "margin": 0.1}}, "note": "n",
+            "estimate": {
+                "value": 1.0, "interval": [0.95, 1.05], "confidence": 0.95, "smallest": 0.07, "count": 3, "units": "seeds"
+            }
+        }],
+        "statement": "x", "seconds": 1.0,
         "command": "c", "environment": environment, "tables": [Value::Null], "markdown": ["| a |"], "pictures": ["plots/a.svg"]
     });
     let samples = vec![serde_json::to_vec_pretty(&sample).expect("JSON")];
@@ -106,7 +113,7 @@ pub fn outcome() -> Target {
         std::fs::write(folder.join("outcome.json"), input).expect("a file in a temporary directory");
         let page = reproduce::page(directory.path(), "results").is_ok();
         let _ = reproduce::listing(directory.path()).map(|table| table.to_text());
-        page && matches!(Outcome::read(directory.path(), entry, Scale::Reduced), Ok(Some(_)))
+        page && matches!(Outcome::read(directory.path(), entry, Scale::Paper), Ok(Some(_)))
     })
 }
 

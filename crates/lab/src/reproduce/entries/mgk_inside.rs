@@ -5,15 +5,20 @@ use crate::{
     compare::RunResult,
     inspect::{Part, Plan, Recording, Survey, survey},
     moments::Moments,
-    reproduce::{Difference, Entry, Finding, Paper, Scale, Verdict, Workbench},
+    reproduce::{Clause, Entry, Estimate, Finding, Paper, Scale, Setup, Workbench},
 };
 use regard_report::{Cell, Column, Format, Table};
 use regard_tasks::{Failure, train::Split};
 
-const REDUCED: &str = "ListOps of 20 to 128 tokens, 2 layers of width 64, 2 heads, 1,600 updates of 32 expressions; 50 expressions of the \
-                       test split, every matrix of each.";
-const PAPER: &str = "LRA ListOps of 500 to 2,000 tokens, 2 layers of width 64, 2 heads, 5,000 updates of 32; 50 expressions of the test \
-                     split.";
+const PAPER: &str =
+    "Models of 2 layers trained for retrieval, and of 16 layers on WikiText-103; 1,000 matrices of each layer.";
+const SETUPS: &[Setup] = &[Setup {
+    scale: Scale::Quick,
+    setting: "ListOps of 20 to 128 tokens, 2 layers of width 64, 2 heads, 1,600 updates of 32 expressions; 50 expressions of the test \
+              split, every matrix of each.",
+    differences: &["short ListOps for retrieval and language", "2 heads for 4 and 8", "one model of each kind"],
+    minutes: 1.0,
+}];
 
 pub const RANK: Entry = Entry {
     name: "mgk-rank",
@@ -23,8 +28,7 @@ pub const RANK: Entry = Entry {
     data: "generated",
     models: &[],
     paper_setting: PAPER,
-    reduced_setting: REDUCED,
-    minutes: [1.0, 190.0],
+    setups: SETUPS,
     run: rank,
 };
 
@@ -36,8 +40,7 @@ pub const REDUNDANCY: Entry = Entry {
     data: "generated",
     models: &[],
     paper_setting: PAPER,
-    reduced_setting: REDUCED,
-    minutes: [1.0, 190.0],
+    setups: SETUPS,
     run: redundancy,
 };
 
@@ -50,17 +53,16 @@ pub const LIKELIHOOD: Entry = Entry {
     data: "generated",
     models: &[],
     paper_setting: PAPER,
-    reduced_setting: REDUCED,
-    minutes: [1.0, 190.0],
+    setups: SETUPS,
     run: likelihood,
 };
 
 const EXPRESSIONS: usize = 50;
 
 /// Surveys of the trained softmax and MGK models, shared by all entries here.
-fn surveys(bench: &Workbench, scale: Scale, part: Part) -> Result<[Survey; 2], Failure> {
-    let recipe = format!("preset = {:?}\n\n[compare]\nmechanisms = [\"softmax\", \"mgk\"]\n", scale.listops());
-    let compared = bench.train("mgk-inside", &recipe)?;
+fn surveys(bench: &Workbench, part: Part) -> Result<[Survey; 2], Failure> {
+    let recipe = "preset = \"quick\"\n\n[compare]\nmechanisms = [\"softmax\", \"mgk\"]\n";
+    let compared = bench.train("mgk-inside", recipe)?;
     let plan = Plan { parts: vec![part], layers: Vec::new(), heads: Vec::new(), matrices: 1000 };
     let of = |run: &RunResult| -> Result<Survey, Failure> {
         let (model, data) = bench.open(&compared, run)?;
@@ -71,10 +73,9 @@ fn surveys(bench: &Workbench, scale: Scale, part: Part) -> Result<[Survey; 2], F
     Ok([of(&candidates[0][0])?, of(&candidates[1][0])?])
 }
 
-/// First minus second, for independent values.
-fn difference(first: &Moments, second: &Moments) -> Difference {
-    let square = |moments: &Moments| moments.deviation().unwrap_or(f64::INFINITY).powi(2) / moments.count as f64;
-    Difference { value: first.mean - second.mean, error: (square(first) + square(second)).sqrt() }
+/// First minus second: one model of each kind, however many matrices.
+fn difference(first: f64, second: f64) -> Estimate {
+    Estimate::paired(&[first], &[second], 0.95, "seeds")
 }
 
 /// One row per layer and mechanism.
@@ -89,8 +90,8 @@ fn table(title: &str, value: &str, rows: &[(&str, &str, Moments)]) -> Table {
 
 const NAMES: [&str; 2] = ["softmax", "MGK"];
 
-fn rank(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
-    let surveys = surveys(bench, scale, Part::Rank)?;
+fn rank(bench: &Workbench, _: Scale) -> Result<Finding, Failure> {
+    let surveys = surveys(bench, Part::Rank)?;
     let mut rows = Vec::new();
     for (name, survey) in NAMES.iter().zip(&surveys) {
         for attention in &survey.attentions {
@@ -100,21 +101,20 @@ fn rank(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     }
     let of = |wanted: &str| Moments::joined(rows.iter().filter(|row| row.0 == wanted).map(|row| &row.2));
     let [softmax, mgk] = NAMES.map(of);
-    let difference = difference(&mgk, &softmax);
+    let difference = difference(mgk.mean, softmax.mean);
     Ok(Finding {
-        verdict: difference.above(0.0),
+        clauses: vec![Clause::paper("The rank is a larger share of the full rank.").above(difference, 0.0)],
         statement: format!(
-            "Singular values above 1e-6 of the largest, as a share of all: MGK {:.3}, softmax {:.3} over {} matrices each; difference {:+.3} \
-             \u{b1} {:.3} (standard error).",
-            mgk.mean, softmax.mean, mgk.count, difference.value, difference.error
+            "Singular values above 1e-6 of the largest, as a share of all: MGK {:.3}, softmax {:.3} over {} matrices each.",
+            mgk.mean, softmax.mean, mgk.count
         ),
         tables: vec![table("Numerical rank of attention matrices", "share of full rank", &rows)],
         charts: Vec::new(),
     })
 }
 
-fn redundancy(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
-    let surveys = surveys(bench, scale, Part::Redundancy)?;
+fn redundancy(bench: &Workbench, _: Scale) -> Result<Finding, Failure> {
+    let surveys = surveys(bench, Part::Redundancy)?;
     let mut rows = Vec::new();
     for (name, survey) in NAMES.iter().zip(&surveys) {
         for attention in &survey.attentions {
@@ -124,21 +124,20 @@ fn redundancy(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     }
     let of = |wanted: &str| Moments::joined(rows.iter().filter(|row| row.0 == wanted).map(|row| &row.2));
     let [softmax, mgk] = NAMES.map(of);
-    let difference = difference(&softmax, &mgk);
+    let difference = difference(mgk.mean, softmax.mean);
     Ok(Finding {
-        verdict: difference.above(0.0),
+        clauses: vec![Clause::paper("The correlation of the weights of two heads is lower.").below(difference, 0.0)],
         statement: format!(
-            "Mean correlation of the weights of two heads: MGK {:.3}, softmax {:.3}; difference {:+.3} \u{b1} {:.3} (standard error over \
-             expressions and layers, one seed).",
-            mgk.mean, softmax.mean, difference.value, difference.error
+            "Mean correlation of the weights of two heads: MGK {:.3}, softmax {:.3}.",
+            mgk.mean, softmax.mean
         ),
         tables: vec![table("Correlation of heads' attention weights", "correlation", &rows)],
         charts: Vec::new(),
     })
 }
 
-fn likelihood(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
-    let [_, mgk] = surveys(bench, scale, Part::Likelihood)?;
+fn likelihood(bench: &Workbench, _: Scale) -> Result<Finding, Failure> {
+    let [_, mgk] = surveys(bench, Part::Likelihood)?;
     let columns = vec![
         Column::text("layer"),
         Column::number("head", Format::Plain),
@@ -148,7 +147,7 @@ fn likelihood(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     ];
     let mut table = Table::new("Negative log-likelihood of queries, nats a channel", columns)
         .note("Mean and deviation over queries.");
-    let (mut verdicts, mut said) = (Vec::new(), Vec::new());
+    let (mut clauses, mut said) = (Vec::new(), Vec::new());
     for attention in &mgk.attentions {
         for (head, one) in attention.heads.iter().zip(&attention.likelihood) {
             let row = [&one.mixture, &one.per_key, &one.single].map(Cell::from);
@@ -157,11 +156,12 @@ fn likelihood(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
         let joined =
             |part: fn(&crate::inspect::Likelihood) -> &Moments| Moments::joined(attention.likelihood.iter().map(part));
         let (mixture, per_key) = (joined(|one| &one.mixture), joined(|one| &one.per_key));
-        verdicts.push(difference(&per_key, &mixture).above(0.0));
+        let clause = Clause::paper(format!("Queries of {} are more likely under the mixture.", attention.name));
+        clauses.push(clause.above(difference(per_key.mean, mixture.mean), 0.0));
         said.push(format!("{}: {:.4} against {:.4}", attention.name, mixture.mean, per_key.mean));
     }
     Ok(Finding {
-        verdict: Verdict::all(verdicts),
+        clauses,
         statement: format!("Under the mixture against one Gaussian a key, nats a channel: {}.", said.join("; ")),
         tables: vec![table],
         charts: Vec::new(),

@@ -10,13 +10,25 @@ use crate::{
         Classifier, Decoder, Distribution, Estimate, Measured, ModelPlan, Plan, Quantity, Replicates, Setting,
         Statistic, measure, measure_model,
     },
-    reproduce::{Difference, Entry, Finding, Paper, Scale, Verdict, Workbench},
+    reproduce::{self, Clause, Entry, Finding, Paper, Scale, Setup, Workbench, confidence},
 };
 
 const PAPER: &str =
-    "Frozen random decoder, width 768, 12 heads, 12 layers, 512 positions, deviation 0.02; 8 decoders of 4 sequences.";
-const REDUCED: &str =
-    "Frozen random decoder, width 256, 4 heads, 6 layers, 256 positions, deviation 0.02; 8 decoders of 4 sequences.";
+    "A frozen random decoder: width 768, 12 heads, 12 layers, 512 positions, deviation 0.02; random input vectors.";
+const FROZEN: &[Setup] = &[
+    Setup {
+        scale: Scale::Quick,
+        setting: "Width 256, 4 heads, 6 layers, 256 positions, deviation 0.02; 8 decoders of 4 sequences.",
+        differences: &["width 256 for 768", "4 heads for 12", "6 layers for 12", "256 positions for 512"],
+        minutes: 0.1,
+    },
+    Setup {
+        scale: Scale::Paper,
+        setting: "Width 768, 12 heads, 12 layers, 512 positions, deviation 0.02; 8 decoders of 4 sequences.",
+        differences: &[],
+        minutes: 2.5,
+    },
+];
 
 pub const VARIANCE: Entry = Entry {
     name: "nope-variance",
@@ -28,8 +40,7 @@ pub const VARIANCE: Entry = Entry {
     data: "none",
     models: &[],
     paper_setting: PAPER,
-    reduced_setting: REDUCED,
-    minutes: [0.1, 2.0],
+    setups: FROZEN,
     run: variance,
 };
 
@@ -41,11 +52,28 @@ pub const PROBE: Entry = Entry {
             below that of the best blind guess, and after the last layer it is lower than after the first.",
     data: "none",
     models: &[],
-    paper_setting: "Frozen random decoder, width 768, 12 heads, 12 layers, 512 positions; two-layer classifier, 5,000 updates of 32 \
+    paper_setting: "A frozen random decoder: width 768, 12 heads, 12 layers, 512 positions; two-layer classifier, 5,000 updates of 32 \
                     sequences by Adam 1e-3.",
-    reduced_setting: "Frozen random decoder, width 256, 4 heads, 6 layers, 256 positions; two-layer classifier, 1,000 updates of 32 \
-                      sequences by Adam 1e-3.",
-    minutes: [1.0, 40.0],
+    setups: &[
+        Setup {
+            scale: Scale::Quick,
+            setting: "Width 256, 4 heads, 6 layers, 256 positions; two-layer classifier, 1,000 updates of 32 sequences by Adam 1e-3.",
+            differences: &[
+                "width 256 for 768",
+                "4 heads for 12",
+                "6 layers for 12",
+                "256 positions for 512",
+                "1,000 updates for 5,000",
+            ],
+            minutes: 1.0,
+        },
+        Setup {
+            scale: Scale::Paper,
+            setting: "Width 768, 12 heads, 12 layers, 512 positions; two-layer classifier, 5,000 updates of 32 sequences by Adam 1e-3.",
+            differences: &[],
+            minutes: 40.0,
+        },
+    ],
     run: probe,
 };
 
@@ -57,9 +85,26 @@ pub const MECHANISMS: Entry = Entry {
             position as softmax does: the variance in the first layer falls with a slope of -1 within 0.1.",
     data: "none",
     models: &[],
-    paper_setting: PAPER,
-    reduced_setting: REDUCED,
-    minutes: [0.4, 10.0],
+    paper_setting: "Softmax attention alone.",
+    setups: &[
+        Setup {
+            scale: Scale::Quick,
+            setting: "Frozen random decoders: width 256, 4 heads, 6 layers, 256 positions, deviation 0.02; 8 decoders of 4 sequences.",
+            differences: &[
+                "other mechanisms than softmax",
+                "width 256 for 768",
+                "6 layers for 12",
+                "256 positions for 512",
+            ],
+            minutes: 0.4,
+        },
+        Setup {
+            scale: Scale::Here,
+            setting: "Frozen random decoders: width 768, 12 heads, 12 layers, 512 positions, deviation 0.02; 8 decoders of 4 sequences.",
+            differences: &["other mechanisms than softmax"],
+            minutes: 10.0,
+        },
+    ],
     run: mechanisms,
 };
 
@@ -72,17 +117,29 @@ pub const TRAINED: Entry = Entry {
             states with less than half the error of a blind guess.",
     data: "embedded (tinyshakespeare)",
     models: &[],
-    paper_setting: "Characters, 4 layers of width 128, context 128, 2,000 updates of 16; 64 sequences in 8 groups.",
-    reduced_setting: "Characters, 4 layers of width 64, context 128, 400 updates of 16; 64 sequences in 8 groups.",
-    minutes: [2.0, 15.0],
+    paper_setting: "A language model of 162 million parameters trained on a large web text: 12 layers, 12 heads of 64, 512 positions.",
+    setups: &[
+        Setup {
+            scale: Scale::Quick,
+            setting: "Characters, 4 layers of width 64, context 128, 400 updates of 16; 64 sequences in 8 groups.",
+            differences: &["characters of one text", "4 layers of width 64", "context 128 for 512", "400 updates"],
+            minutes: 2.0,
+        },
+        Setup {
+            scale: Scale::Here,
+            setting: "Characters, 4 layers of width 128, context 128, 2,000 updates of 16; 64 sequences in 8 groups.",
+            differences: &["characters of one text", "4 layers of width 128", "context 128 for 512", "2,000 updates"],
+            minutes: 60.0,
+        },
+    ],
     run: trained,
 };
 
 /// Width, heads, layers, positions, updates of the classifier.
 fn sizes(scale: Scale) -> [usize; 5] {
     match scale {
-        Scale::Reduced => [256, 4, 6, 256, 1000],
-        Scale::Paper => [768, 12, 12, 512, 5000],
+        Scale::Quick => [256, 4, 6, 256, 1000],
+        Scale::Here | Scale::Paper => [768, 12, 12, 512, 5000],
     }
 }
 
@@ -120,17 +177,10 @@ fn classifier(updates: usize) -> Classifier {
     Classifier { updates, batch: 32, positions: 32, rate: 1e-3, hidden: 0, sequences: 2048, held: 32, seed: 1 }
 }
 
-/// Verdict on whether an estimate is within `most` of `wanted`.
-pub(super) fn near(estimate: Option<Estimate>, wanted: f64, most: f64) -> Verdict {
-    let Some(estimate) = estimate else { return Verdict::NotDecided };
-    let error = estimate.standard_error().unwrap_or(f64::INFINITY);
-    Difference { value: most - (estimate.mean - wanted).abs(), error }.above(0.0)
-}
-
-/// Verdict on whether an estimate is below a threshold.
-pub(super) fn below(estimate: Option<Estimate>, border: f64) -> Verdict {
-    let Some(estimate) = estimate else { return Verdict::NotDecided };
-    Difference { value: border - estimate.mean, error: estimate.standard_error().unwrap_or(f64::INFINITY) }.above(0.0)
+/// The estimate over decoders, or groups of sequences, that a clause is decided by.
+pub(super) fn over(estimate: Option<Estimate>, units: &str, confidence: f64) -> reproduce::Estimate {
+    let (value, error, count) = estimate.map_or((f64::NAN, None, 0), |own| (own.mean, own.standard_error(), own.count));
+    reproduce::Estimate::of_error(value, error, count.saturating_sub(1), confidence, units)
 }
 
 pub(super) fn said(estimate: Option<Estimate>) -> String {
@@ -174,16 +224,20 @@ fn variance(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let [_, _, layers, ..] = sizes(scale);
     let slope = |replicates: &Replicates, layer| replicates.log_slope(layer, Quantity::Attention);
     let first = slope(causal, 1);
-    let verdict = Verdict::all(
-        [near(first, -1.0, 0.05), near(slope(both_ways, 1), 0.0, 0.05)]
-            .into_iter()
-            .chain((2..=layers).map(|layer| below(slope(causal, layer), 0.0))),
-    );
+    let sure = confidence(layers + 1);
+    let over = |estimate| over(estimate, "decoders", sure);
+    let mut clauses = vec![
+        Clause::paper("The slope in the first layer is -1.").within(over(first), -1.0, 0.05),
+        Clause::paper("Both ways, the slope in the first layer is 0.").within(over(slope(both_ways, 1)), 0.0, 0.05),
+    ];
+    clauses.extend((2..=layers).map(|layer| {
+        Clause::paper(format!("The variance falls in layer {layer}.")).below(over(slope(causal, layer)), 0.0)
+    }));
     let by_layer = (1..=layers).map(|layer| (format!("layer {layer}"), causal, layer)).collect();
     let ways = vec![("causal".into(), causal, 1), ("both ways".into(), both_ways, 1)];
     let subtitle = "Mean over 8 random decoders, band: its 95 % interval";
     Ok(Finding {
-        verdict,
+        clauses,
         statement: format!(
             "Slope in the first layer {}, in the last {}; {} both ways.",
             said(first),
@@ -233,7 +287,11 @@ fn probe(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
         .axes(Axis::new("layers", ""), Axis::new("mean absolute error", "tokens"))
         .rule(first.chance, "blind guess");
     Ok(Finding {
-        verdict: Verdict::of(first.error < first.chance && last.error < first.error),
+        clauses: vec![
+            Clause::paper("After one layer the error is below that of a blind guess.")
+                .exactly(first.error < first.chance),
+            Clause::paper("After the last layer it is lower than after the first.").exactly(last.error < first.error),
+        ],
         statement: format!(
             "Error {:.1} tokens after one layer and {:.1} after {deepest}; a blind guess has {:.1}.",
             first.error, last.error, first.chance
@@ -266,7 +324,14 @@ fn mechanisms(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
         measured.iter().map(|one| (one.setting.label.as_str(), &one.replicates, 2)).collect();
     let curves = measured.iter().map(|one| (one.setting.label.clone(), &one.replicates, 1)).collect();
     Ok(Finding {
-        verdict: Verdict::all(measured.iter().filter(claimed).map(|one| near(slope(one), -1.0, 0.1))),
+        clauses: measured
+            .iter()
+            .filter(claimed)
+            .map(|one| {
+                let text = format!("The slope of {} is -1.", one.setting.label);
+                Clause::ours(text).within(over(slope(one), "decoders", confidence(1)), -1.0, 0.1)
+            })
+            .collect(),
         statement: format!("Slopes in the first layer: {}.", said.join("; ")),
         tables: vec![slopes(&rows)],
         charts: vec![(
@@ -278,8 +343,8 @@ fn mechanisms(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
 
 fn trained(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let (width, steps) = match scale {
-        Scale::Reduced => (64, 400),
-        Scale::Paper => (128, 2000),
+        Scale::Quick => (64, 400),
+        Scale::Here | Scale::Paper => (128, 2000),
     };
     let recipe = format!(
         "preset = \"char-lm\"\n\n[model]\nwidth = {width}\nfeed_forward = {}\n\n[train]\nsteps = {steps}\nevaluate_every = {steps}\n\
@@ -319,7 +384,12 @@ fn trained(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     };
     let subtitle = "Mean over 8 groups of sequences, band: its 95 % interval";
     Ok(Finding {
-        verdict: Verdict::all([below(slope, 0.0), Verdict::of(last.error < last.chance / 2.0)]),
+        clauses: vec![
+            Clause::paper("The variance of the first layer's attention falls with the position.")
+                .below(over(slope, "groups of sequences", confidence(2)), 0.0),
+            Clause::paper("The last layer's states tell positions with less than half the error of a blind guess.")
+                .exactly(last.error < last.chance / 2.0),
+        ],
         statement: format!(
             "Without positions (test loss {loss:.3} nats a character): slope in the first layer {}, error after the last {:.1} tokens \
              against {:.1} of a blind guess; rotary positions: slope {}.",

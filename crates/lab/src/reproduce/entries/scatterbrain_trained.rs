@@ -19,12 +19,13 @@ use regard_tasks::Failure;
 use crate::{
     approx::{EntryErrors, Head, Matrix, Measured, Method, Plan, capture_folder, measure},
     folder::class,
-    reproduce::{Difference, Entry, Finding, Paper, Scale, Verdict, Workbench},
+    reproduce::{Clause, Entry, Estimate, Finding, Paper, Scale, Setup, Workbench, confidence},
     swap::Example,
 };
 
 const MODEL: &str = "minilm";
 const DATA: &str = "all-MiniLM-L6-v2 and the Cranfield collection, by --models and --data";
+const ONE_MODEL: &str = "one sentence encoder (all-MiniLM-L6-v2) for the paper's models";
 const DOCUMENTS: &str = "cranfield/cran.all.1400.gz";
 const QUERIES: &str = "cranfield/cran.qry.gz";
 const RELEVANCE: &str = "cranfield/cranqrel.gz";
@@ -38,9 +39,21 @@ pub const ORACLES: Entry = Entry {
             than both in every third of the matrices by entropy.",
     data: DATA,
     models: &[MODEL],
-    paper_setting: "All 72 heads on 2 sequences of 256 tokens, budget 1/8.",
-    reduced_setting: "All 72 heads on 2 sequences of 128 tokens, budget 1/8.",
-    minutes: [2.0, 20.0],
+    paper_setting: "Matrices of a 4-layer model of IMDb, and of models of WikiText-103 and ImageNet; 1,024 tokens.",
+    setups: &[
+        Setup {
+            scale: Scale::Quick,
+            setting: "All 72 heads on 2 sequences of 128 tokens, budget 1/8.",
+            differences: &[ONE_MODEL, "128 tokens for 1,024"],
+            minutes: 2.0,
+        },
+        Setup {
+            scale: Scale::Here,
+            setting: "All 72 heads on 2 sequences of 256 tokens, budget 1/8.",
+            differences: &[ONE_MODEL, "256 tokens for 1,024"],
+            minutes: 20.0,
+        },
+    ],
     run: oracles,
 };
 
@@ -53,9 +66,21 @@ pub const ENTRIES: Entry = Entry {
             than random features.",
     data: DATA,
     models: &[MODEL],
-    paper_setting: "All 72 heads on 2 sequences of 256 tokens, budget 1/8, 4 draws.",
-    reduced_setting: "All 72 heads on 2 sequences of 128 tokens, budget 1/8, 2 draws.",
-    minutes: [0.3, 3.0],
+    paper_setting: "The error of each entry of exp(q.k) by its size, from theorem 2.",
+    setups: &[
+        Setup {
+            scale: Scale::Quick,
+            setting: "All 72 heads on 2 sequences of 128 tokens, budget 1/8, 2 draws.",
+            differences: &[ONE_MODEL, "128 tokens, 2 draws"],
+            minutes: 0.3,
+        },
+        Setup {
+            scale: Scale::Here,
+            setting: "All 72 heads on 2 sequences of 256 tokens, budget 1/8, 4 draws.",
+            differences: &[ONE_MODEL, "256 tokens, 4 draws"],
+            minutes: 3.0,
+        },
+    ],
     run: entries,
 };
 
@@ -68,11 +93,21 @@ pub const REPLACED: Entry = Entry {
             score than each of them.",
     data: DATA,
     models: &[MODEL],
-    paper_setting: "All 1,400 documents and 225 queries, sizes of a budget of 1/8 at 256 tokens; errors over 72 heads on 2 \
-                    sequences of 256 tokens.",
-    reduced_setting: "The first 350 documents with their queries, sizes of a budget of 1/8 at 256 tokens; errors over 72 heads \
-                      on 2 sequences of 256 tokens.",
-    minutes: [4.0, 15.0],
+    paper_setting: "A pretrained T2T vision transformer on ImageNet: accuracy, and error of the attention of each layer.",
+    setups: &[
+        Setup {
+            scale: Scale::Quick,
+            setting: "The first 350 documents with their queries, sizes of a budget of 1/8 at 256 tokens; errors over 72 heads on 2 sequences of 256 tokens.",
+            differences: &[ONE_MODEL, "nDCG@10 of retrieval for accuracy", "350 documents"],
+            minutes: 4.0,
+        },
+        Setup {
+            scale: Scale::Here,
+            setting: "All 1,400 documents and 225 queries, sizes of a budget of 1/8 at 256 tokens; errors over 72 heads on 2 sequences of 256 tokens.",
+            differences: &[ONE_MODEL, "nDCG@10 of retrieval for accuracy"],
+            minutes: 15.0,
+        },
+    ],
     run: replaced,
 };
 
@@ -130,8 +165,8 @@ fn options() -> Result<AttentionOptions, Failure> {
 
 fn approximated(bench: &Workbench, scale: Scale, methods: &[Method], draws: usize) -> Result<Measured, Failure> {
     let (sequences, length) = match scale {
-        Scale::Reduced => (2, 128),
-        Scale::Paper => (2, 256),
+        Scale::Quick => (2, 128),
+        Scale::Here | Scale::Paper => (2, 256),
     };
     let heads = Encoder::open(bench)?.heads(&read(bench, DOCUMENTS, smart_documents)?, sequences, length)?;
     let options = options()?;
@@ -145,25 +180,23 @@ fn error(matrix: &Matrix, method: Method) -> f64 {
     errors.map_or(f64::NAN, |errors| Sample::of(&errors.matrix).mean)
 }
 
-/// The mean of differences, with its standard error.
-fn paired(differences: &[f64]) -> Difference {
-    let sample = Sample::of(differences);
-    Difference { value: sample.mean, error: sample.variance_of_mean().map_or(f64::INFINITY, f64::sqrt) }
-}
-
 fn oracles(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let methods = [Method::TopK, Method::Svd, Method::RobustPca];
     let measured = approximated(bench, scale, &methods, 1)?;
     let mut matrices: Vec<&Matrix> = measured.matrices.iter().collect();
     matrices.sort_by(|one, other| one.entropy.total_cmp(&other.entropy));
+    let sure = confidence(8);
     let rises = |method: Method, sign: f64| {
         let entropies: Vec<f64> = matrices.iter().map(|matrix| matrix.entropy).collect();
         let errors: Vec<f64> = matrices.iter().map(|matrix| error(matrix, method)).collect();
         let rank = regard_metrics::spearman(&entropies, &errors);
-        (rank, Difference::of_rank_correlation(sign * rank, matrices.len()).above(0.0))
+        (rank, Estimate::rank_correlation(sign * rank, matrices.len(), sure, "matrices"))
     };
     let [sparse, low_rank] = [rises(Method::TopK, 1.0), rises(Method::Svd, -1.0)];
-    let mut verdicts = vec![sparse.1, low_rank.1];
+    let mut clauses = vec![
+        Clause::paper("The error of the largest entries rises with the entropy.").above(sparse.1, 0.0),
+        Clause::paper("The error of the largest singular values falls with the entropy.").above(low_rank.1, 0.0),
+    ];
     let mut columns = vec![Column::text("matrices"), Column::number("entropy", Format::Fixed(3)).unit("nat")];
     columns.extend(methods.map(|method| Column::number(method.name(), Format::Fixed(4))));
     let mut table = Table::new("Error of the attention matrix", columns)
@@ -173,7 +206,8 @@ fn oracles(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
         for other in [Method::TopK, Method::Svd] {
             let gains: Vec<f64> =
                 third.iter().map(|matrix| error(matrix, other) - error(matrix, Method::RobustPca)).collect();
-            verdicts.push(paired(&gains).above(0.0));
+            let text = format!("At {name} entropy, robust PCA has a smaller error than {}.", other.name());
+            clauses.push(Clause::paper(text).above(Estimate::mean(&gains, sure, "matrices"), 0.0));
         }
         let mut row = vec![format!("{name} entropy").into(), mean(&|matrix| matrix.entropy).into()];
         row.extend(methods.map(|method| mean(&|matrix| error(matrix, method)).into()));
@@ -196,7 +230,7 @@ fn oracles(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     )
     .axes(Axis::new("mean entropy of rows", "nat"), Axis::new("relative error", ""));
     Ok(Finding {
-        verdict: Verdict::all(verdicts),
+        clauses,
         statement: format!(
             "Rank correlation of entropy with the error of the largest entries {:.3}, of the largest singular values {:.3}, over \
              {} matrices.",
@@ -211,7 +245,7 @@ fn oracles(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
 
 fn entries(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let methods = [Method::Smyrf, Method::Performer, Method::Scatterbrain];
-    let measured = approximated(bench, scale, &methods, if scale == Scale::Paper { 4 } else { 2 })?;
+    let measured = approximated(bench, scale, &methods, if scale == Scale::Quick { 2 } else { 4 })?;
     let points = |errors: &EntryErrors, method| {
         let curve = errors.curves.iter().find(|curve| curve.method == method);
         curve.map_or(Vec::new(), |curve| curve.points.clone())
@@ -225,7 +259,7 @@ fn entries(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     };
     let gain = |other: Method, upper: bool| {
         let of = |errors| half(errors, other, upper) - half(errors, Method::Scatterbrain, upper);
-        paired(&measured.entries.iter().map(of).collect::<Vec<_>>())
+        Estimate::mean(&measured.entries.iter().map(of).collect::<Vec<_>>(), confidence(2), "layers")
     };
     let (small, large) = (gain(Method::Smyrf, false), gain(Method::Performer, true));
     let mut columns = vec![Column::text("layer"), Column::text("entries")];
@@ -247,14 +281,18 @@ fn entries(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
             .axes(Axis::new("tau q.k", ""), Axis::new("mean squared error of exp(tau q.k)", "").scale(Ticks::Log));
         (errors.group.replace(' ', "-"), chart)
     });
-    let factor = |gain: Difference| (gain.value.exp(), (2.0 * gain.error).exp());
-    let (small_factor, large_factor) = (factor(small), factor(large));
+    let factors = [&small, &large].map(|gain| gain.value.exp());
     Ok(Finding {
-        verdict: Verdict::all([small.above(0.0), large.above(0.0)]),
+        clauses: vec![
+            Clause::paper("Among small entries, hashing has the larger error: logarithm of the ratio.")
+                .above(small, 0.0),
+            Clause::paper("Among large entries, random features have the larger error: logarithm of the ratio.")
+                .above(large, 0.0),
+        ],
         statement: format!(
-            "Small entries: hashing's squared error is {:.3} times Scatterbrain's (within a factor of {:.2}); large entries: \
-             random features' is {:.3} times Scatterbrain's (within {:.2}).",
-            small_factor.0, small_factor.1, large_factor.0, large_factor.1
+            "Small entries: hashing's squared error is {:.3} times Scatterbrain's; large entries: random features' is {:.3} times \
+             Scatterbrain's.",
+            factors[0], factors[1]
         ),
         tables: vec![table],
         charts: charts.collect(),
@@ -277,7 +315,7 @@ fn replaced(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let mut documents = read(bench, DOCUMENTS, smart_documents)?;
     let queries = read(bench, QUERIES, smart_documents)?;
     let mut judged: Vec<Judgement> = read(bench, RELEVANCE, judgements)?;
-    if scale == Scale::Reduced {
+    if scale == Scale::Quick {
         documents.truncate(350);
         judged.retain(|judgement| documents.iter().any(|document| document.id == judgement.document));
     }
@@ -301,12 +339,15 @@ fn replaced(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     }
     let exact = &scores[REPLACEMENTS.len() - 1];
     let of = |method| REPLACEMENTS.iter().position(|(_, own)| *own == Some(method)).expect("in the list");
-    let mut verdicts = Vec::new();
+    let mut clauses = Vec::new();
     for other in [Method::Smyrf, Method::Performer, Method::Naive] {
+        let name = REPLACEMENTS[of(other)].0;
         let errors = matrices.iter().map(|matrix| error(matrix, other) - error(matrix, Method::Scatterbrain));
-        verdicts.push(paired(&errors.collect::<Vec<_>>()).above(0.0));
-        let pairs = scores[of(Method::Scatterbrain)].gains.iter().zip(&scores[of(other)].gains);
-        verdicts.push(paired(&pairs.map(|(ours, theirs)| ours - theirs).collect::<Vec<_>>()).above(0.0));
+        let errors = Estimate::mean(&errors.collect::<Vec<_>>(), confidence(6), "matrices");
+        clauses.push(Clause::paper(format!("A smaller error than {name}.")).above(errors, 0.0));
+        let (ours, theirs) = (&scores[of(Method::Scatterbrain)].gains, &scores[of(other)].gains);
+        let scores = Estimate::paired(ours, theirs, confidence(6), "queries");
+        clauses.push(Clause::paper(format!("A better score than {name}.")).above(scores, 0.0));
     }
     let mut table = Table::new(
         "Attention replaced in every head",
@@ -337,7 +378,7 @@ fn replaced(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
         format!("{} {:.4} (error {:.3})", REPLACEMENTS[at].0, scores[at].ndcg_10, Sample::of(&errors).mean)
     };
     Ok(Finding {
-        verdict: Verdict::all(verdicts),
+        clauses,
         statement: format!(
             "nDCG@10: exact {:.4}; {}.",
             exact.ndcg_10,
