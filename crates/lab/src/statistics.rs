@@ -1,6 +1,9 @@
-//! Tests of differences: Student's t on pairs, McNemar's exact test, and Holm's correction for many of them.
+//! Tests of differences by their p values: Student's t on pairs, McNemar's exact test, and Holm's correction for many of
+//! them. What decides a claim of a paper has intervals instead: see [`crate::reproduce::Estimate`].
 
 use regard_report::Sample;
+
+use crate::reproduce::statistics::distribution::{beta, heads_at_most, student as quantile};
 
 /// A test of paired differences against 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,27 +29,13 @@ pub fn paired(differences: &[f64]) -> Option<Paired> {
     if error <= 1e-12 * mean.abs() {
         return (mean == 0.0).then_some(Paired { mean, interval: [0.0, 0.0], p: 1.0 });
     }
-    let half = error * student_quantile(0.975, degrees);
+    let half = error * quantile(0.975, degrees);
     Some(Paired { mean, interval: [mean - half, mean + half], p: student(mean / error, degrees) })
 }
 
 /// Two-sided p value of a t statistic.
 pub fn student(t: f64, degrees: f64) -> f64 {
     beta(degrees / 2.0, 0.5, degrees / (degrees + t * t))
-}
-
-/// Quantile of Student's t, for shares above 0.5, by bisection.
-fn student_quantile(share: f64, degrees: f64) -> f64 {
-    let tail = 2.0 * (1.0 - share);
-    let (mut low, mut high) = (0.0, 1.0);
-    while student(high, degrees) > tail {
-        high *= 2.0;
-    }
-    for _ in 0..100 {
-        let middle = 0.5 * (low + high);
-        if student(middle, degrees) > tail { low = middle } else { high = middle }
-    }
-    0.5 * (low + high)
 }
 
 /// McNemar's exact test, two-sided: of the items on which just one of two models is right, `first` were those of the first
@@ -56,8 +45,7 @@ pub fn mcnemar(first: usize, second: usize) -> f64 {
     if 2 * few == all {
         return 1.0;
     }
-    // P(X <= few) = I_{1/2}(all - few, few + 1).
-    (2.0 * beta((all - few) as f64, few as f64 + 1.0, 0.5)).min(1.0)
+    (2.0 * heads_at_most(few, all)).min(1.0)
 }
 
 /// Holm's step-down correction: p values that may each be held against the same level, so that the chance of any wrong
@@ -71,49 +59,6 @@ pub fn holm(values: &[f64]) -> Vec<f64> {
         corrected[index] = least;
     }
     corrected
-}
-
-/// Logarithm of the gamma function, by Stirling's series after a shift to at least 10.
-fn ln_gamma(mut x: f64) -> f64 {
-    let mut product = 1.0;
-    while x < 10.0 {
-        product *= x;
-        x += 1.0;
-    }
-    let square = (x * x).recip();
-    let series = (1.0 / 12.0 - square * (1.0 / 360.0 - square * (1.0 / 1260.0 - square / 1680.0))) / x;
-    (x - 0.5) * x.ln() - x + 0.5 * (2.0 * std::f64::consts::PI).ln() + series - product.ln()
-}
-
-/// The regularised incomplete beta function `I_x(a, b)`, by its continued fraction with Lentz's algorithm.
-fn beta(a: f64, b: f64, x: f64) -> f64 {
-    if x <= 0.0 || x >= 1.0 {
-        return x.clamp(0.0, 1.0);
-    }
-    // It converges fast on this side alone.
-    if x > (a + 1.0) / (a + b + 2.0) {
-        return 1.0 - beta(b, a, 1.0 - x);
-    }
-    let front = (a * x.ln() + b * (-x).ln_1p() + ln_gamma(a + b) - ln_gamma(a) - ln_gamma(b)).exp() / a;
-    let away = |value: f64| if value.abs() < 1e-300 { 1e-300 } else { value };
-    let (mut c, mut d) = (1.0, away(1.0 - (a + b) * x / (a + 1.0)).recip());
-    let mut fraction = d;
-    for step in 1..10_000 {
-        let m = f64::from(step);
-        let even = m * (b - m) * x / ((a + 2.0 * m - 1.0) * (a + 2.0 * m));
-        let odd = -(a + m) * (a + b + m) * x / ((a + 2.0 * m) * (a + 2.0 * m + 1.0));
-        let mut factor = 1.0;
-        for term in [even, odd] {
-            d = away(1.0 + term * d).recip();
-            c = away(1.0 + term / c);
-            factor = c * d;
-            fraction *= factor;
-        }
-        if (factor - 1.0).abs() < 1e-15 {
-            break;
-        }
-    }
-    front * fraction
 }
 
 #[cfg(test)]

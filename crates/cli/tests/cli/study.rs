@@ -42,7 +42,7 @@ label = "three heads"
 set = { heads = 3 }
 [[study.model]]
 label = "hasty"
-set = { "train.optimizer.learning_rate" = 1e30 }
+set = { "train.optimizer.learning_rate" = 1e30, "train.optimizer.weight_decay" = 0.0 }
 [[study.case]]
 model = ["three heads", "hasty"]
 seeds = [1]
@@ -120,7 +120,8 @@ fn a_study_leaves_its_tables_in_every_form_and_names_what_failed() {
     let ended = study.run(&["--columns", "parameters"]);
     assert_eq!(ended.code, Some(FAILED), "{ended:#?}");
     assert!(ended.stderr.contains("3 of 15 cells failed") && ended.stderr.lines().count() == 1, "{ended:#?}");
-    for word in ["ListOps accuracy", "copy accuracy", "failed: invalid configuration", "failed: diverged", "heads (3)"] {
+    for word in ["ListOps accuracy", "copy accuracy", "failed: invalid configuration", "failed: diverged", "heads (3)"]
+    {
         assert!(ended.stdout.contains(word), "{word} in {}", ended.stdout);
     }
     let entries = names(&study.out);
@@ -170,7 +171,10 @@ fn a_study_that_has_ended_is_refused_tried_again_extended_or_overwritten() {
     study.run(&[]).failure(USAGE, &["holds this study, finished", "report.html", "--resume", "--overwrite"]);
     let listed = study.run(&["--dry-run"]);
     assert_eq!(listed.code, Some(FAILED));
-    assert!(listed.stdout.contains("3 finished") && listed.stdout.contains("1 failed: training loss is"), "{listed:#?}");
+    assert!(
+        listed.stdout.contains("3 finished") && listed.stdout.contains("1 failed: training loss is"),
+        "{listed:#?}"
+    );
 
     // Failed cells are tried again, the others stay as they are down to their times.
     assert_eq!(study.run(&["--resume"]).code, Some(FAILED));
@@ -303,7 +307,9 @@ fn what_does_not_belong_together_is_refused() {
         study.run(further).failure(USAGE, &["holds no study", "another --out"]);
     }
     Ended::of(&mut regard(["compare", "--columns", "time"])).failure(USAGE, &["--baseline and --columns"]);
-    for wrong in [&["--dry-run"][..], &["--shard", "1/2"], &["--merge", "x"], &["--merge", "x", "--out", "y", "--study", "z"]] {
+    for wrong in
+        [&["--dry-run"][..], &["--shard", "1/2"], &["--merge", "x"], &["--merge", "x", "--out", "y", "--study", "z"]]
+    {
         let mut command = regard(["compare"]);
         Ended::of(command.args(wrong)).usage_failure(&["error:"]);
     }

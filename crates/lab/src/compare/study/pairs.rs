@@ -212,7 +212,7 @@ impl Pair {
     }
 }
 
-/// The pairs as a table.
+/// The pairs as a table: those with a common seed.
 pub fn table(study: &Study, pairs: &[Pair]) -> Table {
     let number = |title: &str, format| Column::number(title, format);
     let columns = vec![
@@ -223,14 +223,14 @@ pub fn table(study: &Study, pairs: &[Pair]) -> Table {
         number("seeds", Format::Plain),
         number("p", Format::Significant(2)).group("by seed"),
         number("p, Holm", Format::Significant(2)).group("by seed"),
-        number("sequences", Format::Plain).group("by sequence"),
+        number("number", Format::Plain).group("by sequence"),
         number("p", Format::Significant(2)).group("by sequence"),
         number("p, Holm", Format::Significant(2)).group("by sequence"),
         Column::text("test").group("by sequence"),
         Column::text("verdict"),
     ];
     let mut table = Table::new(format!("Models against {}", study.baseline), columns);
-    for pair in pairs {
+    for pair in pairs.iter().filter(|pair| !pair.seeds.is_empty()) {
         let format = pair.measure.format();
         // Differences of shares are points, not percent.
         let signed = |cell: &Cell| format.cell(cell).replace(" %", " points");

@@ -300,23 +300,23 @@ impl Results {
         machines
     }
 
-    /// The cells without a result, each with its reason.
+    /// The cells without a result, each with its reason; those that differ in their seed alone together.
     pub(super) fn failures(&self) -> Table {
-        let columns = vec![Column::text("task"), Column::text("model"), Column::number("seed", Format::Plain)];
-        let columns = columns.into_iter().chain([Column::text("kind"), Column::text("reason")]).collect();
+        let columns = ["task", "model", "seeds", "kind", "reason"].map(Column::text).to_vec();
         let mut table = Table::new("Failed cells", columns);
+        let mut rows: Vec<(&Place, Vec<String>, Reason, &str)> = Vec::new();
         for record in &self.records {
             if let Outcome::Failed { reason, sentence } = &record.outcome {
-                let Place { model, .. } = &record.place;
-                let words = Reason::words(*reason);
-                table.push(vec![
-                    record.place.column().into(),
-                    model.as_str().into(),
-                    record.seed.into(),
-                    words.into(),
-                    sentence.as_str().into(),
-                ]);
+                let seed = record.seed.to_string();
+                match rows.iter_mut().find(|(place, _, _, other)| **place == record.place && other == sentence) {
+                    Some((_, seeds, ..)) => seeds.push(seed),
+                    None => rows.push((&record.place, vec![seed], *reason, sentence)),
+                }
             }
+        }
+        for (place, seeds, reason, sentence) in rows {
+            let (column, model, seeds) = (place.column(), place.model.as_str(), seeds.join(", "));
+            table.push(vec![column.into(), model.into(), seeds.into(), reason.words().into(), sentence.into()]);
         }
         table
     }
