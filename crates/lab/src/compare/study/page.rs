@@ -3,7 +3,7 @@
 use std::{io, path::Path};
 
 use regard_files::write_whole;
-use regard_report::{Block, Cell, Column, Report, Section, Table};
+use regard_report::{Block, Column, Report, Section, Table};
 use regard_tasks::{Failure, train::Environment};
 use serde_json::{Value, json};
 
@@ -80,18 +80,22 @@ impl Results {
             counted(all, "cell"),
             if failed > 0 { format!(", {failed} failed") } else { String::new() },
         );
-        for column in study.columns() {
-            let Some((best, standing)) = pairs::best(study, &self.records, column) else { continue };
-            let measure = self.measure(column);
-            let values = pairs::values(&self.records, &Place { model: best.clone(), ..column.clone() }, measure);
-            let value = Cell::estimate(&values.into_iter().map(|(_, value)| value).collect::<Vec<_>>());
-            let sure = match standing {
-                Standing::Significant => "significantly better than every other",
-                Standing::NotSignificant => "not significantly better than every other",
-                Standing::NotDecided => "significance not decided",
-            };
-            text +=
-                &format!(" {}: {best}, {} {}, {sure}.", column.column(), measure.name(), measure.format().cell(&value));
+        let standings = study.columns().into_iter().filter_map(|column| {
+            let (best, standing) = pairs::best(study, &self.records, column)?;
+            Some((format!("{best} on {}", column.column()), standing))
+        });
+        let standings: Vec<(String, Standing)> = standings.collect();
+        let sure =
+            standings.iter().filter(|(_, standing)| *standing == Standing::Significant).map(|(best, _)| best.as_str());
+        let sure: Vec<&str> = sure.collect();
+        if !standings.is_empty() {
+            text += &format!(
+                " The best model is significantly better than every other in {} of {}{}{}.",
+                sure.len(),
+                counted(standings.len(), "column"),
+                if sure.is_empty() { "" } else { ": " },
+                sure.join(", ")
+            );
         }
         text
     }
@@ -206,7 +210,10 @@ impl Shown for Results {
     }
 
     fn write(&self, folder: &Path) -> io::Result<Files> {
-        let latex: String = self.files().iter().map(|table| table.to_latex() + "\n").collect();
+        // A paper has no table of failed cells.
+        let pairs = (!self.pairs.is_empty()).then(|| pairs::table(&self.study, &self.pairs));
+        let tables = [self.table()].into_iter().chain(pairs).chain(self.costs());
+        let latex: String = tables.map(|table| table.to_latex() + "\n").collect();
         let further: [(&str, String); 3] = [
             (LATEX, format!("% \\usepackage{{booktabs}}\n\n{latex}")),
             (CELLS_TABLE, self.long().to_csv()),

@@ -265,3 +265,97 @@ pub fn table(study: &Study, pairs: &[Pair]) -> Table {
              The verdict is the one by seed at a level of {LEVEL}."
         ))
 }
+
+#[cfg(test)]
+mod tests {
+    use regard_tasks::train::Environment;
+
+    use super::{
+        super::{Finished, Group, Outcome, TaskAxis},
+        *,
+    };
+    use crate::compare::RunResult;
+
+    /// A study of one task whose models have these accuracies by seed.
+    fn study(models: &[(&str, &[f64])]) -> (Study, Vec<CellRecord>) {
+        let place = |model: &str| Place { task: "t".into(), setting: None, model: model.into() };
+        let group = |(model, values): &(&str, &[f64])| Group {
+            place: place(model),
+            seeds: (0..values.len() as u64).collect(),
+            config: String::new(),
+        };
+        let study = Study {
+            title: String::new(),
+            tasks: vec![TaskAxis { label: "t".into(), measure: None }],
+            settings: Vec::new(),
+            models: models.iter().map(|(model, _)| (*model).into()).collect(),
+            baseline: models[0].0.into(),
+            columns: Vec::new(),
+            groups: models.iter().map(group).collect(),
+        };
+        let result = |accuracy| RunResult {
+            label: String::new(),
+            seed: 0,
+            steps: 1,
+            test_accuracy: Some(accuracy),
+            test_loss: 1.0,
+            test_perplexity: None,
+            test_bleu: None,
+            parameters: 1,
+            multiply_adds: None,
+            milliseconds_per_step: 1.0,
+            peak_bytes: None,
+            sequences_per_second: 1.0,
+            train_seconds: 1.0,
+            curve: Vec::new(),
+            training_loss: Vec::new(),
+        };
+        let record = |model: &str, seed: usize, accuracy: f64| {
+            let environment = Environment::capture(None);
+            let finished = Finished { result: result(accuracy), data: String::new(), majority: None, environment };
+            CellRecord { place: place(model), seed: seed as u64, outcome: Outcome::Finished(Box::new(finished)) }
+        };
+        let all = models.iter().flat_map(|(model, values)| {
+            values.iter().enumerate().map(move |(seed, accuracy)| record(model, seed, *accuracy))
+        });
+        let records = all.collect();
+        (study, records)
+    }
+
+    fn standing(models: &[(&str, &[f64])]) -> Option<(String, Standing)> {
+        let (study, records) = study(models);
+        best(&study, &records, &study.groups[0].place)
+    }
+
+    #[test]
+    fn the_best_is_sure_only_if_it_is_better_than_every_other() {
+        let (low, high) = ([0.50, 0.52, 0.51, 0.49], [0.60, 0.63, 0.61, 0.59]);
+        let near = [0.601, 0.625, 0.608, 0.592];
+        let b = |standing| Some(("b".to_owned(), standing));
+        assert_eq!(standing(&[("a", &low), ("b", &high)]), b(Standing::Significant));
+        assert_eq!(standing(&[("a", &low), ("b", &high), ("c", &near)]), b(Standing::NotSignificant));
+        assert_eq!(standing(&[("a", &low), ("b", &high[..2])]), b(Standing::NotDecided));
+        // All differences are 1/4.
+        assert_eq!(standing(&[("a", &[0.25, 0.5, 0.25]), ("b", &[0.5, 0.75, 0.5])]), b(Standing::NotDecided));
+        assert_eq!(standing(&[("a", &low)]), None);
+    }
+
+    #[test]
+    fn verdicts_stand_after_the_correction_for_all_pairs() {
+        let (low, high) = ([0.50, 0.52, 0.51, 0.49], [0.60, 0.63, 0.61, 0.59]);
+        // On its own p is 0.035 (SciPy 1.17.1).
+        let little = [0.52, 0.53, 0.53, 0.495];
+        let (study, records) = study(&[("a", &low), ("b", &high), ("c", &little), ("d", &low), ("e", &high[..2])]);
+        let nowhere = Path::new("/nowhere");
+        let pairs = against_baseline(&study, &records, nowhere);
+        let verdicts: Vec<String> = pairs.iter().map(Pair::verdict).collect();
+        assert_eq!(verdicts, ["better", "not significant", "not significant", "not decided: 2 seeds"]);
+        let p: Vec<f64> = pairs[..3].iter().map(|pair| pair.p_seeds.unwrap()).collect();
+        assert!(p[1] < LEVEL && pairs[1].p_seeds_corrected == Some(2.0 * p[1]), "{p:?}");
+        assert!(pairs.iter().all(|pair| pair.no_items.is_some()));
+        // The other way round the same pairs are worse.
+        let study = study.with_baseline("b").unwrap();
+        let pairs = against_baseline(&study, &records, nowhere);
+        assert_eq!((pairs[0].place.model.as_str(), pairs[0].verdict().as_str()), ("a", "worse"));
+    }
+}

@@ -141,10 +141,10 @@ impl Results {
     fn reasons(&self, place: &Place) -> Vec<&'static str> {
         let mut words: Vec<&str> = Vec::new();
         for record in self.records.iter().filter(|record| record.place == *place) {
-            if let Outcome::Failed { reason, .. } = &record.outcome {
-                if !words.contains(&reason.words()) {
-                    words.push(reason.words());
-                }
+            if let Outcome::Failed { reason, .. } = &record.outcome
+                && !words.contains(&reason.words())
+            {
+                words.push(reason.words());
             }
         }
         words
