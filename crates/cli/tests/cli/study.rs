@@ -52,6 +52,16 @@ model = "hasty"
 exclude = true
 "#;
 
+/// One that no machine can hold.
+const HUGE: &str = r#"
+[[study.model]]
+label = "huge"
+set = { "model.feed_forward" = 16777216, "model.layers" = 4096 }
+[[study.case]]
+model = "huge"
+seeds = [2]
+"#;
+
 /// A study in a file, and its directory.
 struct Study {
     folder: TempDir,
@@ -116,10 +126,10 @@ fn learned(json: &Value) -> Value {
 
 #[test]
 fn a_study_leaves_its_tables_in_every_form_and_names_what_failed() {
-    let study = Study::new(&[SOUND, UNSOUND].concat());
+    let study = Study::new(&[SOUND, UNSOUND, HUGE].concat());
     let ended = study.run(&["--columns", "parameters"]);
     assert_eq!(ended.code, Some(FAILED), "{ended:#?}");
-    assert!(ended.stderr.contains("3 of 15 cells failed") && ended.stderr.lines().count() == 1, "{ended:#?}");
+    assert!(ended.stderr.contains("5 of 17 cells failed") && ended.stderr.lines().count() == 1, "{ended:#?}");
     for word in ["ListOps accuracy", "copy accuracy", "failed: invalid configuration", "failed: diverged", "heads (3)"]
     {
         assert!(ended.stdout.contains(word), "{word} in {}", ended.stdout);
@@ -129,9 +139,9 @@ fn a_study_leaves_its_tables_in_every_form_and_names_what_failed() {
     for name in files.iter().chain(&["cells", "significance.csv", "study.json"]) {
         assert!(entries.iter().any(|entry| entry == name), "{name} in {entries:?}");
     }
-    assert_eq!(cells(&study.out).len(), 15);
+    assert_eq!(cells(&study.out).len(), 17);
     let json: Value = serde_json::from_str(&text(study.out.join("results.json"))).unwrap();
-    assert_eq!(json["cells"].as_array().unwrap().len(), 15);
+    assert_eq!(json["cells"].as_array().unwrap().len(), 17);
     // Every pair of two finished models has a test by seed and one by sequence.
     for pair in json["significance"].as_array().unwrap() {
         let tested = pair["model"] == "50 % keys & [1] head_";
@@ -144,7 +154,7 @@ fn a_study_leaves_its_tables_in_every_form_and_names_what_failed() {
     assert!(latex.contains("50 \\% keys \\& {[}1{]} head\\_ & "), "{latex}");
     assert!(latex.contains("\\multicolumn{2}{c}{ListOps}") && latex.contains("failed: diverged"), "{latex}");
     let csv = text(study.out.join("cells.csv"));
-    assert_eq!(csv.lines().count(), 16, "{csv}");
+    assert_eq!(csv.lines().count(), 18, "{csv}");
     assert!(csv.contains("ListOps,,hasty,1,") && csv.contains(",diverged,"), "{csv}");
     let markdown = text(study.out.join("results.md"));
     assert!(markdown.contains("| 50 % keys & \\[1] head\\_ | "), "{markdown}");
@@ -208,14 +218,15 @@ fn parts_put_together_are_the_whole_study_and_a_killed_one_goes_on() {
     running.wait_until("the first cell", || !cells(&first).is_empty());
     running.kill();
     let done: Vec<_> = cells(&first).iter().map(text).collect();
-    assert!(done.len() < 6 && !first.join("report.html").exists(), "killed too late to show anything");
+    assert!(done.len() < 4 && !first.join("report.html").exists(), "killed too late to show anything");
     Ended::of(&mut study.command(&first, &["--shard", "1/2"])).success();
     let after: Vec<_> = cells(&first).iter().map(text).collect();
     assert!(done.iter().all(|cell| after.contains(cell)));
     Ended::of(&mut study.command(&second, &["--shard", "2/2"])).success();
-    assert_eq!((cells(&first).len(), cells(&second).len()), (6, 6));
+    let sizes = [cells(&first).len(), cells(&second).len()];
+    assert!(sizes.iter().sum::<usize>() == 12 && !sizes.contains(&0), "{sizes:?}");
     let part: Value = serde_json::from_str(&text(first.join("results.json"))).unwrap();
-    assert_eq!(part["cells"].as_array().unwrap().len(), 6);
+    assert_eq!(part["cells"].as_array().unwrap().len(), sizes[0]);
 
     let together = study.merge(&[&first, &second], &merged).json();
     assert_eq!(learned(&together), learned(&whole));
@@ -297,7 +308,7 @@ fn what_does_not_belong_together_is_refused() {
         assert!(!study.out.exists());
     }
     fs::write(&study.file, SOUND.replace("mechanism = \"smgk\"", "mechansim = \"smgk\"")).unwrap();
-    study.run(&[]).failure(USAGE, &["study.toml:18: ", "unknown field `mechansim`"]);
+    study.run(&[]).failure(USAGE, &["study.toml:16: ", "unknown field `mechansim`"]);
     fs::remove_file(&study.file).unwrap();
     study.run(&[]).failure(DATA, &["cannot read", "study.toml"]);
     fs::create_dir(&study.out).unwrap();

@@ -122,7 +122,7 @@ impl Comparison {
         text
     }
 
-    fn runs(&self) -> String {
+    pub(super) fn runs(&self) -> String {
         match self.seeds() {
             1 => "1 seed".into(),
             seeds => format!("mean of {seeds} seeds, bars and bands show the deviation"),

@@ -1,8 +1,8 @@
 //! Studies: tasks, settings, models and seeds in one file, each combination a run in its own directory.
 //!
-//! A [`Study`] is resolved from a file ([`read`]) or put together from directories ([`merge`]). [`run`] trains its cells;
-//! one that fails is recorded with its reason and stops no other. [`Results`] holds what there is, with [`pairs`] that say
-//! which differences are significant, as tables and a page.
+//! A [`Study`] is resolved from a file, by [`read`], or put together from directories, as [`Merged`]. Its cells are trained
+//! one by one; one that fails is recorded with its reason and stops no other. [`Results`] holds what there is, with
+//! [`pairs`] that say which differences are significant, as tables and a page.
 
 mod cell;
 mod directory;

@@ -119,6 +119,8 @@ impl Results {
             if let Block::Chart { name, chart } = block {
                 *name = format!("{}-{name}", plain(&column.column()));
                 chart.title = format!("{}: {}", column.column(), chart.title.to_lowercase());
+                // The data are described in a table.
+                chart.subtitle = comparison.runs();
             }
         }
         blocks
@@ -160,7 +162,8 @@ impl Shown for Results {
     fn report(&self) -> Report {
         let tables = |tables: Vec<Table>| tables.into_iter().map(Block::Table).collect::<Vec<_>>();
         let section = |title: &str, blocks| Section { title: title.into(), blocks };
-        let mut sections = vec![section("Results", tables(vec![self.table()]))];
+        // Figures of cost have tables of their own on the page.
+        let mut sections = vec![section("Results", tables(vec![self.table_with(&[])]))];
         if self.failed() > 0 {
             sections.push(section("Failed cells", tables(vec![self.failures()])));
         }

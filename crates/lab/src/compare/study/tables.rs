@@ -150,8 +150,14 @@ impl Results {
         words
     }
 
-    /// Rows are models, columns are tasks and settings, cells are measures on the test split.
+    /// Rows are models, columns are tasks and settings, cells are measures on the test split, with the figures that the study
+    /// asks for beside them.
     pub fn table(&self) -> Table {
+        self.table_with(&self.study.columns)
+    }
+
+    /// The same with these figures.
+    pub(super) fn table_with(&self, figures: &[Figure]) -> Table {
         let study = &self.study;
         let places = study.columns();
         let mut columns = vec![Column::text("model")];
@@ -159,7 +165,7 @@ impl Results {
         for place in &places {
             let measure = self.measure(place);
             let number = |title: String| Column::number(title, measure.format());
-            if study.columns.is_empty() {
+            if figures.is_empty() {
                 let column = match &place.setting {
                     Some(setting) => number(setting.clone()).group(place.task.clone()),
                     None => number(place.task.clone()),
@@ -167,7 +173,7 @@ impl Results {
                 columns.push(column.unit(measure.name()));
             } else {
                 columns.push(number(measure.name().into()).group(place.column()));
-                let further = study.columns.iter();
+                let further = figures.iter();
                 columns.extend(further.map(|f| f.column(f.title().0.into()).group(place.column())));
             }
             standings.push(pairs::best(study, &self.records, place));
@@ -178,7 +184,7 @@ impl Results {
             for (column, standing) in places.iter().zip(&standings) {
                 let place = Self::at(column, model);
                 row.push(self.measured(&place, standing.as_ref().filter(|(best, _)| best == model).map(|(_, s)| *s)));
-                row.extend(study.columns.iter().map(|figure| self.cost(&place, *figure)));
+                row.extend(figures.iter().map(|figure| self.cost(&place, *figure)));
             }
             table.push(row);
         }
