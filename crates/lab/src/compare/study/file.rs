@@ -443,7 +443,7 @@ set = { "train.steps" = 9 }
             ("preset = \"smoke\"", "preset = \"smok\"", &["task 'short'", "did you mean 'smoke'?"]),
             ("heads = 1", "haeds = 1", &["model 'smgk'", "'haeds'", "'heads'?"]),
             ("heads = 1", "heads = \"one\"", &["model 'smgk': heads"]),
-            ("mechanism = \"smgk\"", "mechanism = \"smkg\"", &["'smkg'", "did you mean 'smgk'?"]),
+            ("mechanism = \"smgk\"", "label = \"smgk\"\nmechanism = \"smkg\"", &["'smkg'", "did you mean 'smgk'?"]),
             (
                 "task = \"copy\"\nsetting",
                 "task = \"coyp\"\nsetting",
