@@ -14,6 +14,7 @@ use crate::{
         approx::Approx,
         attend::{Attend, TENSORS},
         bench::Bench,
+        compare::Compare,
         cost::Cost,
         embed::Embed,
         eval::Eval,
@@ -31,7 +32,7 @@ use crate::{
     values::{seed, threads, with_dashes},
 };
 
-const CODES: &str = "Exit codes: 0 done, 1 a check failed, 2 wrong usage or configuration, 3 data missing or corrupt, or files \
+const CODES: &str = "Exit codes: 0 done, 1 a check or cells of a study failed, 2 wrong usage or configuration, 3 data missing or corrupt, or files \
 or results that cannot be written, 4 a number that is not finite, 5 more memory needed than there is or a budget too small for \
 anything, 130 or 143 stopped by a signal after a checkpoint.";
 
@@ -120,13 +121,9 @@ pub enum Command {
     },
     /// Evaluate a trained model on a split of its data.
     Eval(Eval),
-    /// Train the same model with each of several mechanisms and compare quality, time and memory.
-    Compare {
-        #[command(flatten)]
-        source: Source,
-        #[command(flatten)]
-        directory: Directory,
-    },
+    /// Train the same model with each of several mechanisms and compare quality, time and memory; or a study of several tasks
+    /// and models.
+    Compare(Compare),
     /// Measure time and memory of mechanisms against sequence length.
     Bench(Bench),
     /// Measure how well sparse, low-rank and combined methods approximate attention matrices at equal budget, against

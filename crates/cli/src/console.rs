@@ -11,7 +11,7 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use regard_lab::{
-    compare::{RunResult, Watch},
+    compare::{RunResult, Watch, study::Observe},
     load::Loading,
     reproduce::Observer,
 };
@@ -179,6 +179,13 @@ impl Watch for Console {
         let before = if fresh { "" } else { " (done before)" };
         let RunResult { label, seed, milliseconds_per_step: time, .. } = result;
         self.note(&format!("{label}, seed {seed}: {quality}, {time:.1} ms a step{before}"));
+    }
+}
+
+impl Observe for Console {
+    fn failed(&self, cell: &str, sentence: &str, fresh: bool) {
+        let before = if fresh { "" } else { " (failed before)" };
+        self.note(&format!("{cell}: failed{before}: {sentence}"));
     }
 }
 

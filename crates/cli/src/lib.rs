@@ -46,7 +46,7 @@ fn run(command: Command, common: &Common) -> Outcome {
     match command {
         Command::Train { source, directory } => command::train::run(&source, &directory, common),
         Command::Eval(args) => command::eval::run(&args, common),
-        Command::Compare { source, directory } => command::compare::run(&source, &directory, common),
+        Command::Compare(args) => command::compare::run(&args, common),
         Command::Bench(args) => command::bench::run(&args, common),
         Command::Approx(args) => command::approx::run(&args, common),
         Command::Attend(args) => command::attend::run(&args, common),

@@ -14,6 +14,7 @@ pub mod probe;
 pub mod record;
 pub mod reproduce;
 pub mod run_report;
+pub mod statistics;
 pub mod swap;
 mod tensors;
 

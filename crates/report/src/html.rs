@@ -204,6 +204,7 @@ table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nu
 th,td{padding:.38rem .65rem;text-align:left;white-space:nowrap;border-bottom:1px solid var(--line)}
 th{border-bottom:2px solid var(--muted);vertical-align:bottom}
 .number{text-align:right}
+.group{text-align:center;border-bottom:1px solid var(--muted)}
 .unit{color:var(--muted);font-weight:400}
 td strong{background:var(--best);border-radius:4px;padding:.1rem .35rem;margin-right:-.35rem}
 .note{font-size:.82rem;color:var(--muted);margin:.4rem 0}

@@ -10,6 +10,7 @@ mod escape;
 pub mod heat_map;
 pub mod html;
 mod labels;
+mod latex;
 pub mod number;
 pub mod png;
 mod render;

@@ -111,6 +111,7 @@ impl Format {
     pub(super) fn mean(self, cell: &Cell) -> String {
         match cell {
             Cell::Estimate { mean, .. } => self.number(*mean),
+            Cell::Marked { cell, .. } => self.mean(cell),
             _ => self.cell(cell),
         }
     }
@@ -127,6 +128,8 @@ impl Format {
                 None => self.number(*mean),
                 Some(deviation) => self.with_deviation(*mean, deviation),
             },
+            Cell::Marked { cell, mark, .. } if mark.is_empty() => self.cell(cell),
+            Cell::Marked { cell, mark, .. } => format!("{} {mark}", self.cell(cell)),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Renderings of a table.
 
+use std::ops::Range;
+
 use serde_json::{Map, Value, json};
 
 use super::escape::escape;
@@ -83,26 +85,26 @@ impl Table {
         text
     }
 
-    /// Comma-separated values (RFC 4180) at full precision, units in the heading; estimates take two columns.
+    /// Comma-separated values (RFC 4180) at full precision, units in the heading; deviations of estimates and marks have
+    /// columns of their own.
     pub fn to_csv(&self) -> String {
         let line = |cells: Vec<String>| cells.iter().map(|cell| quoted(cell)).collect::<Vec<_>>().join(",") + "\r\n";
-        let estimates: Vec<bool> = (0..self.columns.len()).map(|column| self.has_deviation(column)).collect();
+        let further = |column| (self.has_deviation(column), self.has_mark(column));
+        let further: Vec<(bool, bool)> = (0..self.columns.len()).map(further).collect();
         let mut heading = Vec::new();
-        for (column, estimate) in self.columns.iter().zip(&estimates) {
+        for (column, (deviates, marked)) in self.columns.iter().zip(&further) {
             heading.push(column.heading());
-            if *estimate {
-                heading.push(format!("{} deviation", column.heading()));
-            }
+            heading.extend(deviates.then(|| format!("{} deviation", column.heading())));
+            heading.extend(marked.then(|| format!("{} mark", column.heading())));
         }
         let mut text = line(heading);
         for row in 0..self.rows.len() {
             let mut cells = Vec::new();
-            for (column, estimate) in estimates.iter().enumerate() {
+            for (column, (deviates, marked)) in further.iter().enumerate() {
                 let cell = self.cell(row, column);
                 cells.push(exact(cell));
-                if *estimate {
-                    cells.push(deviation(cell).map_or_else(String::new, |value| value.to_string()));
-                }
+                cells.extend(deviates.then(|| deviation(cell).map_or_else(String::new, |value| value.to_string())));
+                cells.extend(marked.then(|| mark(cell).to_owned()));
             }
             text += &line(cells);
         }
@@ -110,20 +112,11 @@ impl Table {
     }
 
     /// Title, columns, notes, and rows as objects by column title: numbers at full precision, estimates as
-    /// `{"mean", "deviation"}`, missing or non-finite values as `null`.
+    /// `{"mean", "deviation"}`, marked cells as `{"value", "mark", "best"}`, missing or non-finite values as `null`.
     pub fn to_json(&self) -> Value {
         let rows = (0..self.rows.len()).map(|row| {
-            let cells = self.columns.iter().enumerate().map(|(column, named)| {
-                let value = match self.cell(row, column) {
-                    Cell::Empty => Value::Null,
-                    Cell::Text(text) => json!(text),
-                    Cell::Number(value) => json!(value),
-                    // JSON readers support integers of at most 64 bits.
-                    Cell::Whole(value) => u64::try_from(*value).map_or_else(|_| json!(*value as f64), |v| json!(v)),
-                    Cell::Estimate { mean, deviation } => json!({ "mean": mean, "deviation": deviation }),
-                };
-                (named.title.clone(), value)
-            });
+            let cells =
+                self.columns.iter().enumerate().map(|(column, named)| (named.name(), json_of(self.cell(row, column))));
             Value::Object(cells.collect::<Map<_, _>>())
         });
         json!({
@@ -142,13 +135,29 @@ impl Table {
             text += &format!("<figcaption>{}</figcaption>\n", escape(&self.title));
         }
         text += "<div class=\"scroll\"><table>\n<thead><tr>";
-        for column in &self.columns {
+        let heading = |column: &Column, rows: &str| {
             let unit = if column.unit.is_empty() {
                 String::new()
             } else {
                 format!(" <span class=\"unit\">{}</span>", escape(&column.unit))
             };
-            text += &format!("<th scope=\"col\"{}>{}{unit}</th>", side(column), escape(&column.title));
+            format!("<th scope=\"col\"{rows}{}>{}{unit}</th>", side(column), escape(&column.title))
+        };
+        let groups = self.groups();
+        if groups.is_empty() {
+            text.extend(self.columns.iter().map(|column| heading(column, "")));
+        } else {
+            for (group, columns) in &groups {
+                if group.is_empty() {
+                    text.extend(self.columns[columns.clone()].iter().map(|column| heading(column, " rowspan=\"2\"")));
+                } else {
+                    let span = columns.len();
+                    text +=
+                        &format!("<th scope=\"colgroup\" class=\"group\" colspan=\"{span}\">{}</th>", escape(group));
+                }
+            }
+            text += "</tr>\n<tr>";
+            text.extend(self.columns.iter().filter(|c| !c.group.is_empty()).map(|column| heading(column, "")));
         }
         text += "</tr></thead>\n<tbody>\n";
         for row in 0..self.rows.len() {
@@ -167,7 +176,20 @@ impl Table {
         text + "</figure>\n"
     }
 
-    fn written_row(&self, row: usize) -> Vec<String> {
+    /// Groups of neighbouring columns with the range of each, those without a group included; empty if no column has one.
+    pub(super) fn groups(&self) -> Vec<(&str, Range<usize>)> {
+        let mut groups: Vec<(&str, Range<usize>)> = Vec::new();
+        for (index, column) in self.columns.iter().enumerate() {
+            match groups.last_mut() {
+                Some((group, range)) if *group == column.group => range.end = index + 1,
+                _ => groups.push((&column.group, index..index + 1)),
+            }
+        }
+        groups.retain(|_| self.columns.iter().any(|column| !column.group.is_empty()));
+        groups
+    }
+
+    pub(super) fn written_row(&self, row: usize) -> Vec<String> {
         let cells = self.columns.iter().enumerate();
         cells.map(|(index, column)| one_line(&column.format.cell(self.cell(row, index)))).collect()
     }
@@ -176,21 +198,50 @@ impl Table {
         (0..self.rows.len()).any(|row| self.is_best(row, column))
     }
 
+    fn has_mark(&self, column: usize) -> bool {
+        (0..self.rows.len()).any(|row| !mark(self.cell(row, column)).is_empty())
+    }
+
     fn has_deviation(&self, column: usize) -> bool {
         (0..self.rows.len()).any(|row| deviation(self.cell(row, column)).is_some())
     }
 }
 
 impl Column {
-    /// Title and unit.
+    /// Group and title.
+    fn name(&self) -> String {
+        if self.group.is_empty() { self.title.clone() } else { format!("{} {}", self.group, self.title) }
+    }
+
+    /// Group, title and unit.
     fn heading(&self) -> String {
         let unit = if self.unit.is_empty() { String::new() } else { format!(" ({})", self.unit) };
-        one_line(&format!("{}{unit}", self.title))
+        one_line(&format!("{}{unit}", self.name()))
     }
 }
 
 fn deviation(cell: &Cell) -> Option<f64> {
-    if let Cell::Estimate { deviation, .. } = cell { *deviation } else { None }
+    match cell {
+        Cell::Estimate { deviation, .. } => *deviation,
+        Cell::Marked { cell, .. } => deviation(cell),
+        _ => None,
+    }
+}
+
+fn mark(cell: &Cell) -> &str {
+    if let Cell::Marked { mark, .. } = cell { mark } else { "" }
+}
+
+fn json_of(cell: &Cell) -> Value {
+    match cell {
+        Cell::Empty => Value::Null,
+        Cell::Text(text) => json!(text),
+        Cell::Number(value) => json!(value),
+        // JSON readers support integers of at most 64 bits.
+        Cell::Whole(value) => u64::try_from(*value).map_or_else(|_| json!(*value as f64), |v| json!(v)),
+        Cell::Estimate { mean, deviation } => json!({ "mean": mean, "deviation": deviation }),
+        Cell::Marked { cell, mark, best } => json!({ "value": json_of(cell), "mark": mark, "best": best }),
+    }
 }
 
 /// A cell at full precision, for machines.
@@ -198,6 +249,7 @@ fn exact(cell: &Cell) -> String {
     match cell {
         Cell::Text(text) => text.clone(),
         Cell::Whole(value) => value.to_string(),
+        Cell::Marked { cell, .. } => exact(cell),
         other => other.value().map_or_else(String::new, |value| value.to_string()),
     }
 }
@@ -208,7 +260,7 @@ fn width(text: &str) -> usize {
 }
 
 /// Line breaks and other control characters would break the frame.
-fn one_line(text: &str) -> String {
+pub(super) fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
@@ -294,6 +346,32 @@ short                 –            –
         assert_eq!(cells.len(), 9);
         assert_eq!(cells[3].text(), Some("<mgk> "));
         assert_eq!(document.descendants().filter(|node| node.has_tag_name("strong")).count(), 1);
+    }
+
+    #[test]
+    fn marks_and_groups() {
+        let number = |title| Column::number(title, Format::Percent(1)).group("ListOps");
+        let columns = vec![Column::text("model"), number("1k").best(Best::Highest), number("2k")];
+        let mut table = Table::new("", columns);
+        let estimate = Cell::Estimate { mean: 0.5, deviation: Some(0.01) };
+        table.push(vec!["a".into(), estimate.clone().marked("n.s.", false), estimate.marked("", true)]);
+        table.push(vec!["b".into(), 0.25.into(), Cell::from("failed: diverged")]);
+        let markdown = table.to_markdown();
+        assert!(markdown.starts_with("| model | ListOps 1k | ListOps 2k |\n"), "{markdown}");
+        assert!(markdown.contains("| a | 50.0 ± 1.0 % n.s. | **50.0 ± 1.0 %** |\n| b | 25.0 % | failed: diverged |"));
+        let csv = table.to_csv();
+        assert!(
+            csv.starts_with(
+                "model,ListOps 1k,ListOps 1k deviation,ListOps 1k mark,ListOps 2k,ListOps 2k deviation\r\n"
+            )
+        );
+        assert!(csv.contains("\r\na,0.5,0.01,n.s.,0.5,0.01\r\nb,0.25,,,failed: diverged,\r\n"), "{csv}");
+        assert_eq!(table.to_json()["rows"][0]["ListOps 1k"]["value"]["mean"], 0.5);
+        let html = table.to_html();
+        let document = roxmltree::Document::parse(&html).expect("well-formed");
+        let spans: Vec<_> = document.descendants().filter(|node| node.has_tag_name("th")).collect();
+        assert_eq!(spans.iter().filter(|node| node.attribute("colspan") == Some("2")).count(), 1);
+        assert_eq!((spans.len(), spans[0].attribute("rowspan")), (4, Some("2")));
     }
 
     #[test]

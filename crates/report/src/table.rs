@@ -55,6 +55,9 @@ pub enum Best {
 pub struct Column {
     /// Heading.
     pub title: String,
+    /// Heading above those of neighbouring columns with the same one; empty for none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub group: String,
     /// Unit, shown next to the heading; empty for none.
     pub unit: String,
     /// Alignment.
@@ -68,8 +71,8 @@ pub struct Column {
 impl Column {
     /// A column of text.
     pub fn text(title: impl Into<String>) -> Self {
-        let (unit, align) = (String::new(), Align::Left);
-        Self { title: title.into(), unit, align, format: Format::Plain, best: Best::None }
+        let (group, unit, align) = (String::new(), String::new(), Align::Left);
+        Self { title: title.into(), group, unit, align, format: Format::Plain, best: Best::None }
     }
 
     /// A column of numbers.
@@ -81,6 +84,13 @@ impl Column {
     #[must_use]
     pub fn unit(mut self, unit: impl Into<String>) -> Self {
         self.unit = unit.into();
+        self
+    }
+
+    /// Below a heading that it shares with its neighbours.
+    #[must_use]
+    pub fn group(mut self, group: impl Into<String>) -> Self {
+        self.group = group.into();
         self
     }
 
@@ -112,6 +122,15 @@ pub enum Cell {
         /// Standard deviation over the runs.
         deviation: Option<f64>,
     },
+    /// Another cell with what is said of it.
+    Marked {
+        /// The cell.
+        cell: Box<Cell>,
+        /// A short remark after it; may be empty.
+        mark: String,
+        /// Whether it is highlighted, whatever the rule of its column says.
+        best: bool,
+    },
 }
 
 impl Cell {
@@ -122,8 +141,15 @@ impl Cell {
             Self::Number(value) => *value,
             Self::Whole(value) => *value as f64,
             Self::Estimate { mean, .. } => *mean,
+            Self::Marked { cell, .. } => return cell.value(),
         };
         value.is_finite().then_some(value)
+    }
+
+    /// With a short remark, and highlighted if `best`.
+    #[must_use]
+    pub fn marked(self, mark: impl Into<String>, best: bool) -> Self {
+        Self::Marked { cell: Box::new(self), mark: mark.into(), best }
     }
 
     /// Mean and sample deviation (n - 1) of the finite values; empty if there are none.
@@ -171,8 +197,8 @@ impl<T: Into<Cell>> From<Option<T>> for Cell {
     }
 }
 
-/// A table. Renderings: [`Table::to_text`], [`Table::to_markdown`], [`Table::to_csv`], [`Table::to_html`],
-/// [`Table::to_json`].
+/// A table. Renderings: [`Table::to_text`], [`Table::to_markdown`], [`Table::to_csv`], [`Table::to_latex`],
+/// [`Table::to_html`], [`Table::to_json`].
 ///
 /// ```
 /// use regard_report::{Best, Column, Format, Table};
@@ -221,8 +247,11 @@ impl Table {
     }
 
     /// Whether this cell holds the best value of its column as formatted (ties share it). A column whose values all
-    /// look the same has no best one.
+    /// look the same has no best one. Of marked cells, what their mark says.
     pub(super) fn is_best(&self, row: usize, column: usize) -> bool {
+        if let Cell::Marked { best, .. } = self.cell(row, column) {
+            return *best;
+        }
         let wanted = &self.columns[column];
         let sign = match wanted.best {
             Best::None => return false,

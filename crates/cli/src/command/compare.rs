@@ -1,23 +1,154 @@
 //! `regard compare`
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
-use regard_lab::compare::{self, Candidate, Comparison};
-use regard_tasks::train::DirectoryLock;
+use clap::Args;
+use regard_lab::compare::{
+    self, Candidate, Comparison,
+    study::{self, Figure, Plan, Results, Shard, Study},
+};
+use regard_tasks::{
+    Class,
+    train::{DirectoryLock, Existing},
+};
 
 use super::{cache_directory, command_line, environment, resolve, show};
 use crate::{
     args::{Common, Directory, Source},
     console::Console,
     error::{Failure, Outcome},
-    signal,
+    output, signal,
+    values::choice,
 };
 
-/// Trains the same model with each mechanism and reports.
+#[derive(Debug, Args)]
+pub struct Compare {
+    #[command(flatten)]
+    pub source: Source,
+    #[command(flatten)]
+    pub directory: Directory,
+    /// Train the cells of a study, a TOML file of tasks, models, settings and seeds. --set then applies to every cell.
+    #[arg(long, value_name = "FILE")]
+    pub study: Option<PathBuf>,
+    /// Write one report of the cells in several directories of studies or shards.
+    #[arg(long, value_name = "DIR", num_args = 1.., conflicts_with_all = ["study", "resume", "overwrite"], requires = "out")]
+    pub merge: Vec<PathBuf>,
+    /// Train part I of N of the cells, for several processes or machines; put the parts together with --merge.
+    #[arg(long, value_name = "I/N", requires = "study")]
+    pub shard: Option<String>,
+    /// List the cells of the study with their parameters, estimated memory and state, and train nothing.
+    #[arg(long, requires = "study")]
+    pub dry_run: bool,
+    /// Model of the study that the others are tested against; default: the study's, or its first.
+    #[arg(long, value_name = "LABEL")]
+    pub baseline: Option<String>,
+    /// Figures beside the measure of each task of the study.
+    #[arg(long, value_parser = choice(&Figure::ALL), value_delimiter = ',', value_name = "FIGURE,...")]
+    pub columns: Vec<Figure>,
+}
+
+/// Trains the same model with each mechanism, or the cells of a study, and reports.
 ///
 /// # Errors
-/// Errors of the configuration, the data and the runs.
-pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
+/// Errors of the configuration, the data and the runs; cells of a study that failed.
+pub fn run(args: &Compare, common: &Common) -> Outcome {
+    match (&args.study, args.merge.is_empty()) {
+        (Some(file), _) => run_study(args, file, common),
+        (None, false) => merge(args, common),
+        (None, true) if args.baseline.is_some() || !args.columns.is_empty() => {
+            Err(Failure::usage("--baseline and --columns belong to a study, expected --study or --merge with them"))
+        }
+        (None, true) => one_task(&args.source, &args.directory, common),
+    }
+}
+
+/// Trains the cells of a study.
+fn run_study(args: &Compare, file: &Path, common: &Common) -> Outcome {
+    let Source { preset, config, set, mechanism, task, seed } = &args.source;
+    let given = [
+        ("--preset", preset.is_some()),
+        ("--config", config.is_some()),
+        ("--mechanism", mechanism.is_some()),
+        ("--task", task.is_some()),
+        ("--seed", seed.is_some()),
+    ];
+    if let Some((option, _)) = given.iter().find(|(_, given)| *given) {
+        return Err(Failure::usage(format!(
+            "{option} is given with --study, which names presets, mechanisms, tasks and seeds itself; write it there, or use \
+             --set"
+        )));
+    }
+    let shard = args.shard.as_deref().map(str::parse::<Shard>).transpose();
+    let shard = shard.map_err(|problem| Failure::usage(format!("--shard {problem}")))?;
+    let study = shown(study::read(file, std::env::vars_os(), set)?, args)?;
+    let cells = study.dealt(shard);
+    let out = args.directory.out.clone().unwrap_or_else(|| default_directory(file, shard));
+    if args.dry_run {
+        let plan = Plan::of(&study, &cells, &out)?;
+        match common.json {
+            true => output::json(&plan.to_json())?,
+            false => output::text(plan.table().to_text())?,
+        }
+        return failed(plan.failing(), plan.cells(), "failed before or cannot be trained; the list says why");
+    }
+    fs::create_dir_all(&out).map_err(|error| Failure::writing(&out, &error))?;
+    let _lock = DirectoryLock::take(&out)?;
+    let existing = args.directory.existing();
+    study::open(&out, existing, &study, &cells)?;
+    let (environment, cache) = (environment(), cache_directory(args.directory.cache.as_deref()));
+    let (watch, stop) = (Console::new(common), signal::stop_flag());
+    let again = existing == Existing::Resume;
+    let records = study::run(&cells, &out, cache.as_deref(), &environment, again, &watch, &stop)?;
+    let count = records.iter().filter(|record| record.finished().is_none()).count();
+    show(common, Some(&out), &Results::of(study.clone(), &out, command_line(), environment)?)?;
+    failed(count, cells.len(), "failed; the report says why, and --resume tries them again")
+}
+
+/// `runs/NAME` of the file, with the shard.
+fn default_directory(file: &Path, shard: Option<Shard>) -> PathBuf {
+    let mut name = file.file_stem().unwrap_or(file.as_os_str()).to_owned();
+    if let Some(Shard { number, of }) = shard {
+        name.push(format!("-{number}-of-{of}"));
+    }
+    Path::new("runs").join(name)
+}
+
+/// The study with the baseline and columns of the command line.
+fn shown(study: Study, args: &Compare) -> Outcome<Study> {
+    let study = match &args.baseline {
+        Some(label) => study.with_baseline(label).map_err(|failure| failure.at("--baseline"))?,
+        None => study,
+    };
+    let columns = if args.columns.is_empty() { study.columns.clone() } else { args.columns.clone() };
+    Ok(Study { columns, ..study })
+}
+
+fn failed(failed: usize, cells: usize, how: &str) -> Outcome {
+    if failed == 0 {
+        return Ok(());
+    }
+    Err(Failure::new(Class::Check, format!("{failed} of {cells} cells {how}")))
+}
+
+/// Writes one report of the cells in several directories.
+fn merge(args: &Compare, common: &Common) -> Outcome {
+    let mut merged = study::merge(&args.merge)?;
+    merged.study = shown(merged.study, args)?;
+    let out = args.directory.out.clone().unwrap_or_default();
+    fs::create_dir_all(&out).map_err(|error| Failure::writing(&out, &error))?;
+    let _lock = DirectoryLock::take(&out)?;
+    merged.open(&out)?;
+    merged.copy(&out)?;
+    let results = Results::of(merged.study, &out, command_line(), environment())?;
+    show(common, Some(&out), &results)?;
+    failed(results.failed(), results.records.len(), "failed; the report says why")
+}
+
+/// Trains the same model with each mechanism.
+fn one_task(source: &Source, directory: &Directory, common: &Common) -> Outcome {
     let config = resolve(source)?;
     let candidates = Candidate::all(&config)?;
     config.task.check()?;

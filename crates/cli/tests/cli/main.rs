@@ -21,6 +21,7 @@ mod probe;
 mod program;
 mod reproduce;
 mod streams;
+mod study;
 mod swap;
 mod tensors;
 mod training;

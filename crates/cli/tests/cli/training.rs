@@ -94,7 +94,9 @@ fn a_run_leaves_its_configuration_metrics_and_checkpoints() {
     let mut entries = names(&out);
     let events = entries.iter().position(|name| name.starts_with("events.out.tfevents.")).expect("events");
     entries.remove(events);
-    assert_eq!(entries, ["checkpoints", "config.toml", "env.json", "metrics.jsonl", "plots", "report.html"]);
+    let whole =
+        ["checkpoints", "config.toml", "env.json", "metrics.jsonl", "plots", "report.html", "test-items.safetensors"];
+    assert_eq!(entries, whole);
     assert_self_contained(&text(out.join("report.html")));
     let arguments = ["config", "--preset", "smoke", "--mechanism", "mlk", "--seed", "5"];
     assert_eq!(text(out.join("config.toml")), run(arguments).success());

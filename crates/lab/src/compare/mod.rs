@@ -6,6 +6,7 @@
 mod directory;
 mod report;
 mod run;
+pub mod study;
 
 pub use directory::{open, remove};
 pub use report::Comparison;
@@ -79,6 +80,9 @@ pub struct RunResult {
     /// Test loss by position, word, character and byte, of running text in three parts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test_language: Option<LanguageFigures>,
+    /// BLEU on the test split, 0 to 100; translation only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test_bleu: Option<f64>,
     /// Number of parameters.
     pub parameters: usize,
     /// Multiply-adds of the forward pass over one sequence of maximum length.

@@ -148,7 +148,7 @@ impl Comparison {
         text
     }
 
-    fn runs(&self) -> String {
+    pub(super) fn runs(&self) -> String {
         match self.seeds() {
             1 => "1 seed".into(),
             seeds => format!("mean of {seeds} seeds, bars and bands show the deviation"),
@@ -159,7 +159,7 @@ impl Comparison {
         if self.classifies() { Axis::new("test accuracy", "%") } else { Axis::new("test loss", "nat") }
     }
 
-    fn trade_offs(&self) -> Vec<Block> {
+    pub(super) fn trade_offs(&self) -> Vec<Block> {
         let classifies = self.classifies();
         let quality = |r: &RunResult| if classifies { r.test_accuracy.unwrap_or(f64::NAN) } else { r.test_loss };
         let marks = |x: &dyn Fn(&RunResult) -> f64| -> Vec<Mark> {
@@ -188,7 +188,7 @@ impl Comparison {
         ]
     }
 
-    fn learning_curves(&self) -> Vec<Block> {
+    pub(super) fn learning_curves(&self) -> Vec<Block> {
         let series = |curve: &dyn Fn(&RunResult) -> &Vec<(usize, f64)>| {
             let line = |(style, label): (usize, &String)| {
                 let runs: Vec<Vec<(f64, f64)>> =

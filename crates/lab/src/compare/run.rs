@@ -153,7 +153,7 @@ pub fn run(plan: &Plan, watch: &dyn Watch, stop: &Arc<AtomicBool>) -> Result<Vec
 
 /// One discarded update of the first candidate, so that one-time setup (threads, tables, pages) is not charged to any
 /// run.
-fn warm_up(plan: &Plan) -> Result<(), CompareError> {
+pub(super) fn warm_up(plan: &Plan) -> Result<(), CompareError> {
     let (Some(candidate), Some(&seed)) = (plan.candidates.first(), plan.seeds.first()) else { return Ok(()) };
     let config = TrainConfig { steps: 1, batch: 1, accumulate: 1, evaluate_batches: 1, ..plan.train.clone() };
     let config = TrainConfig { schedule: ScheduleConfig::default(), ..config };
@@ -176,7 +176,7 @@ fn read_result(path: &Path) -> Result<Option<RunResult>, CompareError> {
 }
 
 /// Trains and measures one model; `None` if interrupted.
-fn run_one(
+pub(super) fn run_one(
     plan: &Plan,
     candidate: &Candidate,
     seed: u64,
@@ -214,6 +214,7 @@ fn run_one(
         test_loss: test.loss,
         test_perplexity: test.perplexity,
         test_language: test.language.clone(),
+        test_bleu: test.bleu,
         parameters,
         multiply_adds: multiply_adds(plan, candidate),
         milliseconds_per_step: times.get(times.len() / 2).copied().unwrap_or(0.0),

@@ -11,7 +11,7 @@ mod clause;
 mod entries;
 mod outcome;
 mod page;
-mod statistics;
+pub(crate) mod statistics;
 mod verdict;
 mod workbench;
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use regard_metrics::{accuracy, count_correct, perplexity};
 use regard_nn::blocks::Context;
 
-use super::{Evaluation, Model, TrainError, language::LanguageTally};
+use super::{Evaluation, Items, Model, TrainError, language::LanguageTally};
 use crate::data::{Split, TaskData, split_batches};
 
 /// Measures `model` on a split of `data` in batches of `rows`: all of it or, if `most` is not 0, that many batches
@@ -22,6 +22,19 @@ pub fn evaluate(
     most: usize,
     step: usize,
 ) -> Result<Evaluation, TrainError> {
+    measure(model, data, split, [rows, most], step, None)
+}
+
+/// As [`evaluate`], in `most` batches of `rows`; what the model did on each sequence is added to
+/// `by_sequence`.
+pub(super) fn measure(
+    model: &Model,
+    data: &TaskData,
+    split: Split,
+    [rows, most]: [usize; 2],
+    step: usize,
+    mut by_sequence: Option<&mut Items>,
+) -> Result<Evaluation, TrainError> {
     let objective = data.shape().objective;
     let extent = data.extent(split);
     let mut tally = LanguageTally::default();
@@ -33,12 +46,18 @@ pub fn evaluate(
             seconds += start.elapsed().as_secs_f64();
             loss += nats.iter().sum::<f64>();
             tally.add(&batch.targets, batch.tokens.length, &nats);
+            if let Some(by_sequence) = &mut by_sequence {
+                by_sequence.add_losses(&batch, &nats);
+            }
         } else {
             let (logits, targets) = model.predictions(&batch, &Context::evaluation());
             let outputs = logits.dims()[1];
             let logits: Vec<f32> = logits.into_data_as::<f32>().try_into_vec().expect("f32, as asked");
             seconds += start.elapsed().as_secs_f64();
-            loss += total_loss(&logits, &targets, outputs);
+            loss += row_losses(&logits, &targets, outputs).sum::<f64>();
+            if let Some(by_sequence) = &mut by_sequence {
+                by_sequence.add(&batch, &logits, &targets, outputs, objective.has_accuracy());
+            }
             if objective.has_accuracy() {
                 correct += count_correct(&logits, &targets, outputs);
             }
@@ -65,15 +84,15 @@ pub fn evaluate(
     })
 }
 
-/// Sum of the cross entropies of rows whose target is not negative, in nats.
-fn total_loss(logits: &[f32], targets: &[i32], outputs: usize) -> f64 {
+/// Cross entropies of the rows whose target is not negative, in nats.
+pub(super) fn row_losses(logits: &[f32], targets: &[i32], outputs: usize) -> impl Iterator<Item = f64> {
     let rows = logits.chunks_exact(outputs).zip(targets).filter(|(_, target)| **target >= 0);
-    let one = |(row, &target): (&[f32], &i32)| {
+    let one = move |(row, &target): (&[f32], &i32)| {
         let shift = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum: f64 = row.iter().map(|logit| f64::from((logit - shift).exp())).sum();
         sum.ln() + f64::from(shift) - f64::from(row[target as usize])
     };
-    rows.map(one).sum()
+    rows.map(one)
 }
 
 #[cfg(test)]
@@ -84,7 +103,7 @@ mod tests {
     fn the_loss_is_that_of_the_real_targets() {
         let logits = [0.0, 0.0, 3f32.ln(), 0.0, 5.0, 5.0, 1000.0, 0.0];
         let want = 2f64.ln() + (4.0f64 / 3.0).ln() + 1000.0;
-        assert!((total_loss(&logits, &[1, 0, -1, 1], 2) - want).abs() < 1e-3);
-        assert!(total_loss(&[f32::NAN, 0.0], &[1], 2).is_nan());
+        assert!((row_losses(&logits, &[1, 0, -1, 1], 2).sum::<f64>() - want).abs() < 1e-3);
+        assert!(row_losses(&[f32::NAN, 0.0], &[1], 2).sum::<f64>().is_nan());
     }
 }

@@ -8,6 +8,7 @@
 //! checkpoints/       see `checkpoint`
 //! tokenizer.json     what turns text into ids, where tokens are pieces of words
 //! vocabulary.txt     the words by id, where tokens are words
+//! test-items.safetensors   what the model did on each sequence of the test split: see `Items`
 //! .lock              during the run: see `DirectoryLock`
 //! ```
 
@@ -18,7 +19,8 @@ use std::{
 };
 
 use super::{
-    Checkpoint, Checkpoints, DirectoryLock, Environment, Evaluation, Record, Split, StepReport, TrainError,
+    Checkpoint, Checkpoints, DirectoryLock, Environment, Evaluation, Items, Record, Split, StepReport, TEST_ITEMS,
+    TrainError,
     files::{make_directory, replace},
     occupied, sweep,
     tensorboard::EventWriter,
@@ -182,6 +184,14 @@ impl RunDirectory {
         }
     }
 
+    /// Replaces what was measured by sequence on the test split.
+    ///
+    /// # Errors
+    /// A directory that cannot be written.
+    pub(super) fn keep_items(&self, items: &Items) -> Result<(), TrainError> {
+        replace(&self.path.join(TEST_ITEMS), &items.to_bytes())
+    }
+
     fn line(&mut self, record: &Record) -> Result<(), TrainError> {
         let file = self.path.join(METRICS);
         // Writing to a removed file loses the lines without an error.
@@ -213,7 +223,8 @@ fn remove_run(path: &Path) -> Result<(), TrainError> {
         let entry = entry.map_err(TrainError::reading(path))?;
         let name = entry.file_name();
         let name = name.to_str().unwrap_or_default();
-        let ours = [CONFIG, ENVIRONMENT, METRICS, CHECKPOINTS, TOKENIZER, VOCABULARY].into_iter().chain(REPORTS);
+        let files = [CONFIG, ENVIRONMENT, METRICS, CHECKPOINTS, TOKENIZER, VOCABULARY, TEST_ITEMS];
+        let ours = files.into_iter().chain(REPORTS);
         if ours.into_iter().any(|own| name == own) || name.starts_with(EVENTS) {
             let target = entry.path();
             let removed = if target.is_dir() { fs::remove_dir_all(&target) } else { fs::remove_file(&target) };

@@ -13,10 +13,11 @@ use std::{
 use burn::module::Module;
 
 use super::{
-    AdamW, Best, Checkpoint, Evaluation, HostTensors, Model, Progress, RouterReport, RunDirectory, RunState, Silent,
-    StepReport, TOKENIZER, TrainConfig, TrainError,
+    AdamW, Best, Checkpoint, Evaluation, HostTensors, Items, Model, Progress, RouterReport, RunDirectory, RunState,
+    Silent, StepReport, TOKENIZER, TrainConfig, TrainError,
     average::Mean,
     evaluate,
+    evaluation::measure,
     gradients::{Gradients, Pass},
     measure_bleu, routers,
 };
@@ -283,7 +284,7 @@ impl<'a> Trainer<'a> {
     }
 
     /// Measures the [best model](Self::best_model) on the whole of a split, a translator on the test split in BLEU too, and
-    /// reports the result.
+    /// reports the result. The directory keeps what the model did on each sequence of the test split.
     ///
     /// # Errors
     /// A checkpoint that cannot be read, a directory that cannot be written.
@@ -294,9 +295,13 @@ impl<'a> Trainer<'a> {
             (None, Some(best)) => best.step,
             _ => self.state.step,
         };
-        let mut evaluation = evaluate(&model, self.data, split, self.config.batch, 0, step)?;
+        let mut items = Items::default();
+        let mut evaluation = measure(&model, self.data, split, [self.config.batch, 0], step, Some(&mut items))?;
         evaluation.averaged = averaged;
         if split == Split::Test {
+            if let Some(directory) = &self.directory {
+                directory.keep_items(&items)?;
+            }
             let bleu = measure_bleu(&model, self.data, split, self.config, self.config.batch)?;
             evaluation.bleu = bleu.map(|bleu| bleu.score);
         }

@@ -3,7 +3,7 @@
 //! The unit is what was drawn or trained independently: a seed, a draw, a decoder. Matrices of one model, or layers, are
 //! not independent, and count as one unit together.
 
-mod distribution;
+pub(crate) mod distribution;
 mod estimate;
 mod sequential;
 
