@@ -15,6 +15,7 @@ use crate::{
         attend::{Attend, TENSORS},
         bench::Bench,
         cost::Cost,
+        data::Data,
         embed::Embed,
         eval::Eval,
         generate::Generate,
@@ -159,6 +160,8 @@ pub enum Command {
     Probe(Probe),
     /// Reproduce figures and tables of the papers by name.
     Reproduce(Reproduce),
+    /// Public data sets by name: list, fetch, verify.
+    Data(Data),
     /// List mechanisms, tasks and presets.
     List {
         /// What to list; default: everything.

@@ -211,5 +211,9 @@ mod tests {
 #[test]
 fn temporary_dump() {
     let all: Vec<_> = ENTRIES.iter().flat_map(|e| e.setups.iter().map(move |s| serde_json::json!({"name": e.name, "scale": s.scale, "paper_setting": e.paper_setting, "differences": s.differences, "figures": e.figures}))).collect();
-    regard_files::write_whole(std::path::Path::new("/tmp/w/j2-dump.json"), serde_json::to_string(&all).unwrap().as_bytes()).unwrap();
+    regard_files::write_whole(
+        std::path::Path::new("/tmp/w/j2-dump.json"),
+        serde_json::to_string(&all).unwrap().as_bytes(),
+    )
+    .unwrap();
 }
