@@ -16,6 +16,7 @@ use crate::{
         bench::Bench,
         compare::Compare,
         cost::Cost,
+        data::Data,
         embed::Embed,
         eval::Eval,
         generate::Generate,
@@ -156,6 +157,8 @@ pub enum Command {
     Probe(Probe),
     /// Reproduce figures and tables of the papers by name.
     Reproduce(Reproduce),
+    /// Public data sets by name: list, fetch, verify.
+    Data(Data),
     /// List mechanisms, tasks and presets.
     List {
         /// What to list; default: everything.

@@ -62,6 +62,7 @@ fn run(command: Command, common: &Common) -> Outcome {
         Command::Swap(args) => command::swap::run(&args, common),
         Command::Adapt(args) => command::adapt::run(&args, common),
         Command::Reproduce(args) => command::reproduce::run(&args, common),
+        Command::Data(args) => command::data::run(&args, common),
         Command::List { what } => command::list::run(what, common),
         Command::Doctor => command::doctor::run(common),
         Command::Config { source } => command::config::run(&source, common),

@@ -9,6 +9,7 @@ pub mod completions;
 pub mod config;
 mod continuation;
 pub mod cost;
+pub mod data;
 pub mod doctor;
 pub mod embed;
 pub mod eval;

@@ -11,6 +11,7 @@ mod compare;
 mod config_errors;
 mod copy;
 mod cost;
+mod data;
 mod folders;
 mod information;
 mod inspect;

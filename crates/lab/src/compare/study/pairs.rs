@@ -301,6 +301,7 @@ mod tests {
             test_loss: 1.0,
             test_perplexity: None,
             test_bleu: None,
+            test_language: None,
             parameters: 1,
             multiply_adds: None,
             milliseconds_per_step: 1.0,

@@ -13,7 +13,7 @@ pub use self::config::{RetrievalConfig, RetrievalFormat};
 use super::{
     Batch, Batches, DataError, Objective, Shape, Split, SplitBatches, Streams, Task, order::EpochOrder, padded,
 };
-use crate::metrics::majority_rate;
+use regard_metrics::majority_rate;
 
 /// Token ids: padding and one for each byte.
 const VOCABULARY: usize = 257;

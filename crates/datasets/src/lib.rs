@@ -1,0 +1,13 @@
+#![doc = include_str!("../README.md")]
+
+mod catalogue;
+mod error;
+mod source;
+mod store;
+mod sums;
+mod unpack;
+
+pub use catalogue::{CATALOGUE, Dataset, Download, find};
+pub use error::Error;
+pub use store::{Fetched, Progress, State, Store};
+pub use sums::{Finding, MANIFEST, verify};

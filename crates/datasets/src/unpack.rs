@@ -1,0 +1,161 @@
+//! Archives: zip and tar, the latter plain or by gzip. Other files are taken as they are.
+
+use std::{
+    fs::{self, File},
+    io::{self, BufReader},
+    path::{Path, PathBuf},
+};
+
+use flate2::read::GzDecoder;
+
+use crate::Error;
+
+/// Unpacks `archive`, which is called `name`, into a folder; what is no archive is moved or, if it is to be `kept`, copied
+/// there.
+pub(crate) fn unpack(archive: &Path, name: &str, folder: &Path, kept: bool) -> Result<(), Error> {
+    let lower = name.to_ascii_lowercase();
+    let ends = |endings: &[&str]| endings.iter().any(|ending| lower.ends_with(ending));
+    let open = || File::open(archive).map(BufReader::new).map_err(Error::reading(archive));
+    if ends(&[".zip"]) {
+        zip(archive, folder)
+    } else if ends(&[".tar.gz", ".tgz"]) {
+        tar(archive, GzDecoder::new(open()?), folder)
+    } else if ends(&[".tar"]) {
+        tar(archive, open()?, folder)
+    } else {
+        let target = folder.join(name);
+        let moved = if kept { fs::copy(archive, &target).map(drop) } else { fs::rename(archive, &target) };
+        moved.map_err(Error::writing(&target))
+    }
+}
+
+fn broken(archive: &Path, problem: impl Into<String>) -> Error {
+    Error::Archive { path: archive.to_path_buf(), problem: problem.into() }
+}
+
+fn zip(archive: &Path, folder: &Path) -> Result<(), Error> {
+    let file = File::open(archive).map_err(Error::reading(archive))?;
+    let unsound = |error: zip::result::ZipError| broken(archive, format!("not a sound zip archive ({error})"));
+    let mut zip = zip::ZipArchive::new(BufReader::new(file)).map_err(unsound)?;
+    for index in 0..zip.len() {
+        let mut entry = zip.by_index(index).map_err(unsound)?;
+        let Some(name) = entry.enclosed_name() else {
+            let named = String::from_utf8_lossy(entry.name_raw()).into_owned();
+            return Err(broken(archive, format!("it names '{named}', a file outside its folder")));
+        };
+        let target = folder.join(name);
+        if entry.is_dir() {
+            fs::create_dir_all(&target).map_err(Error::writing(&target))?;
+        } else if entry.is_file() {
+            let mut out = create(&target)?;
+            copy(&mut entry, &mut out, archive, &target)?;
+        }
+    }
+    Ok(())
+}
+
+fn tar(archive: &Path, source: impl io::Read, folder: &Path) -> Result<(), Error> {
+    let unsound = |error: io::Error| broken(archive, format!("not a sound tar archive ({error})"));
+    let mut tar = tar::Archive::new(source);
+    for entry in tar.entries().map_err(unsound)? {
+        let mut entry = entry.map_err(unsound)?;
+        let name: PathBuf = entry.path().map_err(unsound)?.into_owned();
+        let outside = name.is_absolute() || name.components().any(|part| part == std::path::Component::ParentDir);
+        if outside {
+            return Err(broken(archive, format!("it names '{}', a file outside its folder", name.display())));
+        }
+        let target = folder.join(&name);
+        let kind = entry.header().entry_type();
+        if kind.is_dir() {
+            fs::create_dir_all(&target).map_err(Error::writing(&target))?;
+        } else if kind.is_file() {
+            // Links and devices have no place in a data set.
+            let mut out = create(&target)?;
+            copy(&mut entry, &mut out, archive, &target)?;
+        }
+    }
+    Ok(())
+}
+
+fn create(path: &Path) -> Result<File, Error> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(Error::writing(folder))?;
+    }
+    File::create(path).map_err(Error::writing(path))
+}
+
+/// Copies, and tells a broken archive from a full disk.
+fn copy(from: &mut dyn io::Read, to: &mut File, archive: &Path, target: &Path) -> Result<(), Error> {
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        match from.read(&mut buffer).map_err(|error| broken(archive, format!("cut off or damaged ({error})")))? {
+            0 => return Ok(()),
+            count => io::Write::write_all(to, &buffer[..count]).map_err(Error::writing(target))?,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    pub fn zipped(files: &[(&str, &str)]) -> Vec<u8> {
+        let mut zip = zip::ZipWriter::new(io::Cursor::new(Vec::new()));
+        for (name, text) in files {
+            zip.start_file(*name, zip::write::SimpleFileOptions::default()).unwrap();
+            zip.write_all(text.as_bytes()).unwrap();
+        }
+        zip.finish().unwrap().into_inner()
+    }
+
+    fn tarred(name: &str, text: &str) -> Vec<u8> {
+        let mut header = tar::Header::new_gnu();
+        // `set_path` would refuse what a hostile archive has.
+        header.as_gnu_mut().unwrap().name[..name.len()].copy_from_slice(name.as_bytes());
+        header.set_size(text.len() as u64);
+        header.set_cksum();
+        let mut tar = tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
+        tar.append(&header, text.as_bytes()).unwrap();
+        tar.into_inner().unwrap().finish().unwrap()
+    }
+
+    fn try_unpack(bytes: &[u8], name: &str) -> (tempfile::TempDir, Result<(), String>) {
+        let folder = tempfile::tempdir().unwrap();
+        let archive = folder.path().join("archive");
+        fs::write(&archive, bytes).unwrap();
+        let into = folder.path().join("into");
+        fs::create_dir(&into).unwrap();
+        let result = unpack(&archive, name, &into, false).map_err(|error| error.to_string());
+        (folder, result)
+    }
+
+    #[test]
+    fn archives_are_unpacked_and_other_files_moved() {
+        let long = "text ".repeat(10_000);
+        for (bytes, name) in [(zipped(&[("a/b.txt", &long)]), "x.zip"), (tarred("a/b.txt", &long), "x.tar.gz")] {
+            let (folder, result) = try_unpack(&bytes, name);
+            result.unwrap();
+            assert_eq!(fs::read_to_string(folder.path().join("into/a/b.txt")).unwrap(), long);
+        }
+        let (folder, result) = try_unpack(b"plain", "plain.txt.gz");
+        result.unwrap();
+        assert_eq!(fs::read(folder.path().join("into/plain.txt.gz")).unwrap(), b"plain");
+    }
+
+    #[test]
+    fn hostile_and_broken_archives_are_refused() {
+        for (bytes, name) in [(zipped(&[("../out.txt", "x")]), "x.zip"), (tarred("../out.txt", "x"), "x.tgz")] {
+            let (folder, result) = try_unpack(&bytes, name);
+            assert!(result.unwrap_err().contains("outside its folder"), "{name}");
+            assert!(!folder.path().join("out.txt").exists());
+        }
+        let text = (0..5000).map(|i| i.to_string()).collect::<String>();
+        for (bytes, name) in [(zipped(&[("a.txt", &text)]), "x.zip"), (tarred("a.txt", &text), "x.tar.gz")] {
+            let (_folder, result) = try_unpack(&bytes[..bytes.len() / 2], name);
+            let problem = result.unwrap_err();
+            assert!(problem.contains("archive: ") && problem.ends_with("fetch it again"), "{problem}");
+        }
+    }
+}
