@@ -87,22 +87,24 @@ impl Clause {
     /// Decided by an estimate above a border.
     #[must_use]
     pub fn above(self, estimate: Estimate, border: f64) -> Self {
-        self.by(estimate, Border::Above(border))
+        self.decided(estimate, Border::Above(border))
     }
 
     /// Decided by an estimate below a border.
     #[must_use]
     pub fn below(self, estimate: Estimate, border: f64) -> Self {
-        self.by(estimate, Border::Below(border))
+        self.decided(estimate, Border::Below(border))
     }
 
     /// Decided by an estimate within a margin of a value.
     #[must_use]
     pub fn within(self, estimate: Estimate, centre: f64, margin: f64) -> Self {
-        self.by(estimate, Border::Within { centre, margin })
+        self.decided(estimate, Border::Within { centre, margin })
     }
 
-    fn by(self, estimate: Estimate, border: Border) -> Self {
+    /// Decided by an estimate and a border.
+    #[must_use]
+    pub fn decided(self, estimate: Estimate, border: Border) -> Self {
         Self { verdict: border.judge(&estimate), estimate: Some(estimate), border: Some(border), ..self }
     }
 

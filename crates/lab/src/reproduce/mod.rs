@@ -7,6 +7,7 @@
 //! An entry measures, and judges one [`Clause`] after another. Its verdict is that on all clauses of the paper together;
 //! what the paper does not say is an observation, and no part of it.
 
+mod answers;
 mod catalogue;
 mod clause;
 mod entries;
@@ -16,6 +17,7 @@ mod statistics;
 mod verdict;
 mod workbench;
 
+pub use answers::answers;
 pub use clause::{Border, Clause};
 pub use entries::ENTRIES;
 pub use outcome::{Outcome, OutcomeError};

@@ -1,9 +1,13 @@
 //! The entries, paper by paper.
 
 mod fastformer;
+mod mgk_accuracy;
+mod mgk_costs;
 mod mgk_efficiency;
 mod mgk_inside;
 mod mgk_operations;
+mod mgk_theorem;
+mod mgk_trained;
 mod mgk_training;
 mod moa_operations;
 mod nope;
@@ -15,10 +19,15 @@ use super::Entry;
 
 /// All entries, in the order in which they are listed and run.
 pub const ENTRIES: &[Entry] = &[
+    mgk_theorem::ENTRY,
     mgk_operations::ENTRY,
+    mgk_costs::ENTRY,
     mgk_efficiency::ENTRY,
-    mgk_training::ABLATION,
-    mgk_training::INFERENCE,
+    mgk_accuracy::HALF_HEADS,
+    mgk_accuracy::LINEAR,
+    mgk_accuracy::ABLATION,
+    mgk_accuracy::INFERENCE,
+    mgk_accuracy::VARIANCE,
     mgk_inside::RANK,
     mgk_inside::REDUNDANCY,
     mgk_inside::LIKELIHOOD,
