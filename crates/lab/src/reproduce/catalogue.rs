@@ -55,7 +55,7 @@ pub const CATALOGUE: &[Item] = &[
     mgk("table 6", "retrieval: mixture of keys, Gaussian kernel and shifted keys, one by one", of(&["mgk-ablation"])),
     mgk("figure 10", "language model: operations and parameters by width and length, MLK", of(&["mgk-costs"])),
     mgk("table 7", "time and memory with half the heads", of(&["mgk-efficiency"])),
-    mgk("table 8", "priors that a model with one head has learned", NO_ENTRY),
+    mgk("table 8", "priors that a model with one head has learned", of(&["mgk-priors"])),
     mgk("figure 11", "retrieval: the curves of figure 1 to their end", not(RETRIEVAL, "lra-listops")),
     mgk("figure 12", "WikiText-103: the curves of figure 5 to their end", WIKITEXT),
     mgk("figure 13", "projections of keys with one and two heads", KEYS),

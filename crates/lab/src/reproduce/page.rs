@@ -135,7 +135,7 @@ fn section(entry: &Entry, recorded: &[Outcome], pictures: &str) -> String {
     let tables = largest.verdicts();
     text += &tables.iter().map(|table| format!("\n{}", table.to_markdown())).collect::<String>();
     let difference = largest.difference();
-    text += &format!("\nThe paper: {paper_setting}\n\nHere: {setting}\n\n{difference}\n");
+    text += &format!("\nThe paper: {paper_setting}\n\nOurs: {setting}\n\n{difference}\n");
     let folder = outcome::directory(Path::new(pictures), name, *scale).display().to_string();
     for picture in largest.pictures.iter().take(PICTURES) {
         let title = Path::new(picture).file_stem().map(|stem| stem.to_string_lossy().replace('-', " "));

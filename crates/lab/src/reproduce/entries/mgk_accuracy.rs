@@ -92,18 +92,24 @@ const COMPARABLE: f64 = 0.5;
 /// Points beyond which a difference is a great one.
 const GREAT: f64 = 1.0;
 
+const ABLATED: [(&str, &str); 7] = [
+    ("softmax, 2 heads", "softmax:heads=2"),
+    ("softmax", "softmax"),
+    ("softmax MGK", "mgk:mixture.score=dot"),
+    ("softmax sMGK", "smgk:mixture.score=dot"),
+    ("Gaussian", "gaussian"),
+    ("MGK", "mgk"),
+    ("sMGK", "smgk"),
+];
+
+/// The recipe of the ablation, whose models others measure too.
+pub(super) fn ablation_recipe(scale: Scale) -> String {
+    recipe(scale, &ABLATED.map(|(_, entry)| entry), "")
+}
+
 fn ablation(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
-    let variants = [
-        ("softmax, 2 heads", "softmax:heads=2"),
-        ("softmax", "softmax"),
-        ("softmax MGK", "mgk:mixture.score=dot"),
-        ("softmax sMGK", "smgk:mixture.score=dot"),
-        ("Gaussian", "gaussian"),
-        ("MGK", "mgk"),
-        ("sMGK", "smgk"),
-    ];
     let pairs = [(2, 1), (2, 0), (5, 2), (3, 2), (6, 5), (4, 1), (5, 4)].map(|(one, other)| Beside::above(one, other));
-    compared(bench, scale, ABLATION.name, &variants, &pairs)
+    compared(bench, scale, ABLATION.name, &ABLATED, &pairs)
 }
 
 fn inference(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {

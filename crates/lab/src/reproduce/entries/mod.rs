@@ -6,6 +6,7 @@ mod mgk_costs;
 mod mgk_efficiency;
 mod mgk_inside;
 mod mgk_operations;
+mod mgk_priors;
 mod mgk_theorem;
 mod mgk_trained;
 mod mgk_training;
@@ -28,6 +29,7 @@ pub const ENTRIES: &[Entry] = &[
     mgk_accuracy::ABLATION,
     mgk_accuracy::INFERENCE,
     mgk_accuracy::VARIANCE,
+    mgk_priors::ENTRY,
     mgk_inside::RANK,
     mgk_inside::REDUNDANCY,
     mgk_inside::LIKELIHOOD,
