@@ -55,6 +55,9 @@ at most one true paper in twenty. The unit of replication is what was drawn or t
 fewer than three decide nothing. \"Would be seen\" is the distance from the border that the run would have told in four of five
 repetitions.
 
+A verdict is on the claim in the setting that stands beside it. Where data, size or steps differ from the paper's, it says whether the
+claim carries over to them, not whether the paper's own runs were right: every difference is listed.
+
 Scales: `quick` takes minutes, `here` is what two cores do in about an hour, `paper` has the paper's data, size and steps.
 ";
 

@@ -28,7 +28,7 @@ pub const ABLATION: Entry = Entry {
     data: "generated",
     models: &[],
     paper_setting: "Retrieval of the long range arena, 4,000 bytes: 2 layers of width 64, heads of 32.",
-    setups: setups!(RETRIEVAL, 1.5, 50.0),
+    setups: setups!(RETRIEVAL, 1.5, 30.0),
     run: ablation,
 };
 
@@ -40,7 +40,7 @@ pub const INFERENCE: Entry = Entry {
     data: "generated",
     models: &[],
     paper_setting: "ListOps, text and retrieval of the long range arena: 2 layers of width 64, one head of 32.",
-    setups: setups!("comparable: at most half a point below, which is our reading", 1.5, 50.0),
+    setups: setups!("comparable: at most half a point below, which is our reading", 1.5, 30.0),
     run: inference,
 };
 
@@ -53,7 +53,7 @@ pub const HALF_HEADS: Entry = Entry {
     data: "generated",
     models: &[],
     paper_setting: "ListOps, text and retrieval of the long range arena: 2 layers of width 64, heads of 32, 1 to 12 of them, 5 runs.",
-    setups: setups!(AVERAGE, 1.5, 50.0),
+    setups: setups!(AVERAGE, 1.5, 30.0),
     run: half_heads,
 };
 
@@ -65,7 +65,7 @@ pub const LINEAR: Entry = Entry {
     data: "generated",
     models: &[],
     paper_setting: "ListOps, text and retrieval of the long range arena: 2 layers of width 64, heads of 32, 1 to 12 of them, 5 runs.",
-    setups: setups!(AVERAGE, 1.5, 50.0),
+    setups: setups!(AVERAGE, 1.5, 30.0),
     run: linear,
 };
 

@@ -34,7 +34,7 @@ macro_rules! setups {
                 setting: "Expressions: 2 layers of width 64, heads of 32, 800 updates of 32. Text: 4 layers of width 128, heads of 16, 256 \
                           characters, 400 updates of 8. Five seeds; 30 test sequences, every matrix of each.",
                 differences: &[TASKS, TEXT, $($own,)* HERE],
-                minutes: 60.0,
+                minutes: 45.0,
             },
         ]
     };
@@ -86,7 +86,7 @@ pub const LIKELIHOOD: Entry = Entry {
             scale: Scale::Here,
             setting: "2 layers of width 64, 4 heads of 32, 800 updates of 32 expressions, five seeds; 30 test sequences, every query of each.",
             differences: &[TASKS, UNIT, "800 updates of 32 expressions"],
-            minutes: 30.0,
+            minutes: 15.0,
         },
     ],
     run: likelihood,
@@ -104,11 +104,10 @@ const EXPRESSIONS: Family = Family {
     text: false,
     members: [("softmax, 4 heads", "softmax"), ("MGK, 4 heads", "mgk"), ("MGK, 2 heads", "mgk:heads=2")],
 };
-const CHARACTERS: Family = Family {
-    name: "text",
-    text: true,
-    members: [("softmax, 8 heads", "softmax"), ("MGK, 8 heads", "mgk"), ("MGK, 4 heads", "mgk:heads=4")],
-};
+/// Language models, which others measure too.
+pub(super) const TEXT_MODELS: [(&str, &str); 3] =
+    [("softmax, 8 heads", "softmax"), ("MGK, 8 heads", "mgk"), ("MGK, 4 heads", "mgk:heads=4")];
+const CHARACTERS: Family = Family { name: "text", text: true, members: TEXT_MODELS };
 /// Shown by the paper without a word on them.
 const LINEAR: Family = Family {
     name: "expressions, linear",
@@ -116,29 +115,33 @@ const LINEAR: Family = Family {
     members: [("linear, 4 heads", "linear"), ("MLK, 4 heads", "mlk"), ("MLK, 2 heads", "mlk:heads=2")],
 };
 
+fn expressions_recipe(scale: Scale, mechanisms: &[&str]) -> String {
+    let models = "preset = \"quick\"\nheads = 4\n\n[model]\nhead_width = 32\n\n[task.listops]\nmin_length = 100\nmax_length = 128\n";
+    trained(models, if scale == Scale::Quick { 100 } else { 800 }, 32, scale, mechanisms)
+}
+
+/// Language models with heads of 16, which others measure too.
+pub(super) fn text_recipe(scale: Scale, mechanisms: &[&str]) -> String {
+    let models = "preset = \"char-lm\"\nheads = 8\n\n[model]\nhead_width = 16\n\n[task.char_lm]\ncontext = 256\n";
+    trained(models, if scale == Scale::Quick { 20 } else { 400 }, 8, scale, mechanisms)
+}
+
+fn trained(models: &str, steps: usize, batch: usize, scale: Scale, mechanisms: &[&str]) -> String {
+    let (evaluate, warm_up) = (steps / 2, steps / 10);
+    let seeds: Vec<usize> = (1..=if scale == Scale::Quick { 1 } else { 5 }).collect();
+    format!(
+        "{models}\n[train]\nsteps = {steps}\nbatch = {batch}\nevaluate_every = {evaluate}\ncheckpoint_every = {evaluate}\n\n\
+         [train.schedule]\nwarmup = {warm_up}\n\n[compare]\nmechanisms = {mechanisms:?}\nseeds = {seeds:?}\n"
+    )
+}
+
 impl Family {
     /// The baseline is the first of its members; these are compared with it.
     const MIXTURES: [usize; 2] = [1, 2];
 
     fn recipe(&self, scale: Scale) -> String {
-        let (steps, seeds) = match (scale, self.text) {
-            (Scale::Quick, false) => (100, vec![1]),
-            (Scale::Quick, true) => (20, vec![1]),
-            (_, false) => (800, (1..=5).collect()),
-            (_, true) => (400, (1..=5).collect()),
-        };
-        let (evaluate, warm_up) = (steps / 2, steps / 10);
-        let models = if self.text {
-            "preset = \"char-lm\"\nheads = 8\n\n[model]\nhead_width = 16\n\n[task.char_lm]\ncontext = 256\n"
-        } else {
-            "preset = \"quick\"\nheads = 4\n\n[model]\nhead_width = 32\n\n[task.listops]\nmin_length = 100\nmax_length = 128\n"
-        };
-        let batch = if self.text { 8 } else { 32 };
         let mechanisms = self.members.map(|(_, entry)| entry);
-        format!(
-            "{models}\n[train]\nsteps = {steps}\nbatch = {batch}\nevaluate_every = {evaluate}\ncheckpoint_every = {evaluate}\n\n\
-             [train.schedule]\nwarmup = {warm_up}\n\n[compare]\nmechanisms = {mechanisms:?}\nseeds = {seeds:?}\n"
-        )
+        if self.text { text_recipe(scale, &mechanisms) } else { expressions_recipe(scale, &mechanisms) }
     }
 
     /// Surveys of each member's models, a seed each.

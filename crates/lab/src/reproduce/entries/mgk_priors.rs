@@ -31,7 +31,7 @@ pub const ENTRY: Entry = Entry {
             scale: Scale::Here,
             setting: HERE_SETTING,
             differences: &[TASK, "another task than retrieval", HERE],
-            minutes: 50.0,
+            minutes: 30.0,
         },
     ],
     run,

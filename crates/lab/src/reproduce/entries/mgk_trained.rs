@@ -64,6 +64,10 @@ impl Beside {
     }
 }
 
+fn points(number: f64) -> String {
+    if number == 1.0 { "1 point".into() } else { format!("{number} points") }
+}
+
 /// Trained models of one kind after the other, with their answers.
 pub struct Answered {
     names: Vec<&'static str>,
@@ -120,8 +124,8 @@ impl Answered {
     fn text(&self, pair: &Beside) -> String {
         let (first, second) = (self.names[pair.first], self.names[pair.second]);
         match pair.border {
-            Border::Above(points) if points < 0.0 => format!("{first} at most {} points below {second}.", -points),
-            Border::Within { margin, .. } => format!("{first} within {margin} points of {second}."),
+            Border::Above(least) if least < 0.0 => format!("{first} at most {} below {second}.", points(-least)),
+            Border::Within { margin, .. } => format!("{first} within {} of {second}.", points(margin)),
             _ => format!("{first} over {second}."),
         }
     }

@@ -5,6 +5,7 @@ mod mgk_accuracy;
 mod mgk_costs;
 mod mgk_efficiency;
 mod mgk_inside;
+mod mgk_language;
 mod mgk_operations;
 mod mgk_priors;
 mod mgk_theorem;
@@ -26,6 +27,7 @@ pub const ENTRIES: &[Entry] = &[
     mgk_efficiency::ENTRY,
     mgk_accuracy::HALF_HEADS,
     mgk_accuracy::LINEAR,
+    mgk_language::ENTRY,
     mgk_accuracy::ABLATION,
     mgk_accuracy::INFERENCE,
     mgk_accuracy::VARIANCE,
