@@ -56,7 +56,7 @@ fn doublings(first: usize, last: usize) -> Vec<usize> {
 }
 
 /// Transformer-MGK with two keys and half the heads against softmax with `base.heads` heads, by the closed forms of its
-/// paper (figures 3, 4 and 10): the ratio of operations over length and head width, operations and parameters over the
+/// paper (appendix B): the ratio of operations over length and head width, operations and parameters over the
 /// number of heads. The input is as wide as the heads together; `base.width` is not used.
 pub fn paper(base: PaperSizes) -> Vec<Curve> {
     let even = base.heads.max(2).next_multiple_of(2);

@@ -39,7 +39,7 @@ pub fn softmax_operations(sizes: PaperSizes) -> Count {
     operations_by_part(sizes, h, 1, h * d)
 }
 
-/// `N^2 H (4D - 1) + N H D (6 Dx + 2 H D - 5)`: softmax attention with `H` heads (MGK paper, appendix A).
+/// `N^2 H (4D - 1) + N H D (6 Dx + 2 H D - 5)`: softmax attention with `H` heads (MGK paper, appendix B).
 pub fn softmax_operations_closed(sizes: PaperSizes) -> Count {
     let (n, h, d, dx) = sizes.counts();
     n * n * h * (4 * d - 1) + n * h * d * (6 * dx + 2 * h * d - 5)
@@ -51,7 +51,7 @@ pub fn mgk_operations(sizes: PaperSizes) -> Option<Count> {
     h.is_multiple_of(2).then(|| operations_by_part(sizes, h / 2, 2, h * d))
 }
 
-/// `N^2 H (3D - 0.5) + N H D (4 Dx + H D - 3.5)`: MGK with two keys and `H / 2` heads (MGK paper, appendix A, where the
+/// `N^2 H (3D - 0.5) + N H D (4 Dx + H D - 3.5)`: MGK with two keys and `H / 2` heads (MGK paper, appendix B, where the
 /// printed `-4` is a slip). `None` when `H` is odd.
 pub fn mgk_operations_closed(sizes: PaperSizes) -> Option<Count> {
     let (n, h, d, dx) = sizes.counts();

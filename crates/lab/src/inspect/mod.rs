@@ -30,4 +30,4 @@ pub use rank::{MatrixRank, RANK_TOLERANCE};
 pub use redundancy::Redundancy;
 pub use report::Inspection;
 pub use sequences::Recording;
-pub use survey::{Part, Plan, Survey, SurveyError, survey};
+pub use survey::{Attention, Part, Plan, Survey, SurveyError, survey};

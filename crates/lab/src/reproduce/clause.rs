@@ -87,22 +87,28 @@ impl Clause {
     /// Decided by an estimate above a border.
     #[must_use]
     pub fn above(self, estimate: Estimate, border: f64) -> Self {
-        self.by(estimate, Border::Above(border))
+        self.decided(estimate, Border::Above(border))
     }
 
     /// Decided by an estimate below a border.
     #[must_use]
     pub fn below(self, estimate: Estimate, border: f64) -> Self {
-        self.by(estimate, Border::Below(border))
+        self.decided(estimate, Border::Below(border))
     }
 
     /// Decided by an estimate within a margin of a value.
     #[must_use]
     pub fn within(self, estimate: Estimate, centre: f64, margin: f64) -> Self {
-        self.by(estimate, Border::Within { centre, margin })
+        self.decided(estimate, Border::Within { centre, margin })
     }
 
-    fn by(self, estimate: Estimate, border: Border) -> Self {
+    /// Decided by an estimate and a border.
+    #[must_use]
+    pub fn decided(self, estimate: Estimate, border: Border) -> Self {
+        // What is not a number would not come back from a file.
+        if !estimate.value.is_finite() {
+            return Self { border: Some(border), ..self }.note("not measured");
+        }
         Self { verdict: border.judge(&estimate), estimate: Some(estimate), border: Some(border), ..self }
     }
 
@@ -161,6 +167,17 @@ mod tests {
         let open = Clause::paper("x").above(Estimate::mean(&[3.0, 3.1], 0.95, "seeds"), 0.0);
         assert_eq!(open.verdict, NotDecided);
         assert!(open.grounds().contains("too few for an interval; 2 seeds"), "{}", open.grounds());
+    }
+
+    #[test]
+    fn what_was_not_measured_is_open_and_survives_a_file() {
+        let clause = Clause::paper("x").above(Estimate::mean(&[], 0.95, "draws"), 0.0);
+        assert_eq!((clause.verdict, clause.estimate.is_none()), (Verdict::NotDecided, true));
+        let text = serde_json::to_string(&clause).expect("JSON");
+        assert_eq!(serde_json::from_str::<Clause>(&text).expect("a clause"), clause);
+        let told = Clause::paper("y").within(between(1.0, 2.0), 1.5, 0.1);
+        let text = serde_json::to_string(&told).expect("JSON");
+        assert_eq!(serde_json::from_str::<Clause>(&text).expect("a clause"), told);
     }
 
     #[test]

@@ -7,6 +7,8 @@
 //! An entry measures, and judges one [`Clause`] after another. Its verdict is that on all clauses of the paper together;
 //! what the paper does not say is an observation, and no part of it.
 
+mod answers;
+mod catalogue;
 mod clause;
 mod entries;
 mod outcome;
@@ -15,6 +17,7 @@ pub(crate) mod statistics;
 mod verdict;
 mod workbench;
 
+pub use answers::answers;
 pub use clause::{Border, Clause};
 pub use entries::ENTRIES;
 pub use outcome::{Outcome, OutcomeError};
@@ -183,7 +186,7 @@ mod tests {
         for entry in ENTRIES {
             let scales: Vec<Scale> = entry.setups.iter().map(|setup| setup.scale).collect();
             assert!(!scales.is_empty() && scales.is_sorted_by(|one, other| one < other), "{}: {scales:?}", entry.name);
-            assert!(std::ptr::eq(find(entry.name).expect("its name"), entry), "{} twice", entry.name);
+            assert_eq!(ENTRIES.iter().filter(|other| other.name == entry.name).count(), 1, "{} twice", entry.name);
             for setup in entry.setups {
                 let text = [entry.claim, entry.paper_setting, setup.setting]
                     .into_iter()
@@ -209,14 +212,4 @@ mod tests {
         assert_eq!(verdict(vec![observed.clone()]), None);
         assert_eq!(verdict(vec![Clause::paper("x"), observed]), Some(Verdict::NotDecided));
     }
-}
-#[cfg(test)]
-#[test]
-fn temporary_dump() {
-    let all: Vec<_> = ENTRIES.iter().flat_map(|e| e.setups.iter().map(move |s| serde_json::json!({"name": e.name, "scale": s.scale, "paper_setting": e.paper_setting, "differences": s.differences, "figures": e.figures}))).collect();
-    regard_files::write_whole(
-        std::path::Path::new("/tmp/w/j2-dump.json"),
-        serde_json::to_string(&all).unwrap().as_bytes(),
-    )
-    .unwrap();
 }

@@ -147,7 +147,7 @@ impl Outcome {
         ];
         facts.extend(Record { command: &self.command, environment: &self.environment }.facts());
         let prose = |text: String| Block::Prose(text);
-        let setting = [format!("The paper: {}", self.paper_setting), format!("Here: {}", self.setting)];
+        let setting = [format!("The paper: {}", self.paper_setting), format!("Ours: {}", self.setting)];
         let section = |title: &str, blocks: Vec<Block>| Section { title: title.into(), blocks };
         Report {
             title: format!("Reproduction: {}", entry.name),
@@ -194,7 +194,7 @@ impl Outcome {
         let mut text = format!("{name} ({}): {}. {statement}\n", scale.name(), Verdict::said(self.verdict));
         let mut line = |indent: usize, words: String| text += &format!("{:indent$}{words}\n", "");
         line(2, format!("the paper: {paper_setting}"));
-        line(2, format!("here: {setting}"));
+        line(2, format!("ours: {setting}"));
         line(2, self.difference());
         for (of_paper, title) in [(true, "clauses of the paper"), (false, "observations of our own")] {
             let mut clauses = self.clauses.iter().filter(|clause| clause.of_paper == of_paper).peekable();

@@ -1,169 +1,334 @@
-//! Effects of mixtures of keys inside a trained model: rank of attention matrices, redundancy of heads, likelihood of
-//! queries.
+//! Effects of mixtures of keys inside trained models: ranks of attention matrices, distances between heads, likelihood of
+//! queries. All matrices of a model are one unit together: the seeds decide.
 
-use crate::{
-    compare::RunResult,
-    inspect::{Part, Plan, Recording, Survey, survey},
-    moments::Moments,
-    reproduce::{Clause, Entry, Estimate, Finding, Paper, Scale, Setup, Workbench},
-};
-use regard_report::{Cell, Column, Format, Table};
+use regard_report::{Axis, Cell, Chart, Column, Data, Format, Sample, Series, Table};
 use regard_tasks::{Failure, train::Split};
 
-const PAPER: &str =
-    "Models of 2 layers trained for retrieval, and of 16 layers on WikiText-103; 1,000 matrices of each layer.";
-const SETUPS: &[Setup] = &[Setup {
-    scale: Scale::Quick,
-    setting: "ListOps of 20 to 128 tokens, 2 layers of width 64, 2 heads, 1,600 updates of 32 expressions; 50 expressions of the test \
-              split, every matrix of each.",
-    differences: &["short ListOps for retrieval and language", "2 heads for 4 and 8", "one model of each kind"],
-    minutes: 1.0,
-}];
+use crate::{
+    inspect::{Attention, Part, Plan, Recording, Survey, survey},
+    moments::Moments,
+    reproduce::{Clause, Entry, Estimate, Finding, Paper, Scale, Setup, Workbench, confidence},
+};
+
+const PAPER: &str = "Models of 2 layers of width 64 with heads of 32 for retrieval (4,000 bytes): softmax with 4 heads, MGK with 4 and 2. \
+                     Language models of 16 layers with heads of 16 on WikiText-103 (256 words): softmax with 8 heads, MGK with 8 and 4.";
+const TASKS: &str = "ListOps of 101 to 127 tokens for retrieval of 4,000 bytes";
+const TEXT: &str = "4 layers on the characters of one text for 16 layers on WikiText-103";
+const UNIT: &str = "nats a channel; the paper does not state its unit";
+const QUICK: &str = "a few updates and one model of each kind: it cannot decide";
+const HERE: &str = "1,600 and 1,500 updates of 32 and 8 sequences";
+
+/// Both scales of an entry on these models.
+macro_rules! setups {
+    ($($own:expr),*) => {
+        &[
+            Setup {
+                scale: Scale::Quick,
+                setting: "Expressions: 2 layers of width 64, heads of 32, 100 updates of 32. Text: 4 layers of width 128, heads of 16, 256 \
+                          characters, 20 updates of 8. One seed; 4 test sequences, every matrix of each.",
+                differences: &[TASKS, TEXT, $($own,)* QUICK],
+                minutes: 3.0,
+            },
+            Setup {
+                scale: Scale::Here,
+                setting: "Expressions: 2 layers of width 64, heads of 32, 1,600 updates of 32. Text: 4 layers of width 128, heads of 16, 256 \
+                          characters, 1,500 updates of 8. Five seeds; 30 test sequences, every matrix of each.",
+                differences: &[TASKS, TEXT, $($own,)* HERE],
+                minutes: 60.0,
+            },
+        ]
+    };
+}
 
 pub const RANK: Entry = Entry {
     name: "mgk-rank",
     paper: Paper::Mgk,
-    figures: "figures 6 and 9",
-    claim: "Attention matrices of MGK have a higher numerical rank, as a share of the full rank, than those of softmax.",
-    data: "generated",
+    figures: "figures 2 (right) and 7",
+    claim: "Attention matrices of MGK have a higher rank than those of softmax, with as many heads and with half of them: more singular \
+            values above 1e-6.",
+    data: "embedded (tinyshakespeare), generated",
     models: &[],
     paper_setting: PAPER,
-    setups: SETUPS,
+    setups: setups!("the rank as a share of the full rank, since expressions differ in length"),
     run: rank,
 };
 
 pub const REDUNDANCY: Entry = Entry {
     name: "mgk-redundancy",
     paper: Paper::Mgk,
-    figures: "figures 2 and 7, table 8",
-    claim: "Heads of MGK are less redundant than those of softmax: the correlation of their attention weights is lower.",
-    data: "generated",
+    figures: "figures 2 (left), 6 and 9",
+    claim: "Attention matrices of different heads are less alike in MGK than in softmax, with as many heads and with half of them.",
+    data: "embedded (tinyshakespeare), generated",
     models: &[],
     paper_setting: PAPER,
-    setups: SETUPS,
+    setups: setups!("the paper shows pictures; the distance of two heads' rows of attention is our reading of them"),
     run: redundancy,
 };
 
 pub const LIKELIHOOD: Entry = Entry {
     name: "mgk-likelihood",
     paper: Paper::Mgk,
-    figures: "likelihoods of section 3 (0.180 and 0.182 against 0.187 and 0.292)",
-    claim: "Queries of a trained MGK model are more likely under its mixture of keys than under a single \
-            Gaussian per key, in every layer.",
+    figures: "section 3.4, likelihood",
+    claim: "Queries of a trained MGK are more likely under its mixtures of keys than those of a trained softmax model under one Gaussian \
+            at each of its keys, in both layers.",
     data: "generated",
     models: &[],
-    paper_setting: PAPER,
-    setups: SETUPS,
+    paper_setting: "Two models of 2 layers trained for retrieval: 0.180 and 0.182 nats of MGK against 0.187 and 0.292 of the baseline, in \
+                    layers 1 and 2.",
+    setups: &[
+        Setup {
+            scale: Scale::Quick,
+            setting: "2 layers of width 64, 4 heads of 32, 100 updates of 32 expressions, one seed; 4 test sequences, every query of each.",
+            differences: &[TASKS, UNIT, QUICK],
+            minutes: 2.0,
+        },
+        Setup {
+            scale: Scale::Here,
+            setting: "2 layers of width 64, 4 heads of 32, 1,600 updates of 32 expressions, five seeds; 30 test sequences, every query of each.",
+            differences: &[TASKS, UNIT, "1,600 updates of 32 expressions"],
+            minutes: 20.0,
+        },
+    ],
     run: likelihood,
 };
 
-const EXPRESSIONS: usize = 50;
+/// A family of models: its name, what it is trained on, and its members.
+struct Family {
+    name: &'static str,
+    text: bool,
+    members: [(&'static str, &'static str); 3],
+}
 
-/// Surveys of the trained softmax and MGK models, shared by all entries here.
-fn surveys(bench: &Workbench, part: Part) -> Result<[Survey; 2], Failure> {
-    let recipe = "preset = \"quick\"\n\n[compare]\nmechanisms = [\"softmax\", \"mgk\"]\n";
-    let compared = bench.train("mgk-inside", recipe)?;
-    let plan = Plan { parts: vec![part], layers: Vec::new(), heads: Vec::new(), matrices: 1000 };
-    let of = |run: &RunResult| -> Result<Survey, Failure> {
-        let (model, data) = bench.open(&compared, run)?;
-        let recordings = Recording::all(&model, &data, Split::Test, EXPRESSIONS)?;
-        Ok(survey(recordings, &plan, false, &|| ())?)
+const EXPRESSIONS: Family = Family {
+    name: "expressions",
+    text: false,
+    members: [("softmax, 4 heads", "softmax"), ("MGK, 4 heads", "mgk"), ("MGK, 2 heads", "mgk:heads=2")],
+};
+/// Language models, which others measure too.
+pub(super) const TEXT_MODELS: [(&str, &str); 3] =
+    [("softmax, 8 heads", "softmax"), ("MGK, 8 heads", "mgk"), ("MGK, 4 heads", "mgk:heads=4")];
+const CHARACTERS: Family = Family { name: "text", text: true, members: TEXT_MODELS };
+/// Shown by the paper without a word on them.
+const LINEAR: Family = Family {
+    name: "expressions, linear",
+    text: false,
+    members: [("linear, 4 heads", "linear"), ("MLK, 4 heads", "mlk"), ("MLK, 2 heads", "mlk:heads=2")],
+};
+
+fn expressions_recipe(scale: Scale, mechanisms: &[&str]) -> String {
+    let models = "preset = \"quick\"\nheads = 4\n\n[model]\nhead_width = 32\n\n[task.listops]\nmin_length = 100\nmax_length = 128\n";
+    trained(models, if scale == Scale::Quick { 100 } else { 1_600 }, 32, scale, mechanisms)
+}
+
+/// Language models with heads of 16, which others measure too.
+pub(super) fn text_recipe(scale: Scale, mechanisms: &[&str]) -> String {
+    let models = "preset = \"char-lm\"\nheads = 8\n\n[model]\nhead_width = 16\n\n[task.char_lm]\ncontext = 256\n";
+    trained(models, if scale == Scale::Quick { 20 } else { 1_500 }, 8, scale, mechanisms)
+}
+
+fn trained(models: &str, steps: usize, batch: usize, scale: Scale, mechanisms: &[&str]) -> String {
+    let (evaluate, warm_up) = (steps / 2, steps / 10);
+    let seeds: Vec<usize> = (1..=if scale == Scale::Quick { 1 } else { 5 }).collect();
+    format!(
+        "{models}\n[train]\nsteps = {steps}\nbatch = {batch}\nevaluate_every = {evaluate}\ncheckpoint_every = {evaluate}\n\n\
+         [train.schedule]\nwarmup = {warm_up}\n\n[compare]\nmechanisms = {mechanisms:?}\nseeds = {seeds:?}\n"
+    )
+}
+
+impl Family {
+    /// The baseline is the first of its members; these are compared with it.
+    const MIXTURES: [usize; 2] = [1, 2];
+
+    fn recipe(&self, scale: Scale) -> String {
+        let mechanisms = self.members.map(|(_, entry)| entry);
+        if self.text { text_recipe(scale, &mechanisms) } else { expressions_recipe(scale, &mechanisms) }
+    }
+
+    /// Surveys of each member's models, a seed each.
+    fn surveys(&self, bench: &Workbench, scale: Scale, parts: &[Part]) -> Result<[Vec<Survey>; 3], Failure> {
+        let name = format!("mgk-inside-{}", self.name.replace(", ", "-"));
+        let compared = bench.train(&name, &self.recipe(scale))?;
+        let plan = Plan { parts: parts.to_vec(), layers: Vec::new(), heads: Vec::new(), matrices: usize::MAX };
+        let sequences = if scale == Scale::Quick { 4 } else { 30 };
+        let mut all = [const { Vec::new() }; 3];
+        for (own, runs) in all.iter_mut().zip(compared.candidates()) {
+            for run in runs {
+                if bench.stopped() {
+                    return Err(Failure::interrupted("stopped"));
+                }
+                bench.note(&format!("matrices of {}, seed {}", run.label, run.seed));
+                let (model, data) = bench.open(&compared, run)?;
+                let recordings = Recording::all(&model, &data, Split::Test, sequences)?;
+                own.push(survey(recordings, &plan, false, &|| ())?);
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Mean over the attentions of a model.
+fn of_model(survey: &Survey, of: fn(&Attention) -> Moments) -> f64 {
+    Sample::of(&survey.attentions.iter().map(|attention| of(attention).mean).collect::<Vec<_>>()).mean
+}
+
+fn of_models(surveys: &[Survey], of: fn(&Attention) -> Moments) -> Vec<f64> {
+    surveys.iter().map(|survey| of_model(survey, of)).collect()
+}
+
+/// One row per member and attention: mean and deviation over seeds.
+fn rows(table: &mut Table, family: &Family, surveys: &[Vec<Survey>; 3], of: &[fn(&Attention) -> Moments]) {
+    for ((member, _), own) in family.members.iter().zip(surveys) {
+        for (at, attention) in own[0].attentions.iter().enumerate() {
+            let seeds = |of: &fn(&Attention) -> Moments| {
+                own.iter().map(|seed| of(&seed.attentions[at]).mean).collect::<Vec<_>>()
+            };
+            let mut row: Vec<Cell> = vec![family.name.into(), (*member).into(), attention.name.as_str().into()];
+            row.extend(of.iter().map(|of| Cell::estimate(&seeds(of))));
+            table.push(row);
+        }
+    }
+}
+
+fn table(title: &str, values: &[&str], digits: usize) -> Table {
+    let mut columns = ["models", "attention", "layer"].map(Column::text).to_vec();
+    columns.extend(values.iter().map(|value| Column::number(*value, Format::Fixed(digits))));
+    Table::new(title, columns).note("Mean over matrices; mean and deviation over seeds.")
+}
+
+/// Shares of the full rank above this leave no room for a difference.
+const CEILING: f64 = 0.99;
+
+fn rank(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
+    let share = |attention: &Attention| {
+        Moments::of_finite(attention.ranks.iter().map(|rank| rank.rank as f64 / rank.full as f64))
     };
-    let candidates = compared.candidates();
-    Ok([of(&candidates[0][0])?, of(&candidates[1][0])?])
-}
-
-/// First minus second: one model of each kind, however many matrices.
-fn difference(first: f64, second: f64) -> Estimate {
-    Estimate::paired(&[first], &[second], 0.95, "seeds")
-}
-
-/// One row per layer and mechanism.
-fn table(title: &str, value: &str, rows: &[(&str, &str, Moments)]) -> Table {
-    let columns = vec![Column::text("mechanism"), Column::text("layer"), Column::number(value, Format::Fixed(3))];
-    let mut table = Table::new(title, columns).note("Mean and deviation.");
-    for (mechanism, layer, moments) in rows {
-        table.push(vec![(*mechanism).into(), (*layer).into(), moments.into()]);
+    let effective = |attention: &Attention| {
+        Moments::of_finite(attention.ranks.iter().map(|rank| rank.effective / rank.full as f64))
+    };
+    let mut all = table("Rank of attention matrices, as a share of the full rank", &["above 1e-6", "effective"], 3);
+    let (mut clauses, mut observations, mut said, mut charts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for family in [EXPRESSIONS, CHARACTERS] {
+        let surveys = family.surveys(bench, scale, &[Part::Rank])?;
+        rows(&mut all, &family, &surveys, &[share, effective]);
+        let shares = surveys.each_ref().map(|own| of_models(own, share));
+        let wide = surveys.each_ref().map(|own| of_models(own, effective));
+        let means = shares.each_ref().map(|own| Sample::of(own).mean);
+        for at in Family::MIXTURES {
+            let text = format!("{}: {} over {}.", family.name, family.members[at].0, family.members[0].0);
+            let clause = Clause::paper(text.clone());
+            clauses.push(if means[0].min(means[at]) > CEILING {
+                clause.note(format!("both above {CEILING} of the full rank, where the measure is at its ceiling"))
+            } else {
+                clause.above(Estimate::paired(&shares[at], &shares[0], confidence(4), "seeds"), 0.0)
+            });
+            let estimate = Estimate::paired(&wide[at], &wide[0], confidence(1), "seeds");
+            observations.push(Clause::ours(format!("Effective rank, {text}")).above(estimate, 0.0));
+        }
+        let of = |at: usize| format!("{} {:.3}", family.members[at].0, means[at]);
+        said.push(format!("{}: {}", family.name, [0, 1, 2].map(of).join(", ")));
+        charts.push((format!("ranks-{}", family.name), distribution(&family, &surveys)));
     }
-    table
+    clauses.extend(observations);
+    let statement = format!("Singular values above 1e-6 of the largest, as a share of all. {}.", said.join("; "));
+    Ok(Finding { clauses, statement, tables: vec![all], charts })
 }
 
-const NAMES: [&str; 2] = ["softmax", "MGK"];
+/// The distribution of ranks over all matrices of all seeds, as a share of matrices up to each rank.
+fn distribution(family: &Family, surveys: &[Vec<Survey>; 3]) -> Chart {
+    let line = |(style, ((name, _), own)): (usize, (&(&str, &str), &Vec<Survey>))| {
+        let ranks = own.iter().flat_map(|survey| &survey.attentions).flat_map(|attention| &attention.ranks);
+        let mut shares: Vec<f64> = ranks.map(|rank| rank.rank as f64 / rank.full as f64).collect();
+        shares.sort_by(f64::total_cmp);
+        let count = shares.len() as f64;
+        Series::new(*name, style, shares.into_iter().enumerate().map(|(at, share)| (share, (at + 1) as f64 / count)))
+    };
+    let lines = family.members.iter().zip(surveys).enumerate().map(line).collect();
+    Chart::new(format!("Ranks of attention matrices, {}", family.name), "All matrices of all seeds", Data::Lines(lines))
+        .axes(Axis::new("share of the full rank", ""), Axis::new("share of matrices up to it", ""))
+}
 
-fn rank(bench: &Workbench, _: Scale) -> Result<Finding, Failure> {
-    let surveys = surveys(bench, Part::Rank)?;
-    let mut rows = Vec::new();
-    for (name, survey) in NAMES.iter().zip(&surveys) {
-        for attention in &survey.attentions {
-            let shares = attention.ranks.iter().map(|rank| rank.rank as f64 / rank.full as f64);
-            rows.push((*name, attention.name.as_str(), Moments::of_finite(shares)));
+fn redundancy(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
+    let distance = |attention: &Attention| Moments::joined(attention.redundancy.iter().map(|pair| &pair.distance));
+    let correlation =
+        |attention: &Attention| Moments::joined(attention.redundancy.iter().map(|pair| &pair.correlation));
+    let spread = |attention: &Attention| Moments::joined(attention.entropy.iter().map(|head| &head.normalised));
+    let mut all = table("Attention of two heads", &["distance", "correlation", "entropy"], 3)
+        .note("Entropy: of a row over that of an even one, how widely a head attends.");
+    let (mut clauses, mut observations, mut said) = (Vec::new(), Vec::new(), Vec::new());
+    for family in [EXPRESSIONS, CHARACTERS, LINEAR] {
+        let surveys = family.surveys(bench, scale, &[Part::Redundancy, Part::Entropy])?;
+        rows(&mut all, &family, &surveys, &[distance, correlation, spread]);
+        let of = |of: fn(&Attention) -> Moments| surveys.each_ref().map(|own| of_models(own, of));
+        let (apart, alike, wide) = (of(distance), of(correlation), of(spread));
+        let of_paper = family.name != LINEAR.name;
+        for at in Family::MIXTURES {
+            let pair = format!("{}: {} against {}", family.name, family.members[at].0, family.members[0].0);
+            let observed = |one: &[f64], other: &[f64]| Estimate::paired(one, other, confidence(1), "seeds");
+            let clause = Clause { of_paper, ..Clause::paper(format!("{pair}, distance of two heads.")) };
+            if of_paper {
+                clauses.push(clause.above(Estimate::paired(&apart[at], &apart[0], confidence(4), "seeds"), 0.0));
+            } else {
+                observations.push(clause.above(observed(&apart[at], &apart[0]), 0.0));
+            }
+            let less = Clause::ours(format!("{pair}, correlation of two heads."));
+            observations.push(less.below(observed(&alike[at], &alike[0]), 0.0));
+            let wider = Clause::ours(format!("{pair}, entropy of rows."));
+            observations.push(wider.above(observed(&wide[at], &wide[0]), 0.0));
+        }
+        let mean = |at: usize| format!("{} {:.3}", family.members[at].0, Sample::of(&apart[at]).mean);
+        said.push(format!("{}: {}", family.name, [0, 1, 2].map(mean).join(", ")));
+    }
+    clauses.extend(observations);
+    let statement = format!("Distance of two heads' rows of attention, at most 1.41. {}.", said.join("; "));
+    Ok(Finding { clauses, statement, tables: vec![all], charts: Vec::new() })
+}
+
+fn likelihood(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
+    let own = |attention: &Attention| Moments::joined(attention.likelihood.iter().map(|one| &one.mixture));
+    let per_key = |attention: &Attention| Moments::joined(attention.likelihood.iter().map(|one| &one.per_key));
+    let surveys = EXPRESSIONS.surveys(bench, scale, &[Part::Likelihood])?;
+    let mut all = table("Negative log-likelihood of queries, nats a channel", &["own keys", "one Gaussian a key"], 4);
+    rows(&mut all, &EXPRESSIONS, &surveys, &[own, per_key]);
+    let layers = surveys[0][0].attentions.len();
+    let (mut clauses, mut observations, mut said) = (Vec::new(), Vec::new(), Vec::new());
+    for layer in 0..layers {
+        let of = |member: usize, of: fn(&Attention) -> Moments| {
+            surveys[member].iter().map(|survey| of(&survey.attentions[layer]).mean).collect::<Vec<f64>>()
+        };
+        let (mgk, softmax) = (of(1, own), of(0, own));
+        let difference = Estimate::paired(&mgk, &softmax, confidence(layers), "seeds");
+        let text = format!("Layer {}: MGK less softmax, each with its own queries.", layer + 1);
+        clauses.push(Clause::paper(text).below(difference, 0.0));
+        let within = Estimate::paired(&mgk, &of(1, per_key), confidence(1), "seeds");
+        let text = format!("Layer {}: the mixtures of MGK less one Gaussian at each of its keys.", layer + 1);
+        observations.push(Clause::ours(text).below(within, 0.0));
+        let means = [&mgk, &softmax].map(|own| Sample::of(own).mean);
+        said.push(format!("layer {}: {:.4} against {:.4}", layer + 1, means[0], means[1]));
+    }
+    clauses.extend(observations);
+    let statement = format!(
+        "Nats a channel of MGK against softmax: {}. Each model has its own queries and keys, whose lengths move these numbers.",
+        said.join("; ")
+    );
+    Ok(Finding { clauses, statement, tables: vec![all], charts: Vec::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recipes_resolve_with_heads_of_the_paper() {
+        for (family, width) in [(EXPRESSIONS, 32), (CHARACTERS, 16), (LINEAR, 32)] {
+            for scale in [Scale::Quick, Scale::Here] {
+                let mut layers = regard_tasks::run::Layers::new();
+                layers.text(&family.recipe(scale), family.name).expect("TOML");
+                let config = layers.resolve().expect("a configuration");
+                for (_, entry) in family.members {
+                    let (_, own) = config.candidate(entry).expect("an entry");
+                    assert_eq!(own.model.head_width(&own.attention), width, "{entry}");
+                }
+            }
         }
     }
-    let of = |wanted: &str| Moments::joined(rows.iter().filter(|row| row.0 == wanted).map(|row| &row.2));
-    let [softmax, mgk] = NAMES.map(of);
-    let difference = difference(mgk.mean, softmax.mean);
-    Ok(Finding {
-        clauses: vec![Clause::paper("The rank is a larger share of the full rank.").above(difference, 0.0)],
-        statement: format!(
-            "Singular values above 1e-6 of the largest, as a share of all: MGK {:.3}, softmax {:.3} over {} matrices each.",
-            mgk.mean, softmax.mean, mgk.count
-        ),
-        tables: vec![table("Numerical rank of attention matrices", "share of full rank", &rows)],
-        charts: Vec::new(),
-    })
-}
-
-fn redundancy(bench: &Workbench, _: Scale) -> Result<Finding, Failure> {
-    let surveys = surveys(bench, Part::Redundancy)?;
-    let mut rows = Vec::new();
-    for (name, survey) in NAMES.iter().zip(&surveys) {
-        for attention in &survey.attentions {
-            let pairs = attention.redundancy.iter().map(|pair| &pair.correlation);
-            rows.push((*name, attention.name.as_str(), Moments::joined(pairs)));
-        }
-    }
-    let of = |wanted: &str| Moments::joined(rows.iter().filter(|row| row.0 == wanted).map(|row| &row.2));
-    let [softmax, mgk] = NAMES.map(of);
-    let difference = difference(mgk.mean, softmax.mean);
-    Ok(Finding {
-        clauses: vec![Clause::paper("The correlation of the weights of two heads is lower.").below(difference, 0.0)],
-        statement: format!(
-            "Mean correlation of the weights of two heads: MGK {:.3}, softmax {:.3}.",
-            mgk.mean, softmax.mean
-        ),
-        tables: vec![table("Correlation of heads' attention weights", "correlation", &rows)],
-        charts: Vec::new(),
-    })
-}
-
-fn likelihood(bench: &Workbench, _: Scale) -> Result<Finding, Failure> {
-    let [_, mgk] = surveys(bench, Part::Likelihood)?;
-    let columns = vec![
-        Column::text("layer"),
-        Column::number("head", Format::Plain),
-        Column::number("mixture", Format::Fixed(4)),
-        Column::number("one Gaussian a key", Format::Fixed(4)),
-        Column::number("one Gaussian", Format::Fixed(4)),
-    ];
-    let mut table = Table::new("Negative log-likelihood of queries, nats a channel", columns)
-        .note("Mean and deviation over queries.");
-    let (mut clauses, mut said) = (Vec::new(), Vec::new());
-    for attention in &mgk.attentions {
-        for (head, one) in attention.heads.iter().zip(&attention.likelihood) {
-            let row = [&one.mixture, &one.per_key, &one.single].map(Cell::from);
-            table.push([attention.name.as_str().into(), (*head).into()].into_iter().chain(row).collect());
-        }
-        let joined =
-            |part: fn(&crate::inspect::Likelihood) -> &Moments| Moments::joined(attention.likelihood.iter().map(part));
-        let (mixture, per_key) = (joined(|one| &one.mixture), joined(|one| &one.per_key));
-        let clause = Clause::paper(format!("Queries of {} are more likely under the mixture.", attention.name));
-        clauses.push(clause.above(difference(per_key.mean, mixture.mean), 0.0));
-        said.push(format!("{}: {:.4} against {:.4}", attention.name, mixture.mean, per_key.mean));
-    }
-    Ok(Finding {
-        clauses,
-        statement: format!("Under the mixture against one Gaussian a key, nats a channel: {}.", said.join("; ")),
-        tables: vec![table],
-        charts: Vec::new(),
-    })
 }

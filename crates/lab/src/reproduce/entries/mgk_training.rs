@@ -1,81 +1,9 @@
-//! Trained variants of MGK: ablations, and inference modes.
+//! Judges differences of accuracy by seed.
 
 use regard_report::{Axis, Cell, Chart, Column, Data, Format, Mark, Table};
 use regard_tasks::Failure;
 
-use crate::reproduce::{Clause, Compared, Entry, Estimate, Finding, Paper, Scale, Setup, Workbench, confidence};
-
-const PAPER: &str = "Retrieval, listops and text of the long range arena: 2 layers of width 64, heads of 32, 5 runs.";
-const SETUPS: &[Setup] = &[Setup {
-    scale: Scale::Quick,
-    setting: "ListOps of 20 to 128 tokens, 2 layers of width 64, one head, 1,600 updates of 32 expressions, 3 seeds, test accuracy on \
-              2,000 expressions.",
-    differences: &[
-        "short ListOps for the long range arena",
-        "one head of 64 for one of 32",
-        "1,600 updates",
-        "3 seeds for 5 runs",
-    ],
-    minutes: 8.0,
-}];
-
-pub const ABLATION: Entry = Entry {
-    name: "mgk-ablation",
-    paper: Paper::Mgk,
-    figures: "table 6",
-    claim: "With one head, a Gaussian kernel is more accurate than dot products, two keys per position are more \
-            accurate than one with either, and two shifted keys are at most half a point less accurate than two \
-            projected keys.",
-    data: "generated",
-    models: &[],
-    paper_setting: PAPER,
-    setups: SETUPS,
-    run: ablation,
-};
-
-pub const INFERENCE: Entry = Entry {
-    name: "mgk-inference",
-    paper: Paper::Mgk,
-    figures: "table 5",
-    claim: "With one head, hard assignment of keys and priors fitted by expectation-maximisation each come \
-            within half a point of soft mixtures.",
-    data: "generated",
-    models: &[],
-    paper_setting: PAPER,
-    setups: SETUPS,
-    run: inference,
-};
-
-/// Accuracy differences up to this count as equal.
-const EQUAL: f64 = 0.005;
-
-fn recipe(mechanisms: &[&str]) -> String {
-    format!("preset = \"quick\"\nheads = 1\n\n[compare]\nmechanisms = {mechanisms:?}\nseeds = [1, 2, 3]\n")
-}
-
-fn ablation(bench: &Workbench, _: Scale) -> Result<Finding, Failure> {
-    let variants = [
-        ("softmax", "softmax"),
-        ("softmax, two keys", "mgk:mixture.score=dot"),
-        ("softmax, two shifted keys", "smgk:mixture.score=dot"),
-        ("Gaussian", "gaussian"),
-        ("MGK", "mgk"),
-        ("sMGK", "smgk"),
-    ];
-    let compared = bench.train(ABLATION.name, &recipe(&variants.map(|(_, entry)| entry)))?;
-    let names = variants.map(|(name, _)| name);
-    judged(&compared, &names, &[(3, 0, 0.0), (1, 0, 0.0), (4, 3, 0.0), (5, 4, -EQUAL)])
-}
-
-fn inference(bench: &Workbench, _: Scale) -> Result<Finding, Failure> {
-    let variants = [
-        ("sMGK, soft", "smgk"),
-        ("sMGK, soft by EM", "smgk:mixture.inference=soft-em"),
-        ("sMGK, hard", "smgk:mixture.inference=hard"),
-    ];
-    let compared = bench.train(INFERENCE.name, &recipe(&variants.map(|(_, entry)| entry)))?;
-    judged(&compared, &variants.map(|(name, _)| name), &[(1, 0, -EQUAL), (2, 0, -EQUAL)])
-}
+use crate::reproduce::{Clause, Compared, Estimate, Finding, confidence};
 
 /// Judges claims that the accuracy of one variant minus that of another is above a threshold.
 pub(super) fn judged(compared: &Compared, names: &[&str], claims: &[(usize, usize, f64)]) -> Result<Finding, Failure> {

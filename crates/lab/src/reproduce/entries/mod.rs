@@ -1,9 +1,15 @@
 //! The entries, paper by paper.
 
 mod fastformer;
+mod mgk_accuracy;
+mod mgk_costs;
 mod mgk_efficiency;
 mod mgk_inside;
+mod mgk_language;
 mod mgk_operations;
+mod mgk_priors;
+mod mgk_theorem;
+mod mgk_trained;
 mod mgk_training;
 mod moa_operations;
 mod nope;
@@ -16,10 +22,17 @@ use super::Entry;
 
 /// All entries, in the order in which they are listed and run.
 pub static ENTRIES: &[Entry] = &[
+    mgk_theorem::ENTRY,
     mgk_operations::ENTRY,
+    mgk_costs::ENTRY,
     mgk_efficiency::ENTRY,
-    mgk_training::ABLATION,
-    mgk_training::INFERENCE,
+    mgk_accuracy::HALF_HEADS,
+    mgk_accuracy::LINEAR,
+    mgk_language::ENTRY,
+    mgk_accuracy::ABLATION,
+    mgk_accuracy::INFERENCE,
+    mgk_accuracy::VARIANCE,
+    mgk_priors::ENTRY,
     mgk_inside::RANK,
     mgk_inside::REDUNDANCY,
     mgk_inside::LIKELIHOOD,

@@ -137,6 +137,7 @@ impl Estimate {
             }
             None => format!("{} (too few for an interval", number(*value)),
         };
+        let units = if *count == 1 { units.trim_end_matches('s') } else { units };
         format!("{measured}; {count} {units})")
     }
 }
