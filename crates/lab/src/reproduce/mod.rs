@@ -7,6 +7,7 @@
 //! An entry measures, and judges one [`Clause`] after another. Its verdict is that on all clauses of the paper together;
 //! what the paper does not say is an observation, and no part of it.
 
+mod catalogue;
 mod clause;
 mod entries;
 mod outcome;
@@ -15,6 +16,7 @@ mod statistics;
 mod verdict;
 mod workbench;
 
+pub use catalogue::{CATALOGUE, Here, Item};
 pub use clause::{Border, Clause};
 pub use entries::ENTRIES;
 pub use outcome::{Outcome, OutcomeError};
@@ -206,10 +208,4 @@ mod tests {
         assert_eq!(verdict(vec![observed.clone()]), None);
         assert_eq!(verdict(vec![Clause::paper("x"), observed]), Some(Verdict::NotDecided));
     }
-}
-#[cfg(test)]
-#[test]
-fn temporary_dump() {
-    let all: Vec<_> = ENTRIES.iter().flat_map(|e| e.setups.iter().map(move |s| serde_json::json!({"name": e.name, "scale": s.scale, "paper_setting": e.paper_setting, "differences": s.differences, "figures": e.figures}))).collect();
-    regard_files::write_whole(std::path::Path::new("/tmp/w/j2-dump.json"), serde_json::to_string(&all).unwrap().as_bytes()).unwrap();
 }

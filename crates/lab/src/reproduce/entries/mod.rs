@@ -1,13 +1,18 @@
 //! The entries, paper by paper.
 
 mod fastformer;
+mod language;
 mod mgk_efficiency;
 mod mgk_inside;
 mod mgk_operations;
 mod mgk_training;
 mod moa_operations;
 mod nope;
+mod nope_deviations;
 mod nope_lemmas;
+mod nope_masked;
+mod nope_probe;
+mod nope_trained;
 mod scatterbrain;
 mod scatterbrain_trained;
 
@@ -32,9 +37,12 @@ pub const ENTRIES: &[Entry] = &[
     fastformer::INTERACTION,
     fastformer::SHARING,
     nope_lemmas::LEMMAS,
+    nope_lemmas::PRODUCTS,
     nope::VARIANCE,
-    nope_lemmas::DEVIATIONS,
-    nope::PROBE,
+    nope_deviations::DEVIATIONS,
+    nope_deviations::INITIALISATIONS,
+    nope_probe::PROBE,
+    nope_masked::ENTRY,
+    nope_trained::TRAINED,
     nope::MECHANISMS,
-    nope::TRAINED,
 ];
