@@ -71,24 +71,24 @@ pub const CATALOGUE: &[Item] = &[
     scatterbrain("figure 2", "clusters of the generative process", Here::Drawing),
     scatterbrain("theorem 1", "which approximation suffices at which temperature", of(&["scatterbrain-regimes"])),
     scatterbrain("figure 3", "methods placed by accuracy and cost", Here::Drawing),
-    scatterbrain("theorem 2", "mean and variance of the estimate of one entry", NO_ENTRY),
+    scatterbrain("theorem 2", "mean and variance of the estimate of one entry", of(&["scatterbrain-entries"])),
     scatterbrain("figure 4", "error of entries by their size", of(&["scatterbrain-entries"])),
     scatterbrain("figure 5, first panel", "BigGAN: error beside robust PCA", of(&["scatterbrain-oracle"])),
-    scatterbrain("figure 5, second panel", "BigGAN: error by entropy", of(&["scatterbrain-regimes"])),
+    scatterbrain("figure 5, second panel", "BigGAN: error by entropy", of(&["scatterbrain-estimators"])),
     scatterbrain("figure 5, other panels", "BigGAN: scores of images by budget", not_here(IMAGES)),
     scatterbrain("table 1", "vision transformer: attention replaced", of(&["scatterbrain-replaced"])),
     scatterbrain("table 2, copying", "perplexity of copying at a budget of 1/8", not(NONE, "copy")),
     scatterbrain("table 2, WikiText-103", "perplexity at a budget of 1/8", WIKITEXT),
     scatterbrain("table 2, Long Range Arena", "accuracy at a budget of 1/8", not(NONE, "lra-listops")),
-    scatterbrain("figure 6", "time and memory by length", NO_ENTRY),
+    scatterbrain("figure 6", "time and memory by length", of(&["scatterbrain-efficiency"])),
     scatterbrain("table 3", "correlation of sparse and low-rank errors", of(&["scatterbrain-correlation"])),
     scatterbrain("figure 7, left", "sparse error against low-rank error", of(&["scatterbrain-correlation"])),
     scatterbrain("figure 7, right", "errors of oracles by entropy", of(&["scatterbrain-trained"])),
-    scatterbrain("theorem 3", "sparse and low-rank together need fewer parameters", not_here(CONSTANTS)),
-    scatterbrain("theorem 4", "the same with linearly many parameters", NO_ENTRY),
+    scatterbrain("theorem 3", "sparse and low-rank together need fewer parameters", of(&["scatterbrain-separation"])),
+    scatterbrain("theorem 4", "the same with linearly many parameters", of(&["scatterbrain-separation"])),
     scatterbrain("lemmas 5 to 9", "classes of matrices, eigenvalues and polynomials", not_here(PROOF)),
     scatterbrain("table 4", "table 2 with deviations over runs", not(NONE, "copy")),
-    scatterbrain("figure 8", "error by entropy in trained models", NO_ENTRY),
+    scatterbrain("figure 8", "error by entropy in trained models", of(&["scatterbrain-training-errors"])),
     scatterbrain("table 5", "WikiText-103: perplexity and speed at three budgets", WIKITEXT),
     scatterbrain("table 6", "vision transformer: other supports", of(&["scatterbrain-replaced"])),
     scatterbrain("table 7, copying", "perplexity of copying with a window", not(NONE, "copy")),
@@ -142,7 +142,6 @@ const WIKITEXT: Here = not_here("it needs the training set of WikiText-103 and s
 const KEYS: Here = not_here("pictures without a claim; `regard inspect --what keys` draws them of any run");
 const RETRIEVAL: &str = "no entry yet; there is no task of retrieval, so it would be on ListOps";
 const IMAGES: &str = "it needs BigGAN and ImageNet";
-const CONSTANTS: &str = "no entry yet; its printed constants ask for more than 2,000 tokens, smaller ones do not";
 const PROOF: &str = "steps of the proof of theorem 1";
 const GLUE: &str = "it needs BERT base and the nine tasks of GLUE";
 const WMT: &str = "it needs the pairs of WMT 2014 and many GPUs; no entry yet on fewer pairs";

@@ -13,8 +13,14 @@ mod nope_lemmas;
 mod nope_masked;
 mod nope_probe;
 mod nope_trained;
-mod scatterbrain;
+mod scatterbrain_efficiency;
+mod scatterbrain_heads;
+mod scatterbrain_process;
+mod scatterbrain_replaced;
+mod scatterbrain_separation;
+mod scatterbrain_theory;
 mod scatterbrain_trained;
+mod scatterbrain_variance;
 
 use super::Entry;
 
@@ -27,12 +33,17 @@ pub const ENTRIES: &[Entry] = &[
     mgk_inside::RANK,
     mgk_inside::REDUNDANCY,
     mgk_inside::LIKELIHOOD,
-    scatterbrain::REGIMES,
-    scatterbrain::CORRELATION,
-    scatterbrain::ORACLE,
+    scatterbrain_theory::REGIMES,
+    scatterbrain_separation::SEPARATION,
+    scatterbrain_variance::ENTRIES,
+    scatterbrain_process::ESTIMATORS,
+    scatterbrain_heads::CORRELATION,
     scatterbrain_trained::ORACLES,
+    scatterbrain_heads::ORACLE,
+    scatterbrain_heads::TRAINING,
+    scatterbrain_replaced::REPLACED,
+    scatterbrain_efficiency::ENTRY,
     scatterbrain_trained::ENTRIES,
-    scatterbrain_trained::REPLACED,
     moa_operations::ENTRY,
     fastformer::INTERACTION,
     fastformer::SHARING,
