@@ -6,7 +6,9 @@ mod mgk_efficiency;
 mod mgk_inside;
 mod mgk_operations;
 mod mgk_training;
+mod moa_complexity;
 mod moa_operations;
+mod moa_trained;
 mod nope;
 mod nope_deviations;
 mod nope_lemmas;
@@ -45,6 +47,12 @@ pub const ENTRIES: &[Entry] = &[
     scatterbrain_efficiency::ENTRY,
     scatterbrain_trained::ENTRIES,
     moa_operations::ENTRY,
+    moa_complexity::ENTRY,
+    moa_trained::MASKED,
+    moa_trained::SIZES,
+    moa_trained::LOSSES,
+    moa_trained::LOADS,
+    moa_trained::SPECIALISED,
     fastformer::INTERACTION,
     fastformer::SHARING,
     nope_lemmas::LEMMAS,
