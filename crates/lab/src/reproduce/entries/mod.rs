@@ -23,6 +23,7 @@ mod scatterbrain_separation;
 mod scatterbrain_theory;
 mod scatterbrain_trained;
 mod scatterbrain_variance;
+mod variants;
 
 use super::Entry;
 
