@@ -83,15 +83,22 @@ impl Kind {
         Ok(Self { name, without: losses(without), with: losses(with), frequencies: frequencies(&data)? })
     }
 
+    /// What the models with positions learn beyond frequencies; not a number where that is next to nothing, since shares of
+    /// it would say nothing.
+    fn learned(&self) -> Vec<f64> {
+        let beyond = |with: &f64| Some(self.frequencies - with).filter(|beyond| *beyond > LEAST).unwrap_or(f64::NAN);
+        self.with.iter().map(beyond).collect()
+    }
+
     /// The share of what is learned with positions that is lost without them.
     fn lost(&self) -> Vec<f64> {
-        self.without
-            .iter()
-            .zip(&self.with)
-            .map(|(without, with)| (without - with) / (self.frequencies - with))
-            .collect()
+        let lost = self.without.iter().zip(&self.with).map(|(without, with)| without - with);
+        lost.zip(self.learned()).map(|(lost, learned)| lost / learned).collect()
     }
 }
+
+/// Least that counts as learned, in nats a token.
+const LEAST: f64 = 0.05;
 
 /// The largest difference between the outputs of permuted inputs and the permuted outputs of a random layer, in
 /// deviations of the outputs.
@@ -124,12 +131,7 @@ fn run(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let share = |kind: &Kind| Estimate::mean(&kind.lost(), sure, "seeds");
     let seeds = causal.lost().len().min(masked.lost().len());
     let more = Estimate::paired(&masked.lost()[..seeds], &causal.lost()[..seeds], sure, "seeds");
-    let learned: Vec<f64> = masked
-        .without
-        .iter()
-        .zip(&masked.with)
-        .map(|(without, with)| (masked.frequencies - without) / (masked.frequencies - with))
-        .collect();
+    let learned: Vec<f64> = masked.lost().iter().map(|lost| 1.0 - lost).collect();
     let clauses = vec![
         Clause::paper("Without a causal mask, permuted inputs give permuted outputs: nothing tells the order.")
             .exactly(both_ways < 1e-3)
@@ -186,5 +188,6 @@ mod tests {
     fn the_share_lost_is_of_what_was_learned() {
         let kind = Kind { name: "x", without: vec![5.0], with: vec![4.0], frequencies: 6.0 };
         assert_eq!(kind.lost(), [0.5]);
+        assert!(Kind { frequencies: 4.01, ..kind }.lost()[0].is_nan(), "next to nothing was learned");
     }
 }

@@ -261,7 +261,7 @@ fn oracle(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
             .below(estimate(&|own| own.ratio), 1.2),
         );
         for (at, (name, _)) in FAMILIES.iter().enumerate().take(2) {
-            let text = format!("At {budget}, {name} have a larger error than Scatterbrain: ratio of means.");
+            let text = format!("At {budget}, the error of {name} is larger than Scatterbrain's: ratio of means.");
             clauses.push(Clause::paper(text).above(estimate(&|own| own.families[at] / own.families[2]), 1.0));
         }
         let means: Vec<f64> = (0..3).map(|at| mean(over(&|own| own.families[at]))).collect();
@@ -327,7 +327,7 @@ fn training(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
         let text = format!("{task}: Scatterbrain has the smallest error of most matrices: its share.");
         clauses.push(Clause::paper(text).above(Estimate::mean(&smallest, sure, "seeds"), 0.5));
         let text = format!(
-            "{task}: {} have the largest error (the figure's caption): ratio to that of {}.",
+            "{task}: the largest error is that of {} (the figure's caption): ratio to that of {}.",
             FAMILIES[worst].0, FAMILIES[other].0
         );
         clauses.push(Clause::paper(text).above(Estimate::mean(&worse, sure, "seeds"), 1.0));

@@ -274,13 +274,18 @@ fn curve(process: &Process, bench: &Workbench) -> Result<Chart, Failure> {
 mod tests {
     use super::*;
 
+    /// The entropy of the squared weights lies where it was asked for, to the two digits of the temperature.
     #[test]
-    fn temperatures_lie_where_clusters_count_as_much_as_all_else() {
-        // m exp(2 beta) = n for clusters of m: beta = ln(n / m) / 2, 2.08 for 256 tokens in clusters of 4.
+    fn temperatures_have_the_entropy_asked_for() {
         let process = process(256);
-        let between = temperature(&process, 0.5);
-        assert!((between - 2.08).abs() < 0.15, "{between}");
-        assert!(temperature(&process, 0.995) < 1.0 && temperature(&process, 0.005) > 3.5);
+        let products = process.head(1.0, CHOOSING).logits();
+        let temperatures = TEMPERATURES.map(|(_, place)| (place, temperature(&process, place)));
+        assert!(temperatures.is_sorted_by_key(|(_, beta)| *beta), "{temperatures:?}");
+        for (place, beta) in temperatures {
+            let entropy = products.map(|x| 2.0 * beta * x).softmax().mean_row_entropy();
+            let seen = (entropy - 4f64.ln()) / 64f64.ln();
+            assert!((seen - place).abs() < 0.01, "{beta}: {seen} for {place}");
+        }
     }
 
     /// Blocks of 2 on a matrix of rank 1: exact with rank 1 outside the blocks.
