@@ -49,8 +49,11 @@ type Drawn = [Vec<Matrix>; 3];
 const SPLITS: [f64; 3] = [0.25, 0.5, 0.75];
 const CHOOSING: Range<u64> = 1_000_000..1_000_008;
 
+/// Errors of one kind, one per draw of the method.
+type Part = fn(&MatrixErrors) -> &Vec<f64>;
+
 /// Errors of a method, one per draw: of the weights, or of `exp(beta q.k)`.
-fn errors(matrices: &[Matrix], method: Method, part: fn(&MatrixErrors) -> &Vec<f64>) -> Vec<f64> {
+fn errors(matrices: &[Matrix], method: Method, part: Part) -> Vec<f64> {
     let of = |matrix: &Matrix| {
         let errors = matrix.errors.iter().find(|errors| errors.method == method);
         errors.map_or(f64::NAN, |errors| Sample::of(part(errors)).mean)
@@ -153,8 +156,7 @@ fn finding(clauses: Vec<Clause>, drawn: &Drawn, betas: [f64; 3], splits: [f64; 3
     let settings = TEMPERATURES.into_iter().zip(betas).zip(splits).zip(drawn);
     for ((((name, _), beta), share), matrices) in settings {
         let entropy = Sample::of(&matrices.iter().map(|matrix| matrix.entropy).collect::<Vec<_>>()).mean;
-        let parts: [(&str, fn(&MatrixErrors) -> &Vec<f64>); 2] =
-            [("weights", weights), ("exp(beta q.k)", unnormalised)];
+        let parts: [(&str, Part); 2] = [("weights", weights), ("exp(beta q.k)", unnormalised)];
         for (what, part) in parts {
             let mut row = vec![name.into(), beta.into(), entropy.into(), share.into(), what.into()];
             let means = METHODS.map(|method| Mean::of(errors(matrices, method, part)));

@@ -86,6 +86,9 @@ struct Errors {
     both: f64,
 }
 
+/// The error of one kind.
+type Kind = fn(&Errors) -> f64;
+
 /// Errors by number of tokens and temperature, one per draw.
 type Drawn = BTreeMap<(usize, &'static str), Vec<Errors>>;
 
@@ -192,16 +195,15 @@ fn regimes(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
         Ok(())
     };
     let judge = |drawn: &Drawn, sure: f64| {
-        let of = |name, kind: fn(&Errors) -> f64| {
+        let of = |name, kind: Kind| {
             let values: Vec<f64> = drawn[&(many, name)].iter().map(kind).collect();
             Estimate::mean(&values, sure, "draws")
         };
-        let grown = |kind: fn(&Errors) -> f64| {
+        let grown = |kind: Kind| {
             let at = |tokens| drawn[&(tokens, "between")].iter().map(kind).collect::<Vec<f64>>();
             Estimate::paired(&at(many), &at(few), sure, "draws")
         };
-        let (low_rank, sparse, both): (fn(&Errors) -> f64, fn(&Errors) -> f64, fn(&Errors) -> f64) =
-            (|own| own.low_rank, |own| own.sparse, |own| own.both);
+        let [low_rank, sparse, both]: [Kind; 3] = [|own| own.low_rank, |own| own.sparse, |own| own.both];
         vec![
             Clause::paper("Hot, low-rank comes near (1 a).").below(of("hot", low_rank), NEAR),
             Clause::paper("Hot, sparse stays far (1 b).").above(of("hot", sparse), FAR),
@@ -226,7 +228,7 @@ fn regimes(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     for (process, betas) in &settings {
         for ((name, _), beta) in TEMPERATURES.into_iter().zip(betas) {
             let own = &drawn[&(process.tokens, name)];
-            let mean = |kind: fn(&Errors) -> f64| Sample::of(&own.iter().map(kind).collect::<Vec<_>>()).mean;
+            let mean = |kind: Kind| Sample::of(&own.iter().map(kind).collect::<Vec<_>>()).mean;
             let [low_rank, sparse, both] = [mean(|own| own.low_rank), mean(|own| own.sparse), mean(|own| own.both)];
             table.push(vec![
                 process.tokens.into(),
@@ -256,7 +258,7 @@ fn curve(process: &Process, bench: &Workbench) -> Result<Chart, Failure> {
         bench.note(&format!("beta {beta}"));
         points.push((beta, errors(process, beta, 0)?));
     }
-    let line = |name: &str, style, kind: fn(&Errors) -> f64| {
+    let line = |name: &str, style, kind: Kind| {
         Series::new(name, style, points.iter().map(|(beta, errors)| (*beta, kind(errors))))
     };
     let series = vec![

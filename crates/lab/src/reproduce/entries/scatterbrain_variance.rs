@@ -62,7 +62,7 @@ fn pair(product: f64) -> [Vec<f64>; 2] {
 }
 
 fn draw(number: u64, at: usize) -> Draw {
-    let key = substream(substream(0x0068_6173_6865_73, at as u64), number);
+    let key = substream(substream(0x0068_6173_6865, at as u64), number);
     let random = |rows, stream| -> Vec<f64> {
         let drawn = draws::projection(rows, WIDTH, RowsDrawn::Iid, RowNorms::Gaussian, substream(key, stream));
         drawn.into_iter().map(f64::from).collect()
