@@ -104,6 +104,21 @@ impl Store {
             return Err(Error::There { path: folder });
         }
         let sources = self.sources(set, given)?;
+        Self::make(sources, &folder, &part, mirror, progress).inspect_err(|_| {
+            // Only what was downloaded stays; a folder that is not empty is not removed.
+            let _ = remove(&part.join("files"));
+            let _ = fs::remove_dir(&part);
+        })
+    }
+
+    /// Makes the folder of a set in `part`, and renames it.
+    fn make(
+        sources: Vec<Source>,
+        folder: &Path,
+        part: &Path,
+        mirror: Option<&str>,
+        progress: Progress<'_>,
+    ) -> Result<Fetched, Error> {
         let made = part.join("files");
         remove(&made)?;
         fs::create_dir_all(&made).map_err(Error::writing(&made))?;
@@ -137,9 +152,9 @@ impl Store {
             read += count;
             progress("writing sums", read, None);
         })?;
-        fs::rename(&made, &folder).map_err(Error::writing(&folder))?;
-        remove(&part)?;
-        Ok(Fetched { folder, files, bytes, from })
+        fs::rename(&made, folder).map_err(Error::writing(folder))?;
+        remove(part)?;
+        Ok(Fetched { folder: folder.to_path_buf(), files, bytes, from })
     }
 
     /// The files that make a set, each from a path, or to be fetched.
@@ -248,6 +263,7 @@ mod tests {
         let error = store.fetch(&other, &given, None, &quiet).unwrap_err().to_string();
         assert!(error.contains("expected 0000") && error.contains("a.zip"), "{error}");
         assert!(!store.path(&set).exists());
+        assert_eq!(store.state(&set), State::Absent);
 
         let fetched = store.fetch(&set, &given, None, &quiet).unwrap();
         assert_eq!((fetched.files, fetched.bytes, fetched.from.len()), (3, 6, 2));

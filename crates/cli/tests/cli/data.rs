@@ -21,7 +21,7 @@ fn a_set_is_brought_by_hand_listed_and_verified() {
         Ended::of(command.args(action).arg("--data").arg(folder.path().join("sets")))
     };
     let fetched = data(&["fetch", "mind", "--from-file", &argument(&file)]).success();
-    assert!(fetched.contains("behaviors.tsv  SHA-256 ") && fetched.contains("mind: 1 files, 24 bytes in"), "{fetched}");
+    assert!(fetched.contains("behaviors.tsv  SHA-256 ") && fetched.contains("mind: 1 files, 20 bytes in"), "{fetched}");
     let listed: Value = serde_json::from_str(&data(&["list", "--json"]).success()).unwrap();
     let rows = listed["rows"].as_array().unwrap();
     let state = |name: &str| {

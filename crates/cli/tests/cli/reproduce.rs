@@ -56,9 +56,9 @@ fn refusals_name_the_entry_and_the_file() {
     run(["reproduce", "mgk-operations", "--scale", "quick"])
         .failure(USAGE, &["mgk-operations does not run", "that it has: paper"]);
     run(["reproduce", "mgk-operation"]).failure(USAGE, &["did you mean 'mgk-operations'?"]);
-    let mut command = regard(["reproduce", "scatterbrain-entries", "--out"]);
+    let mut command = regard(["reproduce", "scatterbrain-entries-trained", "--out"]);
     let ended = Ended::of(command.arg(folder.path()).env_remove("REGARD_MODELS"));
-    ended.failure(DATA, &["scatterbrain-entries: it reads 'minilm', expected --models DIR"]);
+    ended.failure(DATA, &["scatterbrain-entries-trained: it reads 'minilm', expected --models DIR"]);
     let broken = folder.path().join("moa-operations-paper");
     fs::create_dir_all(&broken).unwrap();
     fs::write(broken.join("outcome.json"), "{").unwrap();

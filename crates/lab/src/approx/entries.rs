@@ -1,4 +1,4 @@
-//! Errors of single entries against the size of `q.k` (Scatterbrain, arXiv 2110.15343, figures 7 and 8).
+//! Errors of single entries against the size of `q.k` (Scatterbrain, arXiv 2110.15343, figure 4).
 
 use serde::Serialize;
 
@@ -6,7 +6,7 @@ use super::{dense::Dense, head::Head, method::Method};
 
 /// Bins of equal width between the smallest and the largest `tau q.k` of a group.
 const BINS: usize = 16;
-/// The methods of the paper's figures.
+/// The methods of the paper's figure.
 const METHODS: [Method; 3] = [Method::Performer, Method::Smyrf, Method::Scatterbrain];
 
 /// Mean squared errors of the entries of `exp(tau q.k)` of a group.

@@ -102,6 +102,14 @@ impl Decoder {
         })
     }
 
+    /// Outputs of a layer for sequences `[count,L,d]`.
+    ///
+    /// # Panics
+    /// If these are not whole sequences.
+    pub fn after(&self, layer: &Layer, values: Vec<f32>) -> Vec<f32> {
+        host(layer.forward(self.tensor(values)))
+    }
+
     /// Axes of `count` sequences.
     pub(super) fn axes(&self, count: usize) -> Axes {
         Axes { batch: count, tokens: self.length }

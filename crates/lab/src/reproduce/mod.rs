@@ -18,6 +18,7 @@ mod verdict;
 mod workbench;
 
 pub use answers::answers;
+pub use catalogue::{CATALOGUE, Here, Item};
 pub use clause::{Border, Clause};
 pub use entries::ENTRIES;
 pub use outcome::{Outcome, OutcomeError};

@@ -1,6 +1,7 @@
 //! The entries, paper by paper.
 
 mod fastformer;
+mod language;
 mod mgk_accuracy;
 mod mgk_costs;
 mod mgk_efficiency;
@@ -10,13 +11,25 @@ mod mgk_operations;
 mod mgk_priors;
 mod mgk_theorem;
 mod mgk_trained;
-mod mgk_training;
+mod moa_complexity;
 mod moa_operations;
+mod moa_trained;
 mod nope;
+mod nope_deviations;
 mod nope_lemmas;
-mod scatterbrain;
+mod nope_masked;
+mod nope_probe;
+mod nope_trained;
+mod scatterbrain_efficiency;
+mod scatterbrain_heads;
+mod scatterbrain_process;
+mod scatterbrain_replaced;
+mod scatterbrain_separation;
+mod scatterbrain_theory;
 mod scatterbrain_trained;
+mod scatterbrain_variance;
 mod swap;
+mod variants;
 
 use super::Entry;
 
@@ -36,21 +49,35 @@ pub static ENTRIES: &[Entry] = &[
     mgk_inside::RANK,
     mgk_inside::REDUNDANCY,
     mgk_inside::LIKELIHOOD,
-    scatterbrain::REGIMES,
-    scatterbrain::CORRELATION,
-    scatterbrain::ORACLE,
+    scatterbrain_theory::REGIMES,
+    scatterbrain_separation::SEPARATION,
+    scatterbrain_variance::ENTRIES,
+    scatterbrain_process::ESTIMATORS,
+    scatterbrain_heads::CORRELATION,
     scatterbrain_trained::ORACLES,
+    scatterbrain_heads::ORACLE,
+    scatterbrain_heads::TRAINING,
+    scatterbrain_replaced::REPLACED,
+    scatterbrain_efficiency::ENTRY,
     scatterbrain_trained::ENTRIES,
-    scatterbrain_trained::REPLACED,
     moa_operations::ENTRY,
+    moa_complexity::ENTRY,
+    moa_trained::MASKED,
+    moa_trained::SIZES,
+    moa_trained::LOSSES,
+    moa_trained::LOADS,
+    moa_trained::SPECIALISED,
     fastformer::INTERACTION,
     fastformer::SHARING,
     nope_lemmas::LEMMAS,
+    nope_lemmas::PRODUCTS,
     nope::VARIANCE,
-    nope_lemmas::DEVIATIONS,
-    nope::PROBE,
+    nope_deviations::DEVIATIONS,
+    nope_deviations::INITIALISATIONS,
+    nope_probe::PROBE,
+    nope_masked::ENTRY,
+    nope_trained::TRAINED,
     nope::MECHANISMS,
-    nope::TRAINED,
     swap::MINILM,
     swap::SMOLLM2,
     swap::MEETING,

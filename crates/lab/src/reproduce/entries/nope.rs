@@ -7,8 +7,7 @@ use regard_tasks::Failure;
 
 use crate::{
     probe::{
-        Classifier, Decoder, Distribution, Estimate, Measured, ModelPlan, Plan, Quantity, Replicates, Setting,
-        Statistic, measure, measure_model,
+        Classifier, Decoder, Distribution, Estimate, Measured, Plan, Quantity, Replicates, Setting, Statistic, measure,
     },
     reproduce::{self, Clause, Entry, Finding, Paper, Scale, Setup, Workbench, confidence},
 };
@@ -18,9 +17,9 @@ const PAPER: &str =
 const FROZEN: &[Setup] = &[
     Setup {
         scale: Scale::Quick,
-        setting: "Width 256, 4 heads, 6 layers, 256 positions, deviation 0.02; 8 decoders of 4 sequences.",
+        setting: "Width 256, 4 heads, 6 layers, 256 positions, deviation 0.02; 48 decoders of 4 sequences.",
         differences: &["width 256 for 768", "4 heads for 12", "6 layers for 12", "256 positions for 512"],
-        minutes: 0.1,
+        minutes: 0.7,
     },
     Setup {
         scale: Scale::Paper,
@@ -33,48 +32,14 @@ const FROZEN: &[Setup] = &[
 pub const VARIANCE: Entry = Entry {
     name: "nope-variance",
     paper: Paper::Nope,
-    figures: "figure 4, lemma 3",
-    claim: "In the first layer, the variance of the output of causal attention falls as 1/m with the position m \
-            (log-log slope -1 within 0.05); it falls with the position in every layer; under bidirectional \
-            attention it has no slope (within 0.05).",
+    figures: "figure 4, lemma 3, section 4 (why masked models cannot converge)",
+    claim: "In the first layer, the output of causal attention has the variance d^2 s^4 / m at position m, so that it tells the position; \
+            without the causal mask it has d^2 s^4 / L everywhere.",
     data: "none",
     models: &[],
     paper_setting: PAPER,
     setups: FROZEN,
     run: variance,
-};
-
-pub const PROBE: Entry = Entry {
-    name: "nope-probe",
-    paper: Paper::Nope,
-    figures: "figure 2",
-    claim: "A classifier can read positions from the frozen states: after one layer its mean absolute error is \
-            below that of the best blind guess, and after the last layer it is lower than after the first.",
-    data: "none",
-    models: &[],
-    paper_setting: "A frozen random decoder: width 768, 12 heads, 12 layers, 512 positions; two-layer classifier, 5,000 updates of 32 \
-                    sequences by Adam 1e-3.",
-    setups: &[
-        Setup {
-            scale: Scale::Quick,
-            setting: "Width 256, 4 heads, 6 layers, 256 positions; two-layer classifier, 1,000 updates of 32 sequences by Adam 1e-3.",
-            differences: &[
-                "width 256 for 768",
-                "4 heads for 12",
-                "6 layers for 12",
-                "256 positions for 512",
-                "1,000 updates for 5,000",
-            ],
-            minutes: 1.0,
-        },
-        Setup {
-            scale: Scale::Paper,
-            setting: "Width 768, 12 heads, 12 layers, 512 positions; two-layer classifier, 5,000 updates of 32 sequences by Adam 1e-3.",
-            differences: &[],
-            minutes: 40.0,
-        },
-    ],
-    run: probe,
 };
 
 pub const MECHANISMS: Entry = Entry {
@@ -89,14 +54,14 @@ pub const MECHANISMS: Entry = Entry {
     setups: &[
         Setup {
             scale: Scale::Quick,
-            setting: "Frozen random decoders: width 256, 4 heads, 6 layers, 256 positions, deviation 0.02; 8 decoders of 4 sequences.",
+            setting: "Frozen random decoders: width 256, 4 heads, 6 layers, 256 positions, deviation 0.02; 48 decoders of 4 sequences.",
             differences: &[
                 "other mechanisms than softmax",
                 "width 256 for 768",
                 "6 layers for 12",
                 "256 positions for 512",
             ],
-            minutes: 0.4,
+            minutes: 2.5,
         },
         Setup {
             scale: Scale::Here,
@@ -108,39 +73,22 @@ pub const MECHANISMS: Entry = Entry {
     run: mechanisms,
 };
 
-pub const TRAINED: Entry = Entry {
-    name: "nope-trained",
-    paper: Paper::Nope,
-    figures: "figures 6 and 7",
-    claim: "In a trained decoder without positional embeddings, the variance of the first layer's attention \
-            output still falls with the position, and a classifier recovers positions from the last layer's \
-            states with less than half the error of a blind guess.",
-    data: "embedded (tinyshakespeare)",
-    models: &[],
-    paper_setting: "A language model of 162 million parameters trained on a large web text: 12 layers, 12 heads of 64, 512 positions.",
-    setups: &[
-        Setup {
-            scale: Scale::Quick,
-            setting: "Characters, 4 layers of width 64, context 128, 400 updates of 16; 64 sequences in 8 groups.",
-            differences: &["characters of one text", "4 layers of width 64", "context 128 for 512", "400 updates"],
-            minutes: 2.0,
-        },
-        Setup {
-            scale: Scale::Here,
-            setting: "Characters, 4 layers of width 128, context 128, 2,000 updates of 16; 64 sequences in 8 groups.",
-            differences: &["characters of one text", "4 layers of width 128", "context 128 for 512", "2,000 updates"],
-            minutes: 60.0,
-        },
-    ],
-    run: trained,
-};
-
 /// Width, heads, layers, positions, updates of the classifier.
-fn sizes(scale: Scale) -> [usize; 5] {
+pub(super) fn sizes(scale: Scale) -> [usize; 5] {
     match scale {
         Scale::Quick => [256, 4, 6, 256, 1000],
         Scale::Here | Scale::Paper => [768, 12, 12, 512, 5000],
     }
+}
+
+/// Random decoders: of the smaller ones, which vary more, there are more.
+fn decoders(scale: Scale) -> usize {
+    if scale == Scale::Quick { 48 } else { 8 }
+}
+
+/// What bands of charts are.
+pub(super) fn subtitle(scale: Scale) -> String {
+    format!("Mean over {} random decoders, band: its 95 % interval", decoders(scale))
 }
 
 pub(super) fn setting(scale: Scale, mechanism: Mechanism, causal: bool, classified: Vec<usize>) -> Setting {
@@ -163,7 +111,7 @@ pub(super) fn measured(
     let [.., updates] = sizes(scale);
     let plan = Plan {
         settings,
-        decoders: 8,
+        decoders: decoders(scale),
         sequences: 4,
         channel_sequences,
         classifier: &classifier(updates),
@@ -173,7 +121,7 @@ pub(super) fn measured(
 }
 
 /// Uses enough sequences that hardly any vector is seen twice: otherwise it memorises them.
-fn classifier(updates: usize) -> Classifier {
+pub(super) fn classifier(updates: usize) -> Classifier {
     Classifier { updates, batch: 32, positions: 32, rate: 1e-3, hidden: 0, sequences: 2048, held: 32, seed: 1 }
 }
 
@@ -189,7 +137,7 @@ pub(super) fn said(estimate: Option<Estimate>) -> String {
 }
 
 /// Slopes of log variance against log position, one row per layer.
-fn slopes(of: &[(&str, &Replicates, usize)]) -> Table {
+pub(super) fn slopes(of: &[(&str, &Replicates, usize)]) -> Table {
     let columns = vec![
         Column::text("decoder"),
         Column::number("layer", Format::Plain),
@@ -218,31 +166,66 @@ pub(super) fn lines(title: &str, subtitle: &str, of: Vec<(String, &Replicates, u
 }
 
 fn variance(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
-    let settings = [true, false].map(|causal| setting(scale, Mechanism::Softmax, causal, Vec::new()));
-    let measured = measured(bench, scale, &settings, 0)?;
+    let ways = [true, false].map(|causal| setting(scale, Mechanism::Softmax, causal, Vec::new()));
+    // So small that attention is even, as lemma 3 assumes.
+    let small = ways.clone().map(|own| {
+        let label = format!("{}, s = 0.002", own.label);
+        Setting { label, decoder: Decoder { layers: 1, deviation: 0.002, ..own.decoder }, ..own }
+    });
+    let measured = measured(bench, scale, &[ways, small].concat(), 0)?;
     let [causal, both_ways] = [&measured[0].replicates, &measured[1].replicates];
-    let [_, _, layers, ..] = sizes(scale);
+    let [_, _, layers, length, _] = sizes(scale);
     let slope = |replicates: &Replicates, layer| replicates.log_slope(layer, Quantity::Attention);
+    // Measured over predicted.
+    let constant = |one: &Measured| {
+        let theory = one.setting.lemmas();
+        one.replicates.scaled(1, Quantity::Attention, |m| theory.output(m).recip())
+    };
     let first = slope(causal, 1);
-    let sure = confidence(layers + 1);
-    let over = |estimate| over(estimate, "decoders", sure);
+    let over = |estimate| over(estimate, "decoders", confidence(6));
     let mut clauses = vec![
-        Clause::paper("The slope in the first layer is -1.").within(over(first), -1.0, 0.05),
-        Clause::paper("Both ways, the slope in the first layer is 0.").within(over(slope(both_ways, 1)), 0.0, 0.05),
+        Clause::paper("Lemma 3: the slope in the first layer is -1.").within(over(first), -1.0, 0.05),
+        Clause::paper("At s = 0.002 the slope is -1.").within(over(slope(&measured[2].replicates, 1)), -1.0, 0.05),
+        Clause::paper("At s = 0.002 the variance is d^2 s^4 / m: measured over predicted.").within(
+            over(constant(&measured[2])),
+            1.0,
+            0.05,
+        ),
+        Clause::paper("Section 4: both ways, the slope in the first layer is 0.").within(
+            over(slope(both_ways, 1)),
+            0.0,
+            0.05,
+        ),
+        Clause::paper("At s = 0.002, both ways, the variance is d^2 s^4 / L: measured over predicted.").within(
+            over(constant(&measured[3])),
+            1.0,
+            0.05,
+        ),
+        Clause::paper(
+            "The last position has a smaller variance than the first in the first layer: logarithm of the ratio.",
+        )
+        .below(over(ends(causal, length)), 0.0),
+        Clause::ours("At s = 0.02 the variance is d^2 s^4 / m: measured over predicted.").within(
+            over(constant(&measured[0])),
+            1.0,
+            0.05,
+        ),
     ];
     clauses.extend((2..=layers).map(|layer| {
-        Clause::paper(format!("The variance falls in layer {layer}.")).below(over(slope(causal, layer)), 0.0)
+        Clause::ours(format!("The variance falls in layer {layer}.")).below(over(slope(causal, layer)), 0.0)
     }));
     let by_layer = (1..=layers).map(|layer| (format!("layer {layer}"), causal, layer)).collect();
     let ways = vec![("causal".into(), causal, 1), ("both ways".into(), both_ways, 1)];
-    let subtitle = "Mean over 8 random decoders, band: its 95 % interval";
+    let subtitle = &subtitle(scale);
     Ok(Finding {
         clauses,
         statement: format!(
-            "Slope in the first layer {}, in the last {}; {} both ways.",
+            "Slope in the first layer {}, in the last {}; {} both ways. Variance over that of lemma 3: {} at s = 0.02, {} at 0.002.",
             said(first),
             said(slope(causal, layers)),
-            said(slope(both_ways, 1))
+            said(slope(both_ways, 1)),
+            said(constant(&measured[0])),
+            said(constant(&measured[2])),
         ),
         tables: vec![slopes(&[("causal", causal, layers), ("both ways", both_ways, layers)])],
         charts: vec![
@@ -252,53 +235,13 @@ fn variance(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     })
 }
 
-fn probe(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
-    let [_, _, layers, _, updates] = sizes(scale);
-    let classified = [0, 1, 2, 4, 8, 12].into_iter().filter(|layer| *layer <= layers).collect();
-    let one = setting(scale, Mechanism::Softmax, true, classified);
-    let plan = Plan {
-        settings: &[one],
-        decoders: 1,
-        sequences: 1,
-        channel_sequences: 0,
-        classifier: &classifier(updates),
-        double: false,
+/// Logarithm of the variance at the last position over that at the first, one value per replicate.
+fn ends(replicates: &Replicates, length: usize) -> Option<Estimate> {
+    let of = |tally: &crate::probe::Tally| {
+        let curve = tally.curve(1, Quantity::Attention)?;
+        Some((curve.get(length - 1)?.variance() / curve.first()?.variance()).ln())
     };
-    let measured = measure(&plan, &|label| bench.note(label), &bench.stop)?;
-    let accuracies = &measured[0].accuracies;
-    let columns = vec![
-        Column::number("layers", Format::Plain),
-        Column::number("mean absolute error", Format::Fixed(2)).unit("tokens"),
-        Column::number("blind guess", Format::Fixed(2)).unit("tokens"),
-        Column::number("told exactly", Format::Percent(2)),
-    ];
-    let mut table =
-        Table::new("Error of the classifier of positions", columns).note("On 32 sequences that it has not seen.");
-    for (layers, accuracy) in accuracies {
-        table.push(vec![(*layers).into(), accuracy.error.into(), accuracy.chance.into(), accuracy.exact.into()]);
-    }
-    let at = |layer: usize| accuracies.iter().find(|(layers, _)| *layers == layer).map(|(_, accuracy)| accuracy);
-    let (Some(first), Some((deepest, last))) = (at(1), accuracies.last()) else {
-        return Err(Failure::usage("the classifier gave nothing"));
-    };
-    let series =
-        Series::new("classifier", 0, accuracies.iter().map(|(layer, accuracy)| (*layer as f64, accuracy.error)));
-    let chart = Chart::new("Error of the classifier by depth", "One decoder", Data::Lines(vec![series]))
-        .axes(Axis::new("layers", ""), Axis::new("mean absolute error", "tokens"))
-        .rule(first.chance, "blind guess");
-    Ok(Finding {
-        clauses: vec![
-            Clause::paper("After one layer the error is below that of a blind guess.")
-                .exactly(first.error < first.chance),
-            Clause::paper("After the last layer it is lower than after the first.").exactly(last.error < first.error),
-        ],
-        statement: format!(
-            "Error {:.1} tokens after one layer and {:.1} after {deepest}; a blind guess has {:.1}.",
-            first.error, last.error, first.chance
-        ),
-        tables: vec![table],
-        charts: vec![("error-by-depth".into(), chart)],
-    })
+    replicates.0.iter().map(of).collect::<Option<Vec<f64>>>().map(|values| Estimate::of(&values))
 }
 
 fn mechanisms(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
@@ -334,74 +277,6 @@ fn mechanisms(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
             .collect(),
         statement: format!("Slopes in the first layer: {}.", said.join("; ")),
         tables: vec![slopes(&rows)],
-        charts: vec![(
-            "variance".into(),
-            lines("Variance of o_m in the first layer", "Mean over 8 random decoders, band: its 95 % interval", curves),
-        )],
-    })
-}
-
-fn trained(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
-    let (width, steps) = match scale {
-        Scale::Quick => (64, 400),
-        Scale::Here | Scale::Paper => (128, 2000),
-    };
-    let recipe = format!(
-        "preset = \"char-lm\"\n\n[model]\nwidth = {width}\nfeed_forward = {}\n\n[train]\nsteps = {steps}\nevaluate_every = {steps}\n\
-         checkpoint_every = {steps}\n\n[train.schedule]\nwarmup = {}\n\n[compare]\nmechanisms = [\"softmax:position=none\", \
-         \"softmax:position=rotary\"]\n",
-        4 * width,
-        steps / 10,
-    );
-    let compared = bench.train(TRAINED.name, &recipe)?;
-    let classifier = Classifier { updates: 1000, ..classifier(1000) };
-    let mut models = Vec::new();
-    for (name, runs) in ["no positions", "rotary"].into_iter().zip(compared.candidates()) {
-        let (model, data) = bench.open(&compared, &runs[0])?;
-        let plan = ModelPlan { groups: 8, sequences: 8, classifier: &classifier };
-        models.push((name, measure_model(&model, &data, &plan, &bench.stop)?, runs[0].test_loss));
-    }
-    let columns = vec![
-        Column::text("model"),
-        Column::number("layers", Format::Plain),
-        Column::number("mean absolute error", Format::Fixed(2)).unit("tokens"),
-        Column::number("blind guess", Format::Fixed(2)).unit("tokens"),
-    ];
-    let mut errors = Table::new("Error of the classifier of positions", columns);
-    for (name, measured, _) in &models {
-        for (layer, accuracy) in &measured.accuracies {
-            errors.push(vec![(*name).into(), (*layer).into(), accuracy.error.into(), accuracy.chance.into()]);
-        }
-    }
-    let (_, without, loss) = &models[0];
-    let slope = without.replicates.log_slope(1, Quantity::Attention);
-    let (_, last) = without.accuracies.last().ok_or_else(|| Failure::usage("the classifier gave nothing"))?;
-    let rows: Vec<(&str, &Replicates, usize)> =
-        models.iter().map(|(name, measured, _)| (*name, &measured.replicates, measured.layers)).collect();
-    let curves = |at: usize| {
-        let (_, measured, _) = &models[at];
-        (1..=measured.layers).map(|layer| (format!("layer {layer}"), &measured.replicates, layer)).collect()
-    };
-    let subtitle = "Mean over 8 groups of sequences, band: its 95 % interval";
-    Ok(Finding {
-        clauses: vec![
-            Clause::paper("The variance of the first layer's attention falls with the position.")
-                .below(over(slope, "groups of sequences", confidence(2)), 0.0),
-            Clause::paper("The last layer's states tell positions with less than half the error of a blind guess.")
-                .exactly(last.error < last.chance / 2.0),
-        ],
-        statement: format!(
-            "Without positions (test loss {loss:.3} nats a character): slope in the first layer {}, error after the last {:.1} tokens \
-             against {:.1} of a blind guess; rotary positions: slope {}.",
-            said(slope),
-            last.error,
-            last.chance,
-            said(models[1].1.replicates.log_slope(1, Quantity::Attention)),
-        ),
-        tables: vec![slopes(&rows), errors],
-        charts: vec![
-            ("no-positions".into(), lines("Variance of o_m without positions", subtitle, curves(0))),
-            ("rotary".into(), lines("Variance of o_m with rotary positions", subtitle, curves(1))),
-        ],
+        charts: vec![("variance".into(), lines("Variance of o_m in the first layer", &subtitle(scale), curves))],
     })
 }
