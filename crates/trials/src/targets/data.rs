@@ -170,13 +170,13 @@ fn language(name: &'static str, file: &'static str, samples: Vec<Vec<u8>>) -> Ta
 
 /// A text in three parts, of tokens of every kind.
 pub fn lm() -> Target {
-    language("lm", "text.txt", vec![PROSE.into(), PROSE.repeat(9).into()])
+    language("lm", "text.txt", vec![PROSE.repeat(4).into(), PROSE.repeat(9).into()])
 }
 
 /// The same in lines of JSON.
 pub fn json_lines() -> Target {
     let line = format!("{}\n", serde_json::json!({ "id": 1, "text": PROSE }));
-    language("json-lines", "text.jsonl", vec![line.clone().into(), line.repeat(5).into()])
+    language("json-lines", "text.jsonl", vec![line.repeat(5).into(), line.repeat(9).into()])
 }
 
 /// One side of pairs of sentences.
