@@ -92,6 +92,11 @@ impl RunReport<'_> {
         if let Some(test) = self.evaluations(Split::Test).last() {
             row("test loss", test.loss.into(), "nat");
             row("test accuracy", test.accuracy.map(|accuracy| 100.0 * accuracy).into(), "%");
+            if let Some(scores) = &test.classes {
+                row("test F1, mean of the classes", scores.macro_f1.into(), "");
+                row("test F1 of label 1", scores.f1.into(), "");
+                row("test Matthews' correlation", scores.matthews.into(), "");
+            }
             row("test perplexity", test.perplexity.into(), "");
             if let Some(figures) = &test.language {
                 row("test perplexity per word", figures.perplexity_per_word.into(), "");

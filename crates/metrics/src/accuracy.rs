@@ -7,11 +7,17 @@
 /// If `logits` does not have `labels.len() * classes` entries.
 pub fn count_correct(logits: &[f32], labels: &[i32], classes: usize) -> usize {
     assert_eq!(logits.len(), labels.len() * classes, "logits are not [{}, {classes}]", labels.len());
-    let correct = |(row, &label): (&[f32], &i32)| {
+    let is = |(best, label): &(Option<usize>, &i32)| best.is_some_and(|best| i64::from(**label) == best as i64);
+    predicted(logits, classes).zip(labels).filter(is).count()
+}
+
+/// The largest entry of each row of `logits` (`[rows, classes]`); of equal entries the first. `None` for a row with a
+/// NaN.
+pub fn predicted(logits: &[f32], classes: usize) -> impl Iterator<Item = Option<usize>> {
+    logits.chunks_exact(classes.max(1)).map(|row| {
         let best = (1..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best });
-        !row.iter().any(|logit| logit.is_nan()) && i64::from(label) == best as i64
-    };
-    logits.chunks_exact(classes.max(1)).zip(labels).filter(|&pair| correct(pair)).count()
+        (!row.iter().any(|logit| logit.is_nan())).then_some(best)
+    })
 }
 
 /// Share of `correct` among `total`; NaN of none.

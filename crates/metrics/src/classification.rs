@@ -15,11 +15,22 @@ impl Confusion {
     /// # Panics
     /// If one is no class.
     pub fn of(pairs: impl IntoIterator<Item = (usize, usize)>, classes: usize) -> Self {
-        let mut counts = vec![vec![0; classes]; classes];
-        for (label, predicted) in pairs {
-            counts[label][predicted] += 1;
-        }
-        Self { counts }
+        let mut all = Self { counts: vec![vec![0; classes]; classes] };
+        pairs.into_iter().for_each(|(label, predicted)| all.add(label, predicted));
+        all
+    }
+
+    /// Adds a prediction.
+    ///
+    /// # Panics
+    /// As [`Confusion::of`].
+    pub fn add(&mut self, label: usize, predicted: usize) {
+        self.counts[label][predicted] += 1;
+    }
+
+    /// Number of classes.
+    pub fn classes(&self) -> usize {
+        self.counts.len()
     }
 
     /// `counts[label][predicted]`.

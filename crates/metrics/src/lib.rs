@@ -7,7 +7,7 @@ mod correlation;
 mod ranking;
 mod rouge;
 
-pub use accuracy::{accuracy, bits, count_correct, majority_rate, perplexity};
+pub use accuracy::{accuracy, bits, count_correct, majority_rate, perplexity, predicted};
 pub use bleu::{BLEU_SIGNATURE, Bleu, Unpaired, tokenize_13a};
 pub use classification::Confusion;
 pub use correlation::{Correlation, kendall, pearson, spearman};

@@ -53,6 +53,7 @@ fn first_token() -> TaskData {
         first_id: 1,
         max_length: 16,
         about: String::new(),
+        units: None,
         notes: vec![],
     })
 }

@@ -67,6 +67,7 @@ impl Material {
                     first_id: 1,
                     max_length: length,
                     about: String::new(),
+                    units: None,
                     notes,
                 })
             }

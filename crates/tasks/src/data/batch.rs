@@ -1,6 +1,6 @@
 //! Batches of labelled sequences, padded to the longest sequence of the batch.
 
-use super::{Batch, DataError, Sequences, Streams, order::EpochOrder, padded};
+use super::{Batch, DataError, Sequences, Streams, order::EpochOrder, padded, sequences::Symbol};
 
 /// Batching options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,14 +68,14 @@ impl ClassificationBatch {
         self.lengths.iter().sum()
     }
 
-    fn gather(data: &Sequences, items: &[usize], options: &BatchOptions) -> Self {
+    fn gather<S: Symbol>(data: &Sequences<S>, items: &[usize], options: &BatchOptions) -> Self {
         let lengths: Vec<usize> = items.iter().map(|&i| data.length(i).min(options.max_length)).collect();
         let longest = lengths.iter().copied().max().unwrap_or(0);
         let padded_length = longest.next_multiple_of(options.multiple).min(options.max_length);
         let mut tokens = vec![0; items.len() * padded_length];
         for ((row, &i), &length) in tokens.chunks_exact_mut(padded_length).zip(items).zip(&lengths) {
             for (id, &symbol) in row.iter_mut().zip(&data.symbols(i)[..length]) {
-                *id = i32::from(symbol) + options.first_id;
+                *id = symbol.into() + options.first_id;
             }
         }
         let labels = items.iter().map(|&i| data.label(i) as i32).collect();
@@ -89,16 +89,16 @@ impl ClassificationBatch {
 /// sequences that do not fill a last batch are dropped, different ones in each epoch; a set smaller than a batch is one
 /// batch.
 #[derive(Clone, Debug)]
-pub struct TrainBatches<'a> {
-    data: &'a Sequences,
+pub struct TrainBatches<'a, S = u8> {
+    data: &'a Sequences<S>,
     options: BatchOptions,
     order: EpochOrder,
 }
 
-impl<'a> TrainBatches<'a> {
+impl<'a, S: Symbol> TrainBatches<'a, S> {
     /// # Errors
     /// A set without sequences; an option of 0.
-    pub fn new(data: &'a Sequences, options: BatchOptions, seed: u64) -> Result<Self, DataError> {
+    pub fn new(data: &'a Sequences<S>, options: BatchOptions, seed: u64) -> Result<Self, DataError> {
         options.check()?;
         if data.is_empty() {
             return Err(DataError::Value("no batches from a set without sequences".into()));
@@ -123,10 +123,10 @@ impl<'a> TrainBatches<'a> {
 ///
 /// # Errors
 /// An option of 0.
-pub fn evaluation_batches(
-    data: &Sequences,
+pub fn evaluation_batches<S: Symbol>(
+    data: &Sequences<S>,
     options: BatchOptions,
-) -> Result<impl ExactSizeIterator<Item = ClassificationBatch>, DataError> {
+) -> Result<impl ExactSizeIterator<Item = ClassificationBatch> + use<'_, S>, DataError> {
     options.check()?;
     let mut items: Vec<usize> = (0..data.len()).collect();
     items.sort_by_key(|&i| data.length(i));
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn rows_hold_their_tokens_then_padding_up_to_the_multiple_or_the_cap() {
-        let mut data = Sequences::new(2);
+        let mut data = Sequences::<u8>::new(2);
         data.push(&[0, 255, 7], 1).unwrap();
         data.push(&[9; 40], 0).unwrap();
         let batch = |multiple, max_length| {
@@ -231,7 +231,7 @@ mod tests {
         let data = set(3, 5);
         let mut batches = TrainBatches::new(&data, BatchOptions::new(8, 64), 0).unwrap();
         assert_eq!((batches.steps_per_epoch(), batches.batch(0).rows(), batches.batch(7).rows()), (1, 3, 3));
-        assert!(TrainBatches::new(&Sequences::new(2), BatchOptions::new(8, 64), 0).is_err());
+        assert!(TrainBatches::new(&Sequences::<u8>::new(2), BatchOptions::new(8, 64), 0).is_err());
         assert!(TrainBatches::new(&data, BatchOptions::new(0, 64), 0).is_err());
     }
 }

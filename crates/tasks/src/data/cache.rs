@@ -45,6 +45,7 @@ pub fn load_listops(
         first_id,
         max_length,
         about: String::new(),
+        units: None,
         notes,
     })
 }
@@ -71,6 +72,7 @@ pub(super) fn load_pathfinder(
         first_id: 0,
         max_length,
         about: format!("{size} x {size} pixels, {difficulty}, {} for validation", config.valid),
+        units: None,
         notes,
     })
 }

@@ -3,19 +3,19 @@
 use regard_metrics::majority_rate;
 
 use super::{
-    Batch, BatchOptions, Batches, DataError, Objective, Sequences, Shape, Split, SplitBatches, Task, TrainBatches,
-    evaluation_batches,
+    Batch, BatchOptions, Batches, DataError, Objective, Sequences, Shape, Split, SplitBatches, Task, TextUnits,
+    TrainBatches, evaluation_batches, sequences::Symbol,
 };
 
 /// Labelled sequences in three splits.
 #[derive(Clone, Debug)]
-pub struct ClassificationData {
+pub struct ClassificationData<S = u8> {
     /// Training split.
-    pub train: Sequences,
+    pub train: Sequences<S>,
     /// Validation split, for model selection.
-    pub valid: Sequences,
+    pub valid: Sequences<S>,
     /// Test split, for reported results.
-    pub test: Sequences,
+    pub test: Sequences<S>,
     /// Labels are `0 .. classes`.
     pub classes: usize,
     /// Token ids are `0 .. vocabulary`.
@@ -26,17 +26,19 @@ pub struct ClassificationData {
     pub max_length: usize,
     /// What the sequences are, for reports; empty where the task says it.
     pub about: String,
+    /// What the ids stand for, where they are pieces of text.
+    pub units: Option<TextUnits>,
     /// Remarks for the user, as when a damaged cache file was replaced.
     pub notes: Vec<String>,
 }
 
-impl ClassificationData {
+impl<S> ClassificationData<S> {
     fn options(&self, rows: usize) -> BatchOptions {
         BatchOptions { first_id: self.first_id, ..BatchOptions::new(rows, self.max_length) }
     }
 }
 
-impl Task for ClassificationData {
+impl<S: Symbol> Task for ClassificationData<S> {
     fn shape(&self) -> Shape {
         let objective = Objective::Classify { classes: self.classes };
         Shape { objective, vocabulary: self.vocabulary, max_length: self.max_length }
@@ -64,6 +66,10 @@ impl Task for ClassificationData {
             self.max_length,
             self.test.len()
         )
+    }
+
+    fn units(&self) -> Option<&TextUnits> {
+        self.units.as_ref()
     }
 
     fn notes(&self) -> &[String] {

@@ -42,7 +42,7 @@ pub use self::{
     pathfinder::PathfinderConfig,
     plain_text::{NotText, TextLines, decode_text, read_text},
     retrieval::{DocumentPairs, PairData, RetrievalConfig, RetrievalFormat},
-    sequences::Sequences,
+    sequences::{Sequences, Symbol},
     stream::Streams,
     task::{
         Batch, Batches, Held, Objective, Shape, Split, SplitBatches, Task, TaskData, TaskOptions, TextExtent, evenly,

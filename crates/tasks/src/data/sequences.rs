@@ -2,20 +2,26 @@
 
 use super::DataError;
 
-/// Labelled sequences of symbols, one byte per symbol.
+/// A symbol as it is stored: one byte, or two where there are more than 256.
+pub trait Symbol: Copy + Into<i32> + Send + Sync + std::fmt::Debug {}
+
+impl Symbol for u8 {}
+impl Symbol for u16 {}
+
+/// Labelled sequences of symbols.
 ///
 /// Symbol `s` is token id `s + 1` where id 0 is padding, else `s`
 /// ([`BatchOptions::first_id`](super::BatchOptions::first_id)).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sequences {
-    symbols: Vec<u8>,
+pub struct Sequences<S = u8> {
+    symbols: Vec<S>,
     /// Sequence `i` is `symbols[offsets[i]..offsets[i + 1]]`.
     offsets: Vec<usize>,
     labels: Vec<u16>,
     classes: usize,
 }
 
-impl Sequences {
+impl<S: Symbol> Sequences<S> {
     /// An empty set with labels `0 .. classes`.
     ///
     /// # Panics
@@ -29,7 +35,7 @@ impl Sequences {
     ///
     /// # Errors
     /// A label that is not below `classes`; a sequence without symbols.
-    pub fn push(&mut self, symbols: &[u8], label: usize) -> Result<(), DataError> {
+    pub fn push(&mut self, symbols: &[S], label: usize) -> Result<(), DataError> {
         if label >= self.classes {
             let classes = self.classes;
             return Err(DataError::Value(format!(
@@ -56,7 +62,7 @@ impl Sequences {
     }
 
     /// Symbols of sequence `i`.
-    pub fn symbols(&self, i: usize) -> &[u8] {
+    pub fn symbols(&self, i: usize) -> &[S] {
         &self.symbols[self.offsets[i]..self.offsets[i + 1]]
     }
 
@@ -121,6 +127,7 @@ impl Sequences {
     }
 
     /// The sequences of `items`, in order.
+    #[cfg(test)]
     pub(crate) fn select(&self, items: &[usize]) -> Self {
         let mut chosen = Self::new(self.classes);
         for &i in items {

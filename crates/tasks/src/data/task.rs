@@ -42,6 +42,14 @@ pub enum Objective {
 }
 
 impl Objective {
+    /// Number of classes of a classifier.
+    pub fn classes(self) -> Option<usize> {
+        match self {
+            Self::Classify { classes } | Self::ClassifyPairs { classes } => Some(classes),
+            _ => None,
+        }
+    }
+
     /// Whether accuracy is measured.
     pub fn has_accuracy(self) -> bool {
         matches!(self, Self::Classify { .. } | Self::ClassifyPairs { .. } | Self::NextToken { certain: true })
@@ -181,7 +189,7 @@ pub trait Task: Debug + Send + Sync {
         None
     }
 
-    /// What the ids stand for, if the data are running text in three parts.
+    /// What the ids stand for, if they are pieces of text.
     fn units(&self) -> Option<&TextUnits> {
         None
     }

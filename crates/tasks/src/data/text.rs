@@ -1,4 +1,4 @@
-//! Byte-level text classification from TSV files.
+//! Text classification from TSV files: byte by byte, by words or by pieces of words.
 
 use std::{
     io::BufRead,
@@ -10,16 +10,23 @@ use rand::seq::SliceRandom;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ClassificationData, DataError, Objective, Progress, Sequences, Shape, Streams, TaskData, TaskOptions,
-    config::{check_file, check_fraction},
+    ClassificationData, DataError, Objective, Progress, Sequences, Shape, Streams, Symbol, TaskData, TaskOptions,
+    TextTokenizer, TextUnits, TokenKind, WordVocabulary,
+    config::{check_file, check_fraction, check_vocabulary},
     file::Meter,
     plain_text::each_line,
 };
 
-/// Token ids: padding and one for each byte.
-const VOCABULARY: usize = 257;
+/// Token ids of bytes: padding and one for each byte.
+const BYTES: usize = 257;
 
-/// Byte-level classification of the rows of a TSV file (plain, gzip or bzip2, detected by content).
+/// Largest vocabulary of words or pieces: ids are stored in 16 bits.
+const LARGEST: usize = 1 << 16;
+
+/// Smallest vocabulary of words: one word, the unknown word, the end of a line and padding.
+const FEWEST_WORDS: usize = 4;
+
+/// Classification of the rows of a TSV file (plain, gzip or bzip2, detected by content).
 ///
 /// Columns are numbered from 0; negative numbers count from the end of the row, -1 being the last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -46,7 +53,11 @@ pub struct TextConfig {
     pub classes: usize,
     /// The smallest label in the files.
     pub first_label: usize,
-    /// Bytes kept of each text; also the model's maximum length.
+    /// Units of text: bytes, words or subwords.
+    pub tokens: TokenKind,
+    /// Maximum size of a vocabulary of words or subwords, which is learned from the training rows.
+    pub vocabulary: usize,
+    /// Tokens kept of each text; also the model's maximum length.
     pub max_length: usize,
 }
 
@@ -62,6 +73,8 @@ impl Default for TextConfig {
             header: false,
             classes: 2,
             first_label: 0,
+            tokens: TokenKind::Bytes,
+            vocabulary: 30_000,
             max_length: 4000,
         }
     }
@@ -69,7 +82,7 @@ impl Default for TextConfig {
 
 impl TaskOptions for TextConfig {
     fn summary(&self) -> &'static str {
-        "byte-level text classification from a TSV file (plain, .gz, .bz2)"
+        "text classification by bytes, words or subwords, from a TSV file (plain, .gz, .bz2)"
     }
 
     fn check(&self) -> Result<(), DataError> {
@@ -90,6 +103,20 @@ impl TaskOptions for TextConfig {
         if self.max_length == 0 {
             return error("max_length", "is 0; must be at least 1".into());
         }
+        match self.tokens {
+            TokenKind::Bytes => {}
+            TokenKind::Characters => {
+                return error("tokens", "is 'characters'; must be bytes, words or subwords".into());
+            }
+            TokenKind::Subwords => check_vocabulary("text.vocabulary", self.vocabulary)?,
+            TokenKind::Words if self.vocabulary < FEWEST_WORDS => {
+                return error("vocabulary", format!("is {}; must be at least {FEWEST_WORDS}", self.vocabulary));
+            }
+            TokenKind::Words => {}
+        }
+        if self.tokens != TokenKind::Bytes && self.vocabulary > LARGEST {
+            return error("vocabulary", format!("is {}; must be at most {LARGEST}", self.vocabulary));
+        }
         if self.valid.is_none() {
             check_fraction("text.valid_fraction", self.valid_fraction)?;
         }
@@ -97,20 +124,128 @@ impl TaskOptions for TextConfig {
     }
 
     fn load(&self, seed: u64, _: Option<&Path>, progress: Progress<'_>) -> Result<TaskData, DataError> {
-        Ok(Box::new(load(self, seed, progress)?))
+        let rows = read(self, seed, progress)?;
+        Ok(match self.tokens {
+            TokenKind::Bytes => Box::new(self.in_bytes(&rows)?),
+            _ => Box::new(self.in_pieces(&rows)?),
+        })
     }
 
     fn shape(&self) -> Shape {
         Shape {
             objective: Objective::Classify { classes: self.classes },
-            vocabulary: VOCABULARY,
+            vocabulary: if self.tokens == TokenKind::Bytes { BYTES } else { self.vocabulary },
             max_length: self.max_length,
         }
     }
 }
 
-/// Reads the files; without a validation file, holds out rows of the training file.
-fn load(config: &TextConfig, seed: u64, progress: Progress<'_>) -> Result<ClassificationData, DataError> {
+impl TextConfig {
+    /// Byte `b` is symbol `b`.
+    fn in_bytes(&self, rows: &[Rows; 3]) -> Result<ClassificationData, DataError> {
+        let encode = |text: &[u8]| text[..text.len().min(self.max_length)].to_vec();
+        self.encoded(rows, BYTES, 1, encode)
+    }
+
+    /// Words or subwords of a vocabulary that the training rows give.
+    fn in_pieces(&self, rows: &[Rows; 3]) -> Result<ClassificationData<u16>, DataError> {
+        let text = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
+        let train: Vec<String> = rows[0].texts.iter().map(|row| text(row)).collect();
+        let (units, first_id) = if self.tokens == TokenKind::Words {
+            let words: Vec<String> = train.iter().map(|text| words_of(text)).collect();
+            // Id 0 is padding, and a word its place in the vocabulary plus 1.
+            (TextUnits::Words(WordVocabulary::count(&words.join(" "), self.vocabulary - 1, 1)), 1)
+        } else {
+            (TextUnits::Subwords(TextTokenizer::train(train.iter().map(String::as_str), self.vocabulary)?), 0)
+        };
+        let vocabulary = units.vocabulary() + first_id as usize;
+        let encode = |row: &[u8]| {
+            let ids = match &units {
+                TextUnits::Words(words) => words.encode(&words_of(&text(row))),
+                // A row has no line ends.
+                other => other.encode(&text(row)).unwrap_or_default(),
+            };
+            ids.into_iter().take(self.max_length).map(|id| id as u16).collect()
+        };
+        let data = self.encoded(rows, vocabulary, first_id, encode)?;
+        Ok(ClassificationData { units: Some(units), ..data })
+    }
+
+    fn encoded<S: Symbol>(
+        &self,
+        rows: &[Rows; 3],
+        vocabulary: usize,
+        first_id: i32,
+        encode: impl Fn(&[u8]) -> Vec<S>,
+    ) -> Result<ClassificationData<S>, DataError> {
+        let of = |rows: &Rows| {
+            let mut sequences = Sequences::new(self.classes);
+            for ((text, label), line) in rows.texts.iter().zip(&rows.labels).zip(&rows.lines) {
+                let pushed = sequences.push(&encode(text), *label);
+                pushed.map_err(|error| DataError::Content {
+                    path: format!("{}:{line}", rows.path.display()).into(),
+                    problem: error.to_string(),
+                })?;
+            }
+            Ok::<_, DataError>(sequences)
+        };
+        let [train, valid, test] = rows;
+        Ok(ClassificationData {
+            train: of(train)?,
+            valid: of(valid)?,
+            test: of(test)?,
+            classes: self.classes,
+            vocabulary,
+            first_id,
+            max_length: self.max_length,
+            about: String::new(),
+            units: None,
+            notes: Vec::new(),
+        })
+    }
+}
+
+/// The words and punctuation marks of a text in lower case, separated by spaces.
+fn words_of(text: &str) -> String {
+    let mut spaced = String::with_capacity(text.len() + text.len() / 8);
+    let mut inside = false;
+    for c in text.to_lowercase().chars() {
+        let word = c.is_alphanumeric();
+        if !c.is_whitespace() {
+            if !(spaced.is_empty() || word && inside) {
+                spaced.push(' ');
+            }
+            spaced.push(c);
+        }
+        inside = word;
+    }
+    spaced
+}
+
+/// Rows of a file, as far as they belong to one split.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Rows {
+    path: PathBuf,
+    texts: Vec<Box<[u8]>>,
+    labels: Vec<usize>,
+    /// Their lines in the file.
+    lines: Vec<u64>,
+}
+
+impl Rows {
+    /// The rows of `items`, in order.
+    fn select(&self, items: &[usize]) -> Self {
+        Self {
+            path: self.path.clone(),
+            texts: items.iter().map(|&i| self.texts[i].clone()).collect(),
+            labels: items.iter().map(|&i| self.labels[i]).collect(),
+            lines: items.iter().map(|&i| self.lines[i]).collect(),
+        }
+    }
+}
+
+/// Training, validation and test rows; without a validation file, rows of the training file are held out.
+fn read(config: &TextConfig, seed: u64, progress: Progress<'_>) -> Result<[Rows; 3], DataError> {
     let required = |key: &str, path: &Option<PathBuf>| {
         path.clone().ok_or_else(|| DataError::config(&format!("text.{key}"), "is not set; give a TSV file"))
     };
@@ -122,31 +257,20 @@ fn load(config: &TextConfig, seed: u64, progress: Progress<'_>) -> Result<Classi
     let all = read(&train_path)?;
     let (train, valid) = match &config.valid {
         Some(path) => (all, read(path)?),
-        None if all.len() < 2 => {
+        None if all.texts.len() < 2 => {
             let problem = "has a single row, of which none can be held out for validation; set task.text.valid".into();
             return Err(DataError::Content { path: train_path, problem });
         }
         None => hold_out(&all, config.valid_fraction, seed),
     };
-    let test = read(&test_path)?;
-    Ok(ClassificationData {
-        train,
-        valid,
-        test,
-        classes: config.classes,
-        vocabulary: VOCABULARY,
-        first_id: 1,
-        max_length: config.max_length,
-        about: String::new(),
-        notes: Vec::new(),
-    })
+    Ok([train, valid, read(&test_path)?])
 }
 
-/// A random part of two or more sequences for validation and the rest for training, each in the original order.
-fn hold_out(all: &Sequences, fraction: f64, seed: u64) -> (Sequences, Sequences) {
-    let mut items: Vec<usize> = (0..all.len()).collect();
+/// A random part of two or more rows for validation and the rest for training, each in the original order.
+fn hold_out(all: &Rows, fraction: f64, seed: u64) -> (Rows, Rows) {
+    let mut items: Vec<usize> = (0..all.texts.len()).collect();
     items.shuffle(&mut Streams::new(seed, "validation split").at(0));
-    let count = ((all.len() as f64 * fraction).round() as usize).clamp(1, all.len() - 1);
+    let count = ((items.len() as f64 * fraction).round() as usize).clamp(1, items.len() - 1);
     let (valid, train) = items.split_at_mut(count);
     valid.sort_unstable();
     train.sort_unstable();
@@ -154,16 +278,21 @@ fn hold_out(all: &Sequences, fraction: f64, seed: u64) -> (Sequences, Sequences)
 }
 
 /// All rows of one file.
-fn read_rows(source: impl BufRead, path: &Path, config: &TextConfig) -> Result<Sequences, DataError> {
-    let mut rows = Sequences::new(config.classes);
+fn read_rows(source: impl BufRead, path: &Path, config: &TextConfig) -> Result<Rows, DataError> {
+    let mut rows = Rows { path: path.into(), ..Rows::default() };
+    // Of bytes no more are kept than will be read.
+    let most = if config.tokens == TokenKind::Bytes { config.max_length } else { usize::MAX };
     each_line(source, path, |line, row| {
         if line == 1 && config.header {
             return Ok(());
         }
         let (label, text) = parse_row(row, config)?;
-        rows.push(&text[..text.len().min(config.max_length)], label).map_err(|problem| problem.to_string())
+        rows.texts.push(text[..text.len().min(most)].into());
+        rows.labels.push(label);
+        rows.lines.push(line);
+        Ok(())
     })?;
-    if rows.is_empty() {
+    if rows.texts.is_empty() {
         let problem = "has no rows; a row is a label, a tab and a text".into();
         return Err(DataError::Content { path: path.into(), problem });
     }
@@ -219,7 +348,57 @@ mod tests {
     use crate::data::plain_text::LONGEST_LINE;
 
     fn rows(bytes: &[u8], config: &TextConfig) -> Result<Sequences, DataError> {
-        read_rows(bytes, Path::new("rows.tsv"), config)
+        let rows = read_rows(bytes, Path::new("rows.tsv"), config)?;
+        Ok(config.in_bytes(&[rows.clone(), rows.clone(), rows])?.train)
+    }
+
+    fn load(config: &TextConfig, seed: u64) -> Result<ClassificationData, DataError> {
+        config.in_bytes(&read(config, seed, &|_, _| {})?)
+    }
+
+    #[test]
+    fn words_and_marks_stand_apart_in_lower_case() {
+        assert_eq!(words_of("  The U.S.  isn't\u{a0}Über-big"), "the u . s . isn ' t über - big");
+        assert_eq!(words_of(" \t"), "");
+    }
+
+    #[test]
+    fn words_and_subwords_are_those_of_the_training_rows() {
+        let train = read_rows(&b"0\tThe cat, the dog\n1\tthe bird\n"[..], Path::new("train.tsv"), &words()).unwrap();
+        let test = read_rows(&b"1\tThe fish and the bird fly\n"[..], Path::new("test.tsv"), &words()).unwrap();
+        let split = [train.clone(), train.clone(), test.clone()];
+        let data = words().in_pieces(&split).unwrap();
+        let Some(TextUnits::Words(vocabulary)) = &data.units else { panic!("words") };
+        // Five words and marks, the unknown word, the end of a line; padding besides.
+        assert_eq!((vocabulary.len(), data.vocabulary, data.first_id), (7, 8, 1));
+        assert_eq!(data.train.symbols(0).len(), 5);
+        let ids: Vec<u32> = data.test.symbols(0).iter().map(|id| u32::from(*id)).collect();
+        assert_eq!(vocabulary.decode(&ids), "the <unk> <unk> the bird");
+        let subwords = TextConfig { tokens: TokenKind::Subwords, vocabulary: 300, max_length: 9, ..words() };
+        let data = subwords.in_pieces(&split).unwrap();
+        let Some(TextUnits::Subwords(tokenizer)) = &data.units else { panic!("subwords") };
+        assert_eq!((data.first_id, data.vocabulary), (0, tokenizer.vocabulary()));
+        let ids: Vec<i32> = data.train.symbols(1).iter().map(|id| i32::from(*id)).collect();
+        assert_eq!(tokenizer.decode(&ids).trim(), "the bird");
+        assert_eq!(data.test.longest(), 9);
+        let blank = read_rows(&b"0\tone\n0\t  \n"[..], Path::new("blank.tsv"), &words()).unwrap();
+        let error = words().in_pieces(&[train.clone(), train, blank]).unwrap_err().to_string();
+        assert!(error.starts_with("blank.tsv:2: a sequence without tokens"), "{error}");
+    }
+
+    fn words() -> TextConfig {
+        TextConfig { tokens: TokenKind::Words, max_length: 5, ..TextConfig::default() }
+    }
+
+    #[test]
+    fn units_that_cannot_be_are_refused() {
+        let problem = |config: TextConfig| {
+            let files = TextConfig { train: Some("a".into()), test: Some("b".into()), ..config };
+            files.check().unwrap_err().to_string()
+        };
+        assert!(problem(TextConfig { tokens: TokenKind::Characters, ..words() }).contains("task.text.tokens"));
+        assert!(problem(TextConfig { vocabulary: 3, ..words() }).contains("task.text.vocabulary: is 3"));
+        assert!(problem(TextConfig { vocabulary: LARGEST + 1, ..words() }).contains("at most 65536"));
     }
 
     #[test]
@@ -299,7 +478,7 @@ mod tests {
         let load_from = |train: &Option<PathBuf>, seed| {
             let config = TextConfig { train: train.clone(), test: test.clone(), ..TextConfig::default() };
             config.check().unwrap();
-            load(&config, seed, &|_, _| {}).unwrap()
+            load(&config, seed).unwrap()
         };
         let plain = load_from(&write("train.tsv", text.clone().into()), 4);
         assert_eq!((plain.train.len(), plain.valid.len(), plain.test.len()), (180, 20, 1));

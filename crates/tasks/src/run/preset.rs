@@ -19,6 +19,11 @@ pub const PRESETS: &[(&str, &str, &str)] = &[
         include_str!("../../configs/lra-text.toml"),
     ),
     (
+        "ag-news",
+        "topics of news by words: Fastformer and others in its paper's setting",
+        include_str!("../../configs/ag-news.toml"),
+    ),
+    (
         "lra-retrieval",
         "Long Range Arena retrieval: do two documents belong together, byte by byte, 4000 long each",
         include_str!("../../configs/lra-retrieval.toml"),

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use regard_metrics::{accuracy, count_correct, perplexity};
+use regard_metrics::{Confusion, accuracy, count_correct, perplexity, predicted};
 use regard_nn::blocks::Context;
 
-use super::{Evaluation, Items, Model, TrainError, language::LanguageTally};
+use super::{ClassScores, Evaluation, Items, Model, TrainError, language::LanguageTally};
 use crate::data::{Split, TaskData, split_batches};
 
 /// Measures `model` on a split of `data` in batches of `rows`: all of it or, if `most` is not 0, that many batches
@@ -38,6 +38,7 @@ pub(super) fn measure(
     let objective = data.shape().objective;
     let extent = data.extent(split);
     let mut tally = LanguageTally::default();
+    let mut confusion = objective.classes().map(|classes| Confusion::of([], classes));
     let (mut loss, mut correct, mut items, mut sequences, mut seconds) = (0.0, 0, 0, 0, 0.0);
     for batch in split_batches(data, split, rows, most)? {
         let start = Instant::now();
@@ -61,6 +62,7 @@ pub(super) fn measure(
             if objective.has_accuracy() {
                 correct += count_correct(&logits, &targets, outputs);
             }
+            confusion = confusion.and_then(|confusion| confused(confusion, &logits, &targets, outputs));
         }
         items += batch.items();
         sequences += batch.tokens.batch / objective.rows();
@@ -74,6 +76,7 @@ pub(super) fn measure(
         split,
         loss,
         accuracy,
+        classes: confusion.filter(|_| items > 0).as_ref().map(ClassScores::from),
         perplexity,
         bleu: None,
         averaged: None,
@@ -82,6 +85,14 @@ pub(super) fn measure(
         sequences,
         seconds,
     })
+}
+
+/// With the predictions of a batch; `None` if one is not a number.
+fn confused(mut confusion: Confusion, logits: &[f32], labels: &[i32], classes: usize) -> Option<Confusion> {
+    for (predicted, label) in predicted(logits, classes).zip(labels) {
+        confusion.add(usize::try_from(*label).ok()?, predicted?);
+    }
+    Some(confusion)
 }
 
 /// Cross entropies of the rows whose target is not negative, in nats.

@@ -38,7 +38,7 @@ pub use lock::{DirectoryLock, occupied, sweep};
 pub use model::Model;
 pub(crate) use model::check_head;
 pub use optimizer::{AdamW, Moments};
-pub use report::{Evaluation, Progress, Record, Silent, StepReport};
+pub use report::{ClassScores, Evaluation, Progress, Record, Silent, StepReport};
 pub use routers::RouterReport;
 pub use run_directory::{CHECKPOINTS, CONFIG, Existing, METRICS, REPORTS, RunDirectory, TOKENIZER};
 pub use trainer::{Outcome, Trainer};

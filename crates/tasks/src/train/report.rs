@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use regard_metrics::Confusion;
 use serde::{Deserialize, Serialize};
 
 use super::{LanguageFigures, RouterReport, TrainError};
@@ -40,6 +41,9 @@ pub struct Evaluation {
     pub loss: f64,
     /// Share of the items that were predicted: labels, or tokens of a copy; absent for language models.
     pub accuracy: Option<f64>,
+    /// Of a classifier: how its errors spread over the classes; absent where a prediction is not a number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub classes: Option<ClassScores>,
     /// `exp(loss)`; absent for classification.
     pub perplexity: Option<f64>,
     /// BLEU of translations by beam search ([`BLEU_SIGNATURE`](regard_metrics::BLEU_SIGNATURE)), 0 to 100; measured on the test
@@ -58,6 +62,25 @@ pub struct Evaluation {
     pub sequences: usize,
     /// Time of the forward passes.
     pub seconds: f64,
+}
+
+/// Scores of a classifier that weigh its classes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClassScores {
+    /// Mean F1 of the classes.
+    pub macro_f1: f64,
+    /// F1 of label 1, where there are two classes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub f1: Option<f64>,
+    /// Matthews' correlation of labels and predictions.
+    pub matthews: f64,
+}
+
+impl From<&Confusion> for ClassScores {
+    fn from(confusion: &Confusion) -> Self {
+        let f1 = (confusion.classes() == 2).then(|| confusion.f1(1));
+        Self { macro_f1: confusion.macro_f1(), f1, matthews: confusion.matthews() }
+    }
 }
 
 impl Evaluation {

@@ -282,6 +282,7 @@ mod tests {
             split: Split::Valid,
             loss: 1.0 / 3.0,
             accuracy: Some(0.25),
+            classes: None,
             perplexity: None,
             bleu: None,
             averaged: None,

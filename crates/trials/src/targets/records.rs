@@ -51,6 +51,7 @@ pub fn metrics() -> Target {
         split: Split::Valid,
         loss: 0.3,
         accuracy: Some(0.25),
+        classes: None,
         perplexity: None,
         bleu: None,
         averaged: None,

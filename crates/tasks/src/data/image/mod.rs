@@ -226,6 +226,7 @@ impl TaskOptions for ImageConfig {
             first_id: 0,
             max_length: height * width,
             about: format!("{}, the last {held} of training for validation", found.about()),
+            units: None,
             notes: Vec::new(),
         }))
     }
