@@ -11,7 +11,7 @@ pub struct Dataset {
     pub about: &'static str,
     /// Its licence, as far as there is one.
     pub licence: &'static str,
-    /// Tasks that read it.
+    /// Tasks that read it as it is; the others need its texts in another form, such as one row of a TSV file each.
     pub tasks: &'static [&'static str],
     /// Its files; none where it has to be brought by hand.
     pub downloads: &'static [Download],
@@ -126,7 +126,7 @@ pub const CATALOGUE: &[Dataset] = &[
         "imdb",
         "50,000 reviews of films with stars (Maas et al. 2011); Long Range Arena's Text",
         NONE_STATED,
-        &["text", "retrieval"],
+        &[],
         &[file(
             "aclImdb_v1.tar.gz",
             &["https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz"],
@@ -182,7 +182,7 @@ pub const CATALOGUE: &[Dataset] = &[
         "ag-news",
         "127,600 news items in four topics (Zhang et al. 2015)",
         "research and other use that is not commercial",
-        &["text"],
+        &[],
         &[file(
             "ag_news_csv.tar.gz",
             &["https://drive.google.com/uc?export=download&id=0Bz8a_Dbh9QhbUDNpeUdjb0wxRms"],
@@ -218,7 +218,7 @@ pub const CATALOGUE: &[Dataset] = &[
         "glue-stsb",
         "GLUE: how alike are two sentences (Cer et al. 2017)",
         "CC BY-SA 4.0 for the scores; texts of several licences",
-        &["text"],
+        &[],
         &[file(
             "STS-B.zip",
             &["https://dl.fbaipublicfiles.com/glue/data/STS-B.zip"],
@@ -230,7 +230,7 @@ pub const CATALOGUE: &[Dataset] = &[
         "glue-rte",
         "GLUE: does one sentence follow from another",
         NONE_STATED,
-        &["text"],
+        &[],
         &[file(
             "RTE.zip",
             &["https://dl.fbaipublicfiles.com/glue/data/RTE.zip"],
@@ -242,7 +242,7 @@ pub const CATALOGUE: &[Dataset] = &[
         "glue-qnli",
         "GLUE: does a sentence answer a question (Rajpurkar et al. 2016)",
         "CC BY-SA 4.0",
-        &["text"],
+        &[],
         &[file(
             "QNLIv2.zip",
             &["https://dl.fbaipublicfiles.com/glue/data/QNLIv2.zip"],
@@ -254,7 +254,7 @@ pub const CATALOGUE: &[Dataset] = &[
         "glue-mnli",
         "GLUE: entailment between sentences of many genres (Williams et al. 2018)",
         "OANC, CC BY-SA 3.0, CC BY 3.0",
-        &["text"],
+        &[],
         &[file(
             "MNLI.zip",
             &["https://dl.fbaipublicfiles.com/glue/data/MNLI.zip"],
@@ -266,14 +266,14 @@ pub const CATALOGUE: &[Dataset] = &[
         "lra",
         "Long Range Arena as released (Tay et al. 2021); ListOps and Pathfinder are generated here",
         "Apache-2.0; AAN's texts state none",
-        &["listops", "retrieval", "pathfinder"],
+        &["retrieval"],
         "lra_release.gz (7.7 GB) at storage.googleapis.com/long-range-arena, which no longer answers everybody",
     ),
     by_hand(
         "mind",
         "impressions of news readers (Wu et al. 2020), small and large",
         "Microsoft Research licence; not for commercial use",
-        &["news"],
+        &[],
         "MINDsmall_train.zip and MINDsmall_dev.zip, after agreeing to the terms at msnews.github.io",
     ),
     by_hand(
@@ -287,7 +287,7 @@ pub const CATALOGUE: &[Dataset] = &[
         "cnn-dailymail",
         "300,000 news articles with highlights (Nallapati et al. 2016)",
         NONE_STATED,
-        &["summarisation"],
+        &[],
         "JSON lines of article and highlights, as in the set abisee/cnn_dailymail of the Hugging Face hub",
     ),
 ];
@@ -300,7 +300,7 @@ mod tests {
     fn sets_are_whole() {
         for (at, set) in CATALOGUE.iter().enumerate() {
             assert!(CATALOGUE[..at].iter().all(|other| other.name != set.name), "{} twice", set.name);
-            assert!(!set.tasks.is_empty() && !set.licence.is_empty(), "{}", set.name);
+            assert!(!set.about.is_empty() && !set.licence.is_empty(), "{}", set.name);
             assert_eq!(set.downloads.is_empty(), !set.by_hand.is_empty(), "{}: fetched or brought", set.name);
             for file in set.downloads {
                 let digits = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);

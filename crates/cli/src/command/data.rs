@@ -78,6 +78,11 @@ fn known(name: &str) -> Outcome<&'static Dataset> {
     })
 }
 
+/// The tasks that read a set as it is.
+fn readers(set: &Dataset) -> String {
+    if set.tasks.is_empty() { "–".into() } else { set.tasks.join(", ") }
+}
+
 /// What the state is called.
 fn said(state: &State) -> &'static str {
     match state {
@@ -103,11 +108,12 @@ fn list(store: &Store, common: &Common) -> Outcome {
     columns.extend(texts(&["from", "state"]));
     let mut table = Table::new("Data sets", columns)
         .note("Size: of the files where the set is there, else of what is fetched, if published.")
+        .note("Tasks: those that read the set as it is.")
         .note("By hand: without a published checksum, or to be asked for; 'regard data show NAME' says where it is.");
     for (set, state) in store.states() {
         let from = if set.downloads.is_empty() { "by hand" } else { "network" };
         let size: Cell = bytes(set, &state).map(|bytes| bytes as usize).into();
-        let words = [set.name, set.about, &set.tasks.join(", "), set.licence].map(Cell::from);
+        let words = [set.name, set.about, &readers(set), set.licence].map(Cell::from);
         table.push(words.into_iter().chain([size, from.into(), said(&state).into()]).collect());
     }
     if common.json { output::json(&table.to_json()) } else { output::text(table.to_text()) }
@@ -136,7 +142,7 @@ fn show(store: &Store, set: &Dataset, common: &Common) -> Outcome {
         return output::json(&described(store, set));
     }
     let mut text = format!("{}: {}\n\n", set.name, set.about);
-    text += &format!("licence  {}\ntasks    {}\n", set.licence, set.tasks.join(", "));
+    text += &format!("licence  {}\ntasks    {}\n", set.licence, readers(set));
     let state = match store.state(set) {
         State::There { files, bytes } => format!("there, {files} files, {bytes} bytes"),
         State::Begun { bytes } => format!("begun, {bytes} bytes; 'regard data fetch {}' goes on", set.name),
