@@ -181,6 +181,24 @@ fn kernel_agrees_with_its_twin() {
     report.finish();
 }
 
+/// Components that differ little leave a small gradient of the prior between large products: their difference must come
+/// before the product.
+#[test]
+fn the_gradient_of_a_prior_keeps_its_digits_where_components_are_close() {
+    let mut report = Report::new();
+    for (seed, causal) in (1..=4).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let mask = Mask { causal, ..Mask::none() };
+        let sizes = sizes(1, (8, 8), (150, 150), (64, 64));
+        let mut call = Call::new(sizes, Keys::Shifted(2), Layout::TokenFirst, mask, seed);
+        call.inputs[4].iter_mut().for_each(|x| *x = f64::from(*x as f32 * 0.1));
+        let (seen, expected) = (call.kernel(), call.twin());
+        for (at, name) in [(4, "log_prior"), (5, "shift")] {
+            report.compare(format_args!("seed {seed} causal {causal} {name}"), &seen[at], &expected[at], BOUND);
+        }
+    }
+    report.finish();
+}
+
 #[test]
 fn twin_agrees_with_differences() {
     let mut report = Report::new();

@@ -1,7 +1,7 @@
 //! Checks a kernel: outputs and gradients against those of its float64 twin, at a small size.
 
 use regard_kernels::{
-    AttentionOptions, Error, InputSpec, Mechanism, Role, Storage, View, mechanism::Combination, support::SupportKind,
+    AttentionOptions, Error, Mechanism, Role, Storage, View, mechanism::Combination, random::bits, support::SupportKind,
 };
 use serde::{Deserialize, Serialize};
 
@@ -13,10 +13,15 @@ use super::{
 };
 
 /// Largest difference that passes, relative to the largest element of a tensor.
+///
+/// The gradient of a parameter is a sum over tokens of terms of either sign. Where they happen to cancel, their roundings
+/// do not: it is then measured against the largest element that such a sum has under other signs of the terms.
 pub const BOUND: f64 = 1e-5;
 
 /// Values of the twin below this are 0 up to its own rounding.
 const VANISHING: f64 = 1e-12;
+/// Choices of signs under which a sum that cancels is computed again: one of them may cancel as well, hardly all.
+const SIGNS: u64 = 4;
 /// Tokens per block if a layout fixes the number of blocks.
 const BLOCK: usize = 8;
 
@@ -142,13 +147,40 @@ fn beside_twin(problem: &Problem) -> Check {
     let (wide, wide_grad) = (doubles(inputs), double(grad_out));
     let views: Vec<View<f64>> = wide.iter().map(Double::view).collect();
     let twin = operator.reference(&views, Some(&wide_grad.data));
-    let of_gradient = |((spec, grad), want): ((&InputSpec, &Option<Vec<f32>>), &Vec<f64>)| {
-        let difference = grad.as_ref().map_or(f64::INFINITY, |grad| apart(grad, want));
-        (format!("gradient of {}", spec.name), difference)
+    let of_gradient = |(at, grad): (usize, &Option<Vec<f32>>)| {
+        let want = &twin.grads[at];
+        let mut difference = grad.as_ref().map_or(f64::INFINITY, |grad| apart(grad, want));
+        if specs[at].role == Role::Parameter
+            && difference > BOUND
+            && difference.is_finite()
+            && largest(want) > VANISHING
+        {
+            let terms = (0..SIGNS).map(|draw| largest(&under_signs(problem, &views, draw)[at])).fold(0.0, f64::max);
+            difference *= (largest(want) / terms).min(1.0);
+        }
+        (format!("gradient of {}", specs[at].name), difference)
     };
-    let all = specs.iter().zip(&grads).zip(&twin.grads);
-    let learned = all.filter(|((spec, _), _)| spec.role != Role::Constant);
+    let learned = grads.iter().enumerate().filter(|(at, _)| specs[*at].role != Role::Constant);
     Check::of(std::iter::once(("output".into(), apart(&out, &twin.out))).chain(learned.map(of_gradient)))
+}
+
+/// Gradients of the twin with the gradient of each token's output negated or not, at random: sums of the same terms
+/// under other signs, since gradients are linear in that of the output.
+fn under_signs(problem: &Problem, views: &[View<f64>], draw: u64) -> Vec<Vec<f64>> {
+    let mut grad_out = double(&problem.grad_out).data;
+    // Token first, in one batch row.
+    let width = grad_out.len() / problem.grad_out.shape[1];
+    for (token, row) in grad_out.chunks_exact_mut(width).enumerate() {
+        if bits(draw, token as u32) & 1 == 1 {
+            row.iter_mut().for_each(|x| *x = -*x);
+        }
+    }
+    problem.operator.reference(views, Some(&grad_out)).grads
+}
+
+/// Largest magnitude.
+fn largest(numbers: &[f64]) -> f64 {
+    numbers.iter().fold(0.0f64, |most, x| most.max(x.abs()))
 }
 
 /// Largest difference relative to the largest element of `want`; infinite if the sizes differ.
@@ -156,7 +188,7 @@ fn apart(seen: &[f32], want: &[f64]) -> f64 {
     if seen.len() != want.len() {
         return f64::INFINITY;
     }
-    let scale = want.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+    let scale = largest(want);
     // A vanishing gradient, as that of a single component's prior, leaves only rounding errors.
     let scale = if scale < VANISHING { 1.0 } else { scale };
     let most = seen.iter().zip(want).map(|(a, b)| (f64::from(*a) - b).abs());
@@ -187,16 +219,17 @@ fn doubles(tensors: &[Tensor]) -> Vec<Double> {
 mod tests {
     use std::sync::Arc;
 
-    use regard_kernels::{Operator, Reference, Saved};
+    use regard_kernels::{Operator, Reference, Saved, mechanism::KeyDesign};
 
     use super::*;
 
-    /// Softmax with one number of its output, or of a gradient, a little off.
+    /// An operator with one number of its output or of a gradient a little off, or a whole gradient by a factor.
     #[derive(Debug)]
     struct Off {
         right: Arc<dyn Operator>,
         output: f32,
         gradient: f32,
+        scaled: Option<(&'static str, f32)>,
     }
 
     impl Operator for Off {
@@ -224,6 +257,10 @@ mod tests {
         ) -> Vec<Option<Vec<f32>>> {
             let mut grads = self.right.backward(inputs, out, saved, grad_out, wanted);
             grads[1].as_mut().unwrap()[3] += self.gradient;
+            if let Some((name, factor)) = self.scaled {
+                let at = self.inputs().iter().position(|one| *one == name).unwrap();
+                grads[at].as_mut().unwrap().iter_mut().for_each(|x| *x *= factor);
+            }
             grads
         }
 
@@ -235,7 +272,7 @@ mod tests {
     fn judged(output: f32, gradient: f32) -> Check {
         let options = AttentionOptions::default();
         let problem = Problem::new(&options, sizes(&options, 9, 4), &mut Tensors::new(1)).unwrap();
-        let operator = Arc::new(Off { right: problem.operator.clone(), output, gradient });
+        let operator = Arc::new(Off { right: problem.operator.clone(), output, gradient, scaled: None });
         beside_twin(&Problem { operator, ..problem })
     }
 
@@ -249,6 +286,39 @@ mod tests {
         assert!(!gradient.passed && gradient.words().starts_with("wrong, gradient of k by "), "{gradient:?}");
         let nan = judged(f32::NAN, 0.0);
         assert!(!nan.passed && nan.words().contains("not finite"), "{nan:?}");
+    }
+
+    /// A mixture with shifted keys: its components differ little, and the terms of its prior's gradient cancel.
+    fn shifted(mechanism: Mechanism, heads: usize, causal: bool) -> AttentionOptions {
+        let mut options = AttentionOptions { mechanism, heads, causal, ..AttentionOptions::default() };
+        options.keys.design = KeyDesign::Shifted;
+        options
+    }
+
+    #[test]
+    fn a_gradient_off_by_a_thousandth_is_seen_even_where_its_terms_cancel() {
+        for (heads, seed) in (1..=2).flat_map(|heads| (1..=8).map(move |seed| (heads, seed))) {
+            for (mechanism, causal) in
+                [Mechanism::Mlk, Mechanism::Mgk].into_iter().flat_map(|m| [(m, false), (m, true)])
+            {
+                let options = shifted(mechanism, heads, causal);
+                let at = format!("{mechanism}, {heads} heads, seed {seed}, causal {causal}");
+                let of = |scaled| {
+                    let problem = Problem::new(&options, sizes(&options, 150, 64), &mut Tensors::new(seed)).unwrap();
+                    let operator =
+                        Arc::new(Off { right: problem.operator.clone(), output: 0.0, gradient: 0.0, scaled });
+                    beside_twin(&Problem { operator, ..problem })
+                };
+                let right = of(None);
+                assert!(right.passed, "{at}: {}", right.words());
+                for name in ["log_prior", "shift"] {
+                    let wrong = of(Some((name, 1.001)));
+                    let what = format!("wrong, gradient of {name} by ");
+                    let words = wrong.words();
+                    assert!(words.starts_with(&what), "{at}, {name}: {words}");
+                }
+            }
+        }
     }
 
     #[test]

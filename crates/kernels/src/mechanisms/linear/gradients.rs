@@ -3,7 +3,11 @@
 use std::ops::Range;
 
 use super::operands::{Operands, slope};
-use crate::{memory::arbitrary, parallel::Disjoint, simd};
+use crate::{
+    memory::arbitrary,
+    parallel::Disjoint,
+    simd::{self, LANES},
+};
 
 /// Gradient buffers of one backward pass, `None` where not wanted.
 ///
@@ -13,7 +17,7 @@ pub(super) struct Gradients {
     q: Option<Vec<f32>>,
     k: Option<Vec<f32>>,
     v: Option<Vec<f32>>,
-    /// `[B, sums, blocks, M]`, in double precision: its terms cancel, since the gradient sums to 0 over components.
+    /// `[B, sums, blocks, M]`, in double precision: the terms of different keys cancel.
     log_prior: Option<Vec<f64>>,
     /// `[B, Hk, blocks, M, D]`.
     shift: Option<Vec<f32>>,
@@ -87,8 +91,8 @@ impl Gradients {
                         head.iter_mut().zip(block).for_each(|(t, p)| *t += p);
                     }
                 }
-                // The scale of a head's prior cancels, so its gradient should sum to 0: the remainder is rounding
-                // error, which is subtracted in proportion to the weights.
+                // The gradient should sum to 0, as do its centred terms: the remainder is rounding error, which is
+                // subtracted in proportion to the weights.
                 for (h, head) in total.chunks_exact_mut(components).enumerate() {
                     let rounding: f64 = head.iter().sum();
                     for (r, t) in head.iter_mut().enumerate() {
@@ -236,8 +240,9 @@ impl Shared<'_> {
         simd::vectorize(
             #[inline(always)]
             || {
-                let chunk = features.chunks_exact(width).zip(chunk.grad_mixed.chunks_exact(width));
-                for ((features, grad), j) in chunk.zip(keys) {
+                let mixed = chunk.mixed.chunks_exact(width);
+                let chunk = features.chunks_exact(width).zip(mixed).zip(chunk.grad_mixed.chunks_exact(width));
+                for (((features, mixed), grad), j) in chunk.zip(keys) {
                     let padded = real.is_some_and(|real| real[j] == 0);
                     if let Some(k) = &self.k {
                         // SAFETY: guaranteed by the caller.
@@ -252,7 +257,7 @@ impl Shared<'_> {
                         continue;
                     }
                     if log_prior.is_some() {
-                        share += f64::from(prior * simd::dot(features, grad));
+                        share += f64::from(centred_dot(features, mixed, grad));
                     }
                     if let Some(shift) = &mut shift {
                         for ((y, &f), &g) in shift.iter_mut().zip(features).zip(grad) {
@@ -263,9 +268,31 @@ impl Shared<'_> {
             },
         );
         if let Some(log_prior) = log_prior {
-            *log_prior += share;
+            *log_prior += f64::from(prior) * share;
         }
     }
+}
+
+/// `sum_c (phi(k_jr)_c - f_jc) df_jc`, in the order of [`simd::dot`].
+///
+/// The scale of a head's prior cancels in the output, so `sum_j f_j.df_j` is 0 and subtracting `f_j` changes no gradient
+/// of the prior. It changes the rounding: components that differ little, as shifted keys do, leave a small difference of
+/// products that are each much larger, and here the difference comes first.
+#[inline(always)]
+fn centred_dot(features: &[f32], mixed: &[f32], grad: &[f32]) -> f32 {
+    let (blocks, rest) = features.as_chunks::<LANES>();
+    let (mixed_blocks, mixed_rest) = mixed.as_chunks::<LANES>();
+    let (grad_blocks, grad_rest) = grad.as_chunks::<LANES>();
+    let mut lanes = [0.0f32; LANES];
+    for ((f, m), g) in blocks.iter().zip(mixed_blocks).zip(grad_blocks) {
+        for (lane, total) in lanes.iter_mut().enumerate() {
+            *total = (f[lane] - m[lane]).mul_add(g[lane], *total);
+        }
+    }
+    for (((total, &f), &m), &g) in lanes.iter_mut().zip(rest).zip(mixed_rest).zip(grad_rest) {
+        *total = (f - m).mul_add(g, *total);
+    }
+    simd::tree(lanes)
 }
 
 /// `y (=|+=) prior phi'(k) grad`.
