@@ -221,9 +221,11 @@ mod tests {
         }
     }
 
-    /// A single test, since the blocks are shared by the process.
+    /// A single test, since the blocks are shared by the process; those that another left are given back first.
     #[test]
     fn blocks_come_back_and_leave_when_others_need_room() {
+        let _alone = crate::LARGE_BLOCKS.lock();
+        release();
         let (size, other) = (layout((5 << 20) - 4096), layout(9 << 20));
         // SAFETY: every block is freed once with its own layout and used only before that.
         unsafe {
