@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use regard_datasets::{CATALOGUE, Dataset, Error, Finding, State, Store, find, verify};
+use regard_datasets::{CATALOGUE, Dataset, Finding, State, Store, find, verify};
 use regard_report::{Cell, Column, Format, Table};
 use regard_tasks::{Class, run::nearest};
 use serde_json::{Value, json};
@@ -160,11 +160,6 @@ fn show(store: &Store, set: &Dataset, common: &Common) -> Outcome {
     output::text(text)
 }
 
-/// Whatever fails here is data that is missing or cannot be written.
-fn told(error: &Error) -> Failure {
-    Failure::data(error)
-}
-
 fn fetch(store: &Store, set: &Dataset, given: &[PathBuf], mirror: Option<&str>, common: &Common) -> Outcome {
     let bar = console::bar(0, common.quiet);
     let progress = |what: &str, done: u64, total: Option<u64>| {
@@ -174,7 +169,7 @@ fn fetch(store: &Store, set: &Dataset, given: &[PathBuf], mirror: Option<&str>, 
     };
     let fetched = store.fetch(set, given, mirror, &progress);
     bar.finish_and_clear();
-    let fetched = fetched.map_err(|error| told(&error))?;
+    let fetched = fetched.map_err(Failure::data)?;
     if common.json {
         let from: Vec<Value> =
             fetched.from.iter().map(|(name, sha256)| json!({ "name": name, "sha256": sha256 })).collect();
@@ -210,7 +205,7 @@ fn verify_all(store: &Store, what: &[String], common: &Common) -> Outcome {
     };
     let (mut results, mut failed) = (Vec::new(), 0);
     for (name, folder) in folders {
-        let (count, wrong) = verify(&folder, &mut |_| ()).map_err(|error| told(&error))?;
+        let (count, wrong) = verify(&folder, &mut |_| ()).map_err(Failure::data)?;
         if !common.json {
             match wrong.len() {
                 0 => output::line(format_args!("{name}: {count} files, all as they should be"))?,

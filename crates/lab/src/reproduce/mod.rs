@@ -13,7 +13,7 @@ mod clause;
 mod entries;
 mod outcome;
 mod page;
-pub(crate) mod statistics;
+mod statistics;
 mod verdict;
 mod workbench;
 

@@ -4,6 +4,17 @@ use rand::seq::SliceRandom;
 
 use super::Streams;
 
+/// A random part of the items `0 .. count`, of which there are two or more, to hold out for validation, and the rest for
+/// training; each has at least one, in order.
+pub(super) fn hold_out(count: usize, fraction: f64, seed: u64) -> [Vec<usize>; 2] {
+    let mut held: Vec<usize> = (0..count).collect();
+    held.shuffle(&mut Streams::new(seed, "validation split").at(0));
+    let mut rest = held.split_off(((count as f64 * fraction).round() as usize).clamp(1, count - 1));
+    held.sort_unstable();
+    rest.sort_unstable();
+    [held, rest]
+}
+
 /// Endless batches over items `0 .. count`: the batch of step `t` is a pure function of the items, the seed and `t`.
 ///
 /// An epoch shuffles the items, sorts by length within pools of batches, cuts them into batches and shuffles those. The

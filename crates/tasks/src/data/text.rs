@@ -5,15 +5,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rand::seq::SliceRandom;
-
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ClassificationData, DataError, Objective, Progress, Sequences, Shape, Streams, Symbol, TaskData, TaskOptions,
-    TextTokenizer, TextUnits, TokenKind, WordVocabulary,
+    ClassificationData, DataError, Objective, Progress, Sequences, Shape, Symbol, TaskData, TaskOptions, TextTokenizer,
+    TextUnits, TokenKind, WordVocabulary,
     config::{check_file, check_fraction, check_vocabulary},
     file::Meter,
+    order::hold_out,
     plain_text::each_line,
 };
 
@@ -261,20 +260,12 @@ fn read(config: &TextConfig, seed: u64, progress: Progress<'_>) -> Result<[Rows;
             let problem = "has a single row, of which none can be held out for validation; set task.text.valid".into();
             return Err(DataError::Content { path: train_path, problem });
         }
-        None => hold_out(&all, config.valid_fraction, seed),
+        None => {
+            let [valid, train] = hold_out(all.texts.len(), config.valid_fraction, seed);
+            (all.select(&train), all.select(&valid))
+        }
     };
     Ok([train, valid, read(&test_path)?])
-}
-
-/// A random part of two or more rows for validation and the rest for training, each in the original order.
-fn hold_out(all: &Rows, fraction: f64, seed: u64) -> (Rows, Rows) {
-    let mut items: Vec<usize> = (0..all.texts.len()).collect();
-    items.shuffle(&mut Streams::new(seed, "validation split").at(0));
-    let count = ((items.len() as f64 * fraction).round() as usize).clamp(1, items.len() - 1);
-    let (valid, train) = items.split_at_mut(count);
-    valid.sort_unstable();
-    train.sort_unstable();
-    (all.select(train), all.select(valid))
 }
 
 /// All rows of one file.
@@ -344,6 +335,7 @@ mod tests {
     use rand::Rng;
 
     use super::*;
+    use crate::data::Streams;
     use crate::data::file::tests::{bzip2, gzip};
     use crate::data::plain_text::LONGEST_LINE;
 

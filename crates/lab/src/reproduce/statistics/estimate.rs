@@ -3,7 +3,7 @@
 use regard_report::{Sample, number::significant};
 use serde::{Deserialize, Serialize};
 
-use super::distribution::{heads_at_most, probability, student};
+use crate::statistics::distribution::{heads_at_most, probability, student};
 
 /// Fewest trained models of a kind, each from a seed of its own, on which a verdict can rest.
 pub const SEEDS: usize = 3;

@@ -3,7 +3,6 @@
 //! The unit is what was drawn or trained independently: a seed, a draw, a decoder. Matrices of one model, or layers, are
 //! not independent, and count as one unit together.
 
-pub(crate) mod distribution;
 mod estimate;
 mod sequential;
 

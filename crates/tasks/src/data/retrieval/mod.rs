@@ -6,12 +6,13 @@ mod rows;
 
 use std::collections::HashMap;
 
-use rand::seq::SliceRandom;
 use sha2::{Digest, Sha256};
 
 pub use self::config::{RetrievalConfig, RetrievalFormat};
 use super::{
-    Batch, Batches, DataError, Objective, Shape, Split, SplitBatches, Streams, Task, order::EpochOrder, padded,
+    Batch, Batches, DataError, Objective, Shape, Split, SplitBatches, Streams, Task,
+    order::{EpochOrder, hold_out},
+    padded,
 };
 use regard_metrics::majority_rate;
 
@@ -99,12 +100,7 @@ impl DocumentPairs {
 
     /// A random `fraction` of two or more pairs, and the others, each in the original order.
     fn hold_out(&self, fraction: f64, seed: u64) -> [Self; 2] {
-        let mut items: Vec<usize> = (0..self.len()).collect();
-        items.shuffle(&mut Streams::new(seed, "validation split").at(0));
-        let count = ((self.len() as f64 * fraction).round() as usize).clamp(1, self.len() - 1);
-        let (held, rest) = items.split_at_mut(count);
-        [held, rest].map(|items| {
-            items.sort_unstable();
+        hold_out(self.len(), fraction, seed).map(|items| {
             let mut part = Collector::default();
             items.iter().for_each(|&i| part.push(self.documents(i), self.labels[i] == 1));
             part.pairs

@@ -1,9 +1,11 @@
 //! Tests of differences by their p values: Student's t on pairs, McNemar's exact test, and Holm's correction for many of
 //! them. What decides a claim of a paper has intervals instead: see [`crate::reproduce::Estimate`].
 
+pub(crate) mod distribution;
+
 use regard_report::Sample;
 
-use crate::reproduce::statistics::distribution::{beta, heads_at_most, student as quantile};
+use distribution::{beta, heads_at_most, student as quantile};
 
 /// A test of paired differences against 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
