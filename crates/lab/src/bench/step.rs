@@ -77,7 +77,8 @@ impl Material {
                 let text: Vec<u16> = (0..rows * length + 1).map(|i| draw(i, vocabulary) as u16).collect();
                 Box::new(LanguageData {
                     train: text.clone(),
-                    valid: text,
+                    valid: text.clone(),
+                    test: text,
                     vocabulary: Vocabulary::new(characters).map_err(|error| error.to_string())?,
                     context: length,
                 })

@@ -33,7 +33,7 @@ pub struct CharLmConfig {
     /// A UTF-8 file (plain, gzip or bzip2); absent: the embedded text (the works of Shakespeare, 1,115,394 characters).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
-    /// Fraction of the text, at its end, held out for validation, in (0, 1).
+    /// Fraction of the text, at its end, held out, in (0, 1): its first half for validation, its second for test.
     pub valid_fraction: f64,
     /// Characters predicted per window, each from those before it in the window.
     pub context: usize,
@@ -45,13 +45,15 @@ impl Default for CharLmConfig {
     }
 }
 
-/// One text in two splits.
+/// One text in three parts.
 #[derive(Clone, Debug)]
 pub struct LanguageData {
     /// Training token ids, in order.
     pub train: Vec<u16>,
     /// Validation token ids, in order.
     pub valid: Vec<u16>,
+    /// Test token ids, in order.
+    pub test: Vec<u16>,
     /// The characters behind the ids.
     pub vocabulary: Vocabulary,
     /// Tokens predicted per window.
@@ -193,20 +195,29 @@ impl LanguageData {
         LanguageBatch::gather(&self.train, &starts, self.context)
     }
 
-    /// The validation text in consecutive windows, `rows` per batch: every token after the first is predicted exactly
-    /// once. The last window may be shorter and is then a separate batch.
-    pub fn evaluation_batches(&self, rows: usize) -> impl ExactSizeIterator<Item = LanguageBatch> + '_ {
-        let predictions = self.valid.len().saturating_sub(1);
+    /// The text of a split.
+    pub fn part(&self, split: Split) -> &[u16] {
+        match split {
+            Split::Valid => &self.valid,
+            Split::Test => &self.test,
+        }
+    }
+
+    /// A split in consecutive windows, `rows` per batch: every token after the first is predicted exactly once. The last
+    /// window may be shorter and is then a separate batch.
+    pub fn evaluation_batches(&self, split: Split, rows: usize) -> impl ExactSizeIterator<Item = LanguageBatch> + '_ {
+        let text = self.part(split);
+        let predictions = text.len().saturating_sub(1);
         let (whole, rest) = (predictions / self.context, predictions % self.context);
         let rows = rows.max(1);
         let batches = whole.div_ceil(rows);
         (0..batches + usize::from(rest > 0)).map(move |batch| {
             if batch == batches {
-                return LanguageBatch::gather(&self.valid, &[whole * self.context], rest);
+                return LanguageBatch::gather(text, &[whole * self.context], rest);
             }
             let windows = batch * rows..((batch + 1) * rows).min(whole);
             let starts: Vec<usize> = windows.map(|window| window * self.context).collect();
-            LanguageBatch::gather(&self.valid, &starts, self.context)
+            LanguageBatch::gather(text, &starts, self.context)
         })
     }
 }
@@ -247,14 +258,13 @@ impl Task for LanguageData {
         Ok(Box::new(move |index| self.train_batch(seed, index, rows).into()))
     }
 
-    /// A text has two parts only: both splits are the validation text.
-    fn split(&self, _: Split, rows: usize) -> Result<SplitBatches<'_>, DataError> {
-        Ok(Box::new(self.evaluation_batches(rows).map(Batch::from)))
+    fn split(&self, split: Split, rows: usize) -> Result<SplitBatches<'_>, DataError> {
+        Ok(Box::new(self.evaluation_batches(split, rows).map(Batch::from)))
     }
 
     fn setting(&self) -> String {
-        let (train, valid, context) = (self.train.len(), self.valid.len(), self.context);
-        format!("{train} training characters, {valid} for validation, context {context}")
+        let (train, valid, test) = (self.train.len(), self.valid.len(), self.test.len());
+        format!("{train} training characters, {valid} for validation, {test} for test, context {}", self.context)
     }
 
     fn characters(&self) -> Option<&Vocabulary> {
@@ -262,8 +272,8 @@ impl Task for LanguageData {
     }
 }
 
-/// Reads the text and splits it: the first part is for training, the rest for validation. The vocabulary is that of the
-/// whole text.
+/// Reads the text and splits it: the first part is for training, the rest in halves for validation and test. The
+/// vocabulary is that of the whole text.
 fn load(config: &CharLmConfig, progress: Progress<'_>) -> Result<LanguageData, DataError> {
     let path = config.path.as_deref();
     let mut bytes = Vec::new();
@@ -290,18 +300,20 @@ fn split(bytes: &[u8], path: &Path, config: &CharLmConfig) -> Result<LanguageDat
     let vocabulary = Vocabulary::of(&text).map_err(|error| content(error.to_string()))?;
     let mut train = vocabulary.encode(&text)?;
     let characters = train.len();
-    let valid = train.split_off((characters as f64 * (1.0 - config.valid_fraction)).round() as usize);
-    if train.len() <= config.context || valid.len() < 2 {
+    let mut valid = train.split_off((characters as f64 * (1.0 - config.valid_fraction)).round() as usize);
+    let test = valid.split_off(valid.len().div_ceil(2));
+    if train.len() <= config.context || test.len() < 2 {
         return Err(content(format!(
-            "has {characters} characters, {} to train on and {} to validate on; a context of {} needs at least {} and \
-             2; give a longer text, lower task.char_lm.context or change task.char_lm.valid_fraction",
+            "has {characters} characters, {} to train on, {} to validate on and {} to test on; a context of {} needs at \
+             least {}, 2 and 2; give a longer text, lower task.char_lm.context or change task.char_lm.valid_fraction",
             train.len(),
             valid.len(),
+            test.len(),
             config.context,
             config.context.saturating_add(1)
         )));
     }
-    Ok(LanguageData { train, valid, vocabulary, context: config.context })
+    Ok(LanguageData { train, valid, test, vocabulary, context: config.context })
 }
 
 #[cfg(test)]
@@ -316,7 +328,8 @@ mod tests {
     #[test]
     fn the_embedded_text_is_the_one_others_report_on() {
         let data = load(&CharLmConfig::default(), &|_, _| {}).unwrap();
-        assert_eq!((data.vocabulary.len(), data.train.len(), data.valid.len()), (65, 1_003_855, 111_539));
+        assert_eq!((data.vocabulary.len(), data.train.len()), (65, 1_003_855));
+        assert_eq!((data.valid.len(), data.test.len()), (55_770, 55_769));
         assert!(data.vocabulary.decode(&data.train[..14]).unwrap() == "First Citizen:");
     }
 
@@ -334,38 +347,41 @@ mod tests {
 
     #[test]
     fn training_windows_depend_on_seed_and_step_and_reach_both_ends() {
-        let text: String = ('a'..='t').collect();
-        let data = data(&text, 5).unwrap();
-        assert_eq!(data.train.len(), 18);
+        let text: String = ('a'..='z').take(20).chain("abcd".chars()).collect();
+        let config = CharLmConfig { context: 5, valid_fraction: 0.2, ..CharLmConfig::default() };
+        let data = split(text.as_bytes(), Path::new("text"), &config).unwrap();
+        assert_eq!(data.train.len(), 19);
         assert_eq!(data.train_batch(1, 9, 4), data.train_batch(1, 9, 4));
         assert_ne!(data.train_batch(1, 9, 4), data.train_batch(1, 10, 4));
         assert_ne!(data.train_batch(1, 9, 4), data.train_batch(2, 9, 4));
         let batch = data.train_batch(1, 0, 500);
         assert_eq!((batch.rows, batch.length, batch.inputs.len()), (500, 5, 2500));
         assert!(batch.inputs.iter().zip(&batch.targets).all(|(input, target)| target - input == 1));
-        assert_eq!((batch.inputs.iter().min(), batch.targets.iter().max()), (Some(&0), Some(&17)));
+        assert_eq!((batch.inputs.iter().min(), batch.targets.iter().max()), (Some(&0), Some(&18)));
     }
 
     #[test]
-    fn validation_predicts_every_token_after_the_first_once() {
-        let text: String = ('\u{100}'..).take(230).collect();
+    fn evaluation_predicts_every_token_after_the_first_of_its_part_once() {
+        let text: String = ('\u{100}'..).take(450).collect();
         let data = data(&text, 4).unwrap();
         for rows in [1, 2, 3, 100] {
-            let batches: Vec<_> = data.evaluation_batches(rows).collect();
-            assert_eq!(batches.len(), data.evaluation_batches(rows).len());
-            let targets: Vec<i32> = batches.iter().flat_map(|batch| batch.targets.clone()).collect();
-            assert_eq!(targets, (208..230).collect::<Vec<_>>());
-            assert!(batches.iter().all(|b| b.inputs.len() == b.rows * b.length && b.rows <= rows));
+            for (split, expected) in [(Split::Valid, 406..428), (Split::Test, 429..450)] {
+                let batches: Vec<_> = data.evaluation_batches(split, rows).collect();
+                assert_eq!(batches.len(), data.evaluation_batches(split, rows).len());
+                let targets: Vec<i32> = batches.iter().flat_map(|batch| batch.targets.clone()).collect();
+                assert_eq!(targets, expected.collect::<Vec<_>>());
+                assert!(batches.iter().all(|b| b.inputs.len() == b.rows * b.length && b.rows <= rows));
+            }
         }
     }
 
     /// Files of other systems give the same tokens.
     #[test]
     fn a_byte_order_mark_and_other_line_ends_change_nothing() {
-        let text = "first line\nsecond line\n";
+        let text = "first line\nsecond line\nthird line\nfourth line\n";
         let other = format!("\u{feff}{}", text.replace('\n', "\r\n"));
         let (plain, other) = (data(text, 5).unwrap(), data(&other, 5).unwrap());
-        assert_eq!((other.vocabulary, other.train, other.valid), (plain.vocabulary, plain.train, plain.valid));
+        assert_eq!((other.vocabulary, other.train, other.test), (plain.vocabulary, plain.train, plain.test));
     }
 
     #[test]

@@ -94,8 +94,7 @@ pub struct Shape {
 pub enum Split {
     /// For model selection.
     Valid,
-    /// For reported results. The texts of the tasks `char-lm` and `masked-lm` have only two parts: there it is the validation
-    /// part.
+    /// For reported results.
     Test,
 }
 

@@ -18,7 +18,10 @@ pub struct MaskedLmConfig {
     /// Validation file; absent: the end of the last of `paths`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub valid: Option<PathBuf>,
-    /// Fraction of the sentences, at the end, held out for validation if `valid` is absent, in (0, 1).
+    /// Test file; absent: the second half of the sentences to validate on, which are then the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub test: Option<PathBuf>,
+    /// Fraction of the sentences, at the end, held out if `valid` is absent, in (0, 1).
     pub valid_fraction: f64,
     /// Maximum vocabulary size.
     pub vocabulary: usize,
@@ -33,6 +36,7 @@ impl Default for MaskedLmConfig {
         Self {
             paths: Vec::new(),
             valid: None,
+            test: None,
             valid_fraction: 0.1,
             vocabulary: 4000,
             context: 128,
@@ -56,7 +60,7 @@ impl TaskOptions for MaskedLmConfig {
         if self.valid.is_none() {
             check_fraction("masked_lm.valid_fraction", self.valid_fraction)?;
         }
-        self.paths.iter().chain(&self.valid).try_for_each(|path| check_file(path))
+        self.paths.iter().chain(&self.valid).chain(&self.test).try_for_each(|path| check_file(path))
     }
 
     fn load(&self, seed: u64, _: Option<&Path>, progress: Progress<'_>) -> Result<TaskData, DataError> {

@@ -35,13 +35,15 @@ const REPLACED: f64 = 0.9;
 /// Number of batches whose windows are sorted by length together.
 const POOL: usize = 32;
 
-/// Windows of texts in two splits.
+/// Windows of texts in three parts.
 #[derive(Clone, Debug)]
 pub struct MaskedData {
     /// Training split.
     pub train: Windows,
     /// Validation split.
     pub valid: Windows,
+    /// Test split.
+    pub test: Windows,
     /// The vocabulary, learned from the training text.
     pub tokenizer: Arc<TextTokenizer>,
     /// Maximum tokens per window.
@@ -135,14 +137,18 @@ impl Windows {
 }
 
 impl MaskedData {
-    /// The validation windows in batches of `rows`, each once, from the shortest to the longest. The masks depend only
-    /// on the seed of the data and the window, so that every evaluation uses the same.
-    pub fn evaluation_batches(&self, rows: usize) -> impl ExactSizeIterator<Item = MaskedBatch> + '_ {
-        let mut items: Vec<usize> = (0..self.valid.len()).collect();
-        items.sort_by_key(|&i| self.valid.length(i));
+    /// The windows of a split in batches of `rows`, each once, from the shortest to the longest. The masks depend only on
+    /// the seed of the data, the split and the window, so that every evaluation uses the same.
+    pub fn evaluation_batches(&self, split: Split, rows: usize) -> impl ExactSizeIterator<Item = MaskedBatch> + '_ {
+        let (windows, masks) = match split {
+            Split::Valid => (&self.valid, "evaluation masks"),
+            Split::Test => (&self.test, "test masks"),
+        };
+        let mut items: Vec<usize> = (0..windows.len()).collect();
+        items.sort_by_key(|&i| windows.length(i));
         let batches: Vec<Vec<usize>> = items.chunks(rows.max(1)).map(<[usize]>::to_vec).collect();
-        let streams = Streams::new(self.seed, "evaluation masks");
-        batches.into_iter().map(move |items| self.gather(&self.valid, &items, |item| streams.at(item as u64)))
+        let streams = Streams::new(self.seed, masks);
+        batches.into_iter().map(move |items| self.gather(windows, &items, |item| streams.at(item as u64)))
     }
 
     /// The windows `items`, each masked by its random stream.
@@ -228,17 +234,17 @@ impl Task for MaskedData {
         Ok(Box::new(move |index| batches.batch(index).into()))
     }
 
-    /// Texts have two parts only: both splits are the validation windows.
-    fn split(&self, _: Split, rows: usize) -> Result<SplitBatches<'_>, DataError> {
-        Ok(Box::new(self.evaluation_batches(rows).map(Batch::from)))
+    fn split(&self, split: Split, rows: usize) -> Result<SplitBatches<'_>, DataError> {
+        Ok(Box::new(self.evaluation_batches(split, rows).map(Batch::from)))
     }
 
     fn setting(&self) -> String {
         format!(
-            "{} training windows of at most {} tokens, {} for validation, a vocabulary of {}",
+            "{} training windows of at most {} tokens, {} for validation, {} for test, a vocabulary of {}",
             self.train.len(),
             self.context,
             self.valid.len(),
+            self.test.len(),
             self.tokenizer.vocabulary()
         )
     }
@@ -254,7 +260,8 @@ impl Task for MaskedData {
 
 /// Reads the texts, learns the vocabulary from the training part, and packs windows.
 fn load(config: &MaskedLmConfig, seed: u64, progress: Progress<'_>) -> Result<MaskedData, DataError> {
-    let meter = Meter::new(config.paths.iter().chain(&config.valid).map(PathBuf::as_path), progress);
+    let meter =
+        Meter::new(config.paths.iter().chain(&config.valid).chain(&config.test).map(PathBuf::as_path), progress);
     let read = |path: &PathBuf| sentences(path, &read_lines(&meter, path)?);
     let mut train = Vec::new();
     for path in &config.paths {
@@ -266,17 +273,29 @@ fn load(config: &MaskedLmConfig, seed: u64, progress: Progress<'_>) -> Result<Ma
         let lines: Vec<String> = text.lines().map(String::from).collect();
         train = sentences(Path::new(EMBEDDED), &lines)?;
     }
-    let valid = match &config.valid {
+    let last = config.paths.last().cloned().unwrap_or(EMBEDDED.into());
+    let few = |path: &Path, seen: usize, least: usize| {
+        let problem = format!(
+            "has {seen} sentences, of which none is left for {}; give a longer text, or files by task.masked_lm.valid and .test",
+            if least == 2 { "the test" } else { "training, validation or the test" }
+        );
+        DataError::Content { path: path.into(), problem }
+    };
+    let mut valid = match &config.valid {
         Some(path) => read(path)?,
-        None if train.len() < 2 => {
-            let path = config.paths.first().cloned().unwrap_or(EMBEDDED.into());
-            let problem = "has a single sentence, of which none can be kept for validation; set task.masked_lm.valid";
-            return Err(DataError::Content { path, problem: problem.into() });
-        }
         None => {
-            let count = ((train.len() as f64 * config.valid_fraction).round() as usize).clamp(1, train.len() - 1);
-            train.split_off(train.len() - count)
+            let parts = 2 + usize::from(config.test.is_none());
+            if train.len() < parts {
+                return Err(few(&last, train.len(), parts));
+            }
+            let count = (train.len() as f64 * config.valid_fraction).round() as usize;
+            train.split_off(train.len() - count.clamp(parts - 1, train.len() - 1))
         }
+    };
+    let test = match &config.test {
+        Some(path) => read(path)?,
+        None if valid.len() < 2 => return Err(few(config.valid.as_ref().unwrap_or(&last), valid.len(), 2)),
+        None => valid.split_off(valid.len().div_ceil(2)),
     };
     let tokenizer = TextTokenizer::train(train.iter().map(|sentence| sentence.text.as_str()), config.vocabulary)?;
     let windows = |sentences: &[Sentence]| {
@@ -284,14 +303,14 @@ fn load(config: &MaskedLmConfig, seed: u64, progress: Progress<'_>) -> Result<Ma
         let ids = tokenizer.encode_all(&texts);
         Windows::pack(sentences.iter().map(|s| s.first).zip(ids.iter().map(Vec::as_slice)), config.context)
     };
-    let (train, valid) = (windows(&train), windows(&valid));
+    let (train, valid, test) = (windows(&train), windows(&valid), windows(&test));
     let mut notes = Vec::new();
     if tokenizer.vocabulary() < config.vocabulary {
         let (seen, asked) = (tokenizer.vocabulary(), config.vocabulary);
         notes.push(format!("a vocabulary of {seen}, not {asked}: the text has no more pairs of tokens"));
     }
     let (context, mask_fraction) = (config.context, config.mask_fraction);
-    Ok(MaskedData { train, valid, tokenizer: Arc::new(tokenizer), context, mask_fraction, seed, notes })
+    Ok(MaskedData { train, valid, test, tokenizer: Arc::new(tokenizer), context, mask_fraction, seed, notes })
 }
 
 #[cfg(test)]
@@ -321,7 +340,7 @@ mod tests {
     #[test]
     fn the_embedded_text_fills_its_windows() {
         let data = data(64);
-        for windows in [&data.train, &data.valid] {
+        for windows in [&data.train, &data.valid, &data.test] {
             let full = windows.tokens.len() as f64 / (windows.len() * 64) as f64;
             assert!(full > 0.75, "{full} of the windows are tokens");
             for i in 0..windows.len() {
@@ -331,8 +350,9 @@ mod tests {
         }
         let text = data.tokenizer.decode(data.train.tokens(0));
         assert!(text.starts_with("First Citizen: Before we proceed any further, hear me speak. All:"), "{text}");
-        let share = data.valid.tokens.len() as f64 / (data.train.tokens.len() + data.valid.tokens.len()) as f64;
-        assert!((share - 0.1).abs() < 0.02, "{share} of the text validates");
+        let held_out = [&data.valid, &data.test].map(|windows| windows.tokens.len() as f64);
+        let all = data.train.tokens.len() as f64 + held_out[0] + held_out[1];
+        assert!(held_out.iter().all(|tokens| (tokens / all - 0.05).abs() < 0.02), "{held_out:?} of {all} are held out");
     }
 
     #[test]
@@ -389,7 +409,7 @@ mod tests {
         });
         assert_ne!(again.expect("most windows occur in every epoch"), &first.targets[..first.lengths[0]]);
         let masks = |rows: usize| -> Vec<(usize, Vec<i32>)> {
-            let rows = data.evaluation_batches(rows).flat_map(|batch| {
+            let rows = data.evaluation_batches(Split::Valid, rows).flat_map(|batch| {
                 let row = |(row, &item): (usize, &usize)| {
                     let real = batch.targets[row * batch.length..][..batch.lengths[row]].to_vec();
                     (item, real)
@@ -415,9 +435,14 @@ mod tests {
         assert_eq!((data.train.len(), data.valid.len()), (1, 1));
         let ends = data.train.tokens(0).iter().filter(|id| **id == END).count();
         assert_eq!(ends, 3, "two ends of documents and that of the window");
+        assert_eq!(data.tokenizer.decode(data.valid.tokens(0)), "Five of them.");
+        assert_eq!(data.tokenizer.decode(data.test.tokens(0)), "Six of them.");
+        let apart = MaskedLmConfig { test: Some(path("b")), ..config.clone() };
+        let data = load(&apart, 1, &|_, _| {}).unwrap();
         assert_eq!(data.tokenizer.decode(data.valid.tokens(0)), "Five of them. Six of them.");
+        assert_eq!(data.tokenizer.decode(data.test.tokens(0)), "Four of them.");
         let config = MaskedLmConfig { valid: None, paths: vec![path("b")], ..config };
         let error = load(&config, 1, &|_, _| {}).unwrap_err().to_string();
-        assert!(error.contains("b: has a single sentence"), "{error}");
+        assert!(error.contains("b: has 1 sentences"), "{error}");
     }
 }
