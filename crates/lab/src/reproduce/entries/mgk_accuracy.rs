@@ -2,7 +2,10 @@
 
 use regard_tasks::Failure;
 
-use super::mgk_trained::{Answered, Beside, HERE, HERE_SETTING, QUICK, QUICK_SETTING, TASK, recipe};
+use super::{
+    answered::{Answered, Beside},
+    mgk_trained::{HERE, HERE_SETTING, QUICK, QUICK_SETTING, TASK, recipe},
+};
 use crate::reproduce::{Entry, Finding, Paper, Scale, Setup, Workbench};
 
 const RETRIEVAL: &str = "another task than retrieval of documents";

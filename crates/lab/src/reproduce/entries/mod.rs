@@ -1,6 +1,8 @@
 //! The entries, paper by paper.
 
+mod answered;
 mod fastformer;
+mod fastformer_complexity;
 mod language;
 mod mgk_accuracy;
 mod mgk_costs;
@@ -25,11 +27,12 @@ mod scatterbrain_heads;
 mod scatterbrain_process;
 mod scatterbrain_replaced;
 mod scatterbrain_separation;
+mod scatterbrain_tasks;
 mod scatterbrain_theory;
 mod scatterbrain_trained;
 mod scatterbrain_variance;
 mod swap;
-mod variants;
+mod translation;
 
 use super::Entry;
 
@@ -42,6 +45,7 @@ pub static ENTRIES: &[Entry] = &[
     mgk_accuracy::HALF_HEADS,
     mgk_accuracy::LINEAR,
     mgk_language::ENTRY,
+    translation::KEYS,
     mgk_accuracy::ABLATION,
     mgk_accuracy::INFERENCE,
     mgk_accuracy::VARIANCE,
@@ -59,14 +63,19 @@ pub static ENTRIES: &[Entry] = &[
     scatterbrain_heads::TRAINING,
     scatterbrain_replaced::REPLACED,
     scatterbrain_efficiency::ENTRY,
+    scatterbrain_tasks::COPYING,
+    scatterbrain_tasks::ARENA,
     scatterbrain_trained::ENTRIES,
     moa_operations::ENTRY,
     moa_complexity::ENTRY,
+    translation::HEADS_MIXED,
     moa_trained::MASKED,
     moa_trained::SIZES,
     moa_trained::LOSSES,
     moa_trained::LOADS,
     moa_trained::SPECIALISED,
+    fastformer_complexity::ENTRY,
+    fastformer::TOPICS,
     fastformer::INTERACTION,
     fastformer::SHARING,
     nope_lemmas::LEMMAS,
