@@ -39,8 +39,8 @@ pub use self::{
     image::ImageConfig,
     listops::ListOpsConfig,
     lm::{
-        Batching, Counts, FileSum, LmConfig, LmData, PrepareError, Prepared, SourceFile, TextUnits, TokenIds,
-        TokenKind, VOCABULARY, WordVocabulary, is_wikitext, prepare,
+        Batching, Counts, FileSum, LmConfig, LmData, PrepareError, Prepared, RowReader, SourceFile, TextUnits,
+        TokenIds, TokenKind, VOCABULARY, WordVocabulary, is_wikitext, prepare,
     },
     masked_lm::{MaskedBatch, MaskedBatches, MaskedData, MaskedLmConfig, Windows},
     pathfinder::PathfinderConfig,

@@ -63,11 +63,10 @@ impl<R: Read> TextBlocks<R> {
         };
         // So may be the rest of a line end.
         let block = if last { block } else { block.strip_suffix('\r').unwrap_or(block) };
-        let mut lines = block.split("\r\n");
-        text.push_str(lines.next().unwrap_or_default());
-        for line in lines {
-            text.push('\n');
-            text.push_str(line);
+        // Looking for one byte is several times as fast.
+        match block.contains('\r') {
+            true => text.push_str(&block.replace("\r\n", "\n")),
+            false => text.push_str(block),
         }
         let done = block.len();
         self.line += self.rest[..done].iter().filter(|byte| **byte == b'\n').count() as u64;

@@ -139,6 +139,12 @@ impl LmConfig {
         }
     }
 
+    /// Checks units and files, of a text that is to be prepared or read.
+    pub(super) fn check_texts(&self, prepares: bool) -> Result<(), DataError> {
+        self.check_tokens()?;
+        self.check_parts(prepares)
+    }
+
     /// A prepared text has its parts and its units.
     fn check_prepared(&self, folder: &Path) -> Result<(), DataError> {
         let beside = [
@@ -156,8 +162,13 @@ impl LmConfig {
         Prepared::read(folder).map(drop)
     }
 
-    fn check_parts(&self) -> Result<(), DataError> {
-        let [_, valid, test] = source::files(self)?;
+    /// Parquet files are prepared, where that is asked for, and otherwise not read.
+    fn check_parts(&self, prepares: bool) -> Result<(), DataError> {
+        let all = source::files(self)?;
+        if let Some(path) = all.iter().flatten().find(|path| !prepares && source::is_parquet(path)) {
+            return Err(source::parquet(path, "prepare it with a 'regard data prepare' built with --features parquet"));
+        }
+        let [_, valid, test] = all;
         let (mut cut, mut keys) = (0.0, Vec::new());
         for (files, key, fraction) in
             [(valid, "valid_fraction", self.valid_fraction), (test, "test_fraction", self.test_fraction)]
@@ -196,8 +207,7 @@ impl TaskOptions for LmConfig {
         if let Some(folder) = &self.prepared {
             return self.check_prepared(folder);
         }
-        self.check_tokens()?;
-        self.check_parts()
+        self.check_texts(false)
     }
 
     fn load(&self, _: u64, _: Option<&Path>, progress: Progress<'_>) -> Result<TaskData, DataError> {

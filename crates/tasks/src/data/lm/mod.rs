@@ -19,7 +19,7 @@ use rand::Rng;
 pub use config::{Batching, LmConfig, TokenKind};
 pub use ids::TokenIds;
 pub use prepared::{Counts, FileSum, PrepareError, Prepared, SourceFile, prepare};
-pub use source::is_wikitext;
+pub use source::{RowReader, is_wikitext};
 pub use units::{TextUnits, VOCABULARY};
 pub use words::WordVocabulary;
 

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    ops::ControlFlow,
     path::{Path, PathBuf},
 };
 
@@ -21,7 +22,7 @@ use crate::data::{
 const COMPRESSED: [&str; 3] = ["", ".gz", ".bz2"];
 
 /// Endings of the files that a folder of texts may hold, before those of compression; others are passed over.
-const TEXTS: [&str; 5] = [".txt", ".tokens", ".raw", ".jsonl", ".ndjson"];
+const TEXTS: [&str; 6] = [".txt", ".tokens", ".raw", ".jsonl", ".ndjson", ".parquet"];
 
 /// Names of a WikiText folder's parts.
 pub(super) const PARTS: [&str; 3] = ["train", "valid", "test"];
@@ -45,12 +46,6 @@ pub(super) fn files(config: &LmConfig) -> Result<[Vec<PathBuf>; 3], DataError> {
                 check_file(path)?;
                 files.push(path.clone());
             }
-        }
-        if let Some(path) = files.iter().find(|path| stem(path).ends_with(".parquet")) {
-            let problem = "is a Parquet file, which this program does not read; convert it to JSON lines: python3 -c \
-                           'import pandas, sys; pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], orient=\"records\", \
-                           lines=True)' FILE.parquet FILE.jsonl";
-            return Err(DataError::Content { path: path.clone(), problem: problem.into() });
         }
     }
     if let Some(directory) = &config.directory {
@@ -88,6 +83,19 @@ fn prepared_text(folder: &Path) -> DataError {
 /// Whether a folder is laid out as WikiText: it has the training part.
 pub fn is_wikitext(folder: &Path) -> bool {
     folder.is_dir() && wikitext(folder).is_ok_and(|[train, ..]| train.is_some())
+}
+
+pub(super) fn is_parquet(path: &Path) -> bool {
+    stem(path).ends_with(".parquet")
+}
+
+/// The error of a Parquet file that is not read; `how` names the other ways.
+pub(super) fn parquet(path: &Path, how: &str) -> DataError {
+    let problem = format!(
+        "is a Parquet file; {how}, or convert it to JSON lines: python3 -c 'import pandas, sys; \
+         pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], orient=\"records\", lines=True)' FILE.parquet FILE.jsonl"
+    );
+    DataError::Content { path: path.into(), problem }
 }
 
 /// The parts of a folder laid out as WikiText.
@@ -136,7 +144,7 @@ pub(super) fn read(config: &LmConfig, meter: &Meter, files: &[Vec<PathBuf>; 3]) 
     for (part, (text, files)) in texts.iter_mut().zip(files).enumerate() {
         if part == 0 || !files.is_empty() {
             let mut joined = Joined::new(config.paragraphs);
-            each_block(meter, files, config, &mut joined, &mut |_| Ok::<_, DataError>(()))?;
+            each_block(meter, files, config, &mut joined, None, &mut |_| Ok::<_, DataError>(()))?;
             *text = joined.text;
         }
     }
@@ -166,8 +174,12 @@ pub(super) fn no_text(files: &[Vec<PathBuf>; 3], part: usize) -> DataError {
     DataError::Content { path, problem }
 }
 
+/// Reads the texts of a column of a Parquet file: the file, the name of the column, and what is called with each text, in order,
+/// until it breaks. The error is a sentence without the name of the file.
+pub type RowReader = fn(&Path, &str, &mut dyn FnMut(&str) -> ControlFlow<()>) -> Result<(), String>;
+
 /// Appends the texts of files, or the embedded text if there are none, to `joined`, in order; calls `each` after every block,
-/// which may take away what it has seen.
+/// which may take away what it has seen. `rows` reads Parquet files.
 ///
 /// # Errors
 /// Files that cannot be read or are no text; errors of `each`.
@@ -176,6 +188,7 @@ pub(super) fn each_block<E: From<DataError>>(
     files: &[PathBuf],
     config: &LmConfig,
     joined: &mut Joined,
+    rows: Option<RowReader>,
     each: &mut dyn FnMut(&mut String) -> Result<(), E>,
 ) -> Result<(), E> {
     if files.is_empty() {
@@ -185,6 +198,24 @@ pub(super) fn each_block<E: From<DataError>>(
         return each(&mut joined.text);
     }
     for path in files {
+        if let Some(rows) = rows.filter(|_| is_parquet(path)) {
+            let mut failed = None;
+            let read = rows(path, &config.field, &mut |text| {
+                joined.push(text);
+                joined.end();
+                match each(&mut joined.text) {
+                    Ok(()) => ControlFlow::Continue(()),
+                    Err(error) => {
+                        failed = Some(error);
+                        ControlFlow::Break(())
+                    }
+                }
+            });
+            read.map_err(|problem| DataError::Content { path: path.clone(), problem })?;
+            failed.map_or(Ok(()), Err)?;
+            meter.count(path);
+            continue;
+        }
         if [".jsonl", ".ndjson"].iter().any(|ending| stem(path).ends_with(ending)) {
             for (line, number) in TextLines::new(meter.open(path)?, path).zip(1..) {
                 let line = line?;
@@ -205,8 +236,8 @@ pub(super) fn each_block<E: From<DataError>>(
             joined.push(&block);
             if joined.held() > LONGEST_LINE {
                 let problem = format!(
-                    "more than {LONGEST_LINE} bytes without a line end, where lines of paragraphs are to be joined; set \
-                     task.lm.paragraphs=false"
+                    "more than {LONGEST_LINE} bytes without a line end, where lines of paragraphs are to be joined; leave \
+                     task.lm.paragraphs out"
                 );
                 return Err(DataError::Content { path: path.clone(), problem }.into());
             }
@@ -372,9 +403,5 @@ mod tests {
         assert!(error(&config).contains("text.gz:2: is not UTF-8 from byte 7"), "{}", error(&config));
         fs::write(&path, b" \n \n").unwrap();
         assert!(error(&config).contains("no text"), "{}", error(&config));
-        let parquet = folder.path().join("part-0.parquet");
-        fs::write(&parquet, b"PAR1").unwrap();
-        let config = LmConfig { train: vec![parquet], ..LmConfig::default() };
-        assert!(error(&config).contains("convert it to JSON lines: python3"), "{}", error(&config));
     }
 }

@@ -11,6 +11,9 @@ use regard_files::{sync_directory, write_synced};
 use super::{FILES, HEADER, PrepareError, SUMS};
 use crate::train::DirectoryLock;
 
+/// The file of [`DirectoryLock`].
+const LOCK: &str = ".lock";
+
 /// The folder in the making. Dropped before it is whole, it goes.
 #[derive(Debug)]
 pub(super) struct Making {
@@ -39,14 +42,22 @@ fn names(folder: &Path) -> Result<Vec<OsString>, PrepareError> {
     }
 }
 
-/// Removes a folder and what this program writes there. What others put there keeps it.
-fn remove(folder: &Path) -> io::Result<()> {
+/// Removes what this program writes to a folder.
+fn clear(folder: &Path) -> io::Result<()> {
     for name in FILES {
         match fs::remove_file(folder.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
     }
+    Ok(())
+}
+
+/// Removes a folder, unless others have put something there.
+fn remove(folder: &Path) -> io::Result<()> {
+    clear(folder)?;
+    // Of a process that was killed when the folder had just got its name.
+    let _ = fs::remove_file(folder.join(LOCK));
     fs::remove_dir(folder)
 }
 
@@ -64,7 +75,7 @@ impl Making {
         if out.exists() && !out.is_dir() {
             return refuse("is a file, expected the name of a folder; choose another");
         }
-        let there = names(out)?;
+        let there: Vec<_> = names(out)?.into_iter().filter(|name| name != LOCK).collect();
         if there.iter().any(|name| !FILES.iter().any(|own| name == own)) {
             return refuse("holds files that are not of a prepared text; choose another folder");
         }
@@ -76,7 +87,7 @@ impl Making {
         let lock = Some(DirectoryLock::take(&part)?);
         let making = Self { out: out.into(), part, lock };
         // What a process left that was killed.
-        for name in names(&making.part)?.iter().filter(|name| *name != ".lock") {
+        for name in names(&making.part)?.iter().filter(|name| *name != LOCK) {
             let path = making.part.join(name);
             if !FILES.iter().any(|own| name == own) {
                 let problem =
@@ -112,10 +123,15 @@ impl Making {
             }
             fs::rename(&self.out, &old).map_err(failed(&self.out))?;
         }
-        fs::rename(&self.part, &self.out).map_err(failed(&self.out))?;
+        if let Err(error) = fs::rename(&self.part, &self.out) {
+            if replaces {
+                let _ = fs::rename(&old, &self.out);
+            }
+            return Err(failed(&self.out)(error));
+        }
         // The lock has moved with its folder.
         if self.lock.take().is_some() {
-            let _ = fs::remove_file(self.out.join(".lock"));
+            let _ = fs::remove_file(self.out.join(LOCK));
         }
         if replaces {
             remove(&old).map_err(failed(&old))?;
@@ -128,8 +144,10 @@ impl Making {
 impl Drop for Making {
     fn drop(&mut self) {
         // Without a lock the folder is another's, or it has its name.
-        if self.lock.take().is_some() {
-            let _ = remove(&self.part);
+        if let Some(lock) = self.lock.take() {
+            let _ = clear(&self.part);
+            drop(lock);
+            let _ = fs::remove_dir(&self.part);
         }
     }
 }

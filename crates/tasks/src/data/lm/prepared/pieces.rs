@@ -12,7 +12,11 @@ use std::{
 };
 
 use super::{
-    super::{LmConfig, TokenKind, joined::Joined, source::each_block},
+    super::{
+        LmConfig, TokenKind,
+        joined::Joined,
+        source::{RowReader, each_block},
+    },
     PrepareError,
 };
 use crate::data::{DataError, file::Meter, plain_text::LONGEST_LINE};
@@ -42,6 +46,8 @@ impl Piece {
 pub(super) struct Reader<'a> {
     pub config: &'a LmConfig,
     pub meter: Meter<'a>,
+    /// Reads Parquet files.
+    pub rows: Option<RowReader>,
     pub stop: &'a AtomicBool,
 }
 
@@ -82,7 +88,7 @@ impl Reader<'_> {
             DataError::Content { path: files.first().cloned().unwrap_or_default(), problem }
         };
         let mut joined = Joined::new(self.config.paragraphs);
-        each_block(&self.meter, files, self.config, &mut joined, &mut |text| {
+        each_block(&self.meter, files, self.config, &mut joined, self.rows, &mut |text| {
             while let Some(piece) = cutter.next(text, false).map_err(too_long)? {
                 bytes += piece.text.len();
                 batch.push(piece);

@@ -1,13 +1,18 @@
 use std::{
     fs,
+    ops::ControlFlow,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-use super::{super::load, write::prepare_sampled, *};
+use super::{
+    super::{load, source::RowReader},
+    write::prepare_sampled,
+    *,
+};
 use crate::data::{Batch, Batching, Split, Task};
 
 fn made(config: &LmConfig, out: &Path) -> Result<Prepared, PrepareError> {
-    prepare(config, out, false, &AtomicBool::new(false), &|_, _| {})
+    prepare(config, out, false, None, &AtomicBool::new(false), &|_, _| {})
 }
 
 fn opened(folder: &Path, config: &LmConfig) -> Result<LmData, DataError> {
@@ -140,7 +145,7 @@ fn subwords_of_large_texts_are_learned_from_a_sample() {
     let config = LmConfig { train: vec![path], vocabulary: 300, ..LmConfig::default() };
     let prepared = |name: &str, sample: u64| {
         let out = folder.path().join(name);
-        prepare_sampled(&config, &out, false, &AtomicBool::new(false), &|_, _| {}, sample).unwrap()
+        prepare_sampled(&config, &out, false, None, &AtomicBool::new(false), &|_, _| {}, sample).unwrap()
     };
     let (one, again) = (prepared("one", 100_000), prepared("again", 100_000));
     assert_eq!(one, again);
@@ -248,12 +253,13 @@ fn texts_that_cannot_be_prepared_leave_nothing() {
     let words = LmConfig { tokens: TokenKind::Words, ..LmConfig::default() };
     refused(format!("a {word} b").as_bytes(), words, Class::Data, "without white space from byte 2 on");
     let paragraphs = LmConfig { paragraphs: true, ..bytes() };
-    refused(word.as_bytes(), paragraphs, Class::Data, "set task.lm.paragraphs=false");
+    refused(word.as_bytes(), paragraphs, Class::Data, "leave task.lm.paragraphs out");
     refused(b"a", LmConfig { vocabulary: 3, ..LmConfig::default() }, Class::Usage, "task.lm.vocabulary: is 3");
 
     let path = folder.path().join("text.txt");
     fs::write(&path, lines(100)).unwrap();
-    let stopped = prepare(&LmConfig { train: vec![path], ..bytes() }, &out, false, &AtomicBool::new(true), &|_, _| {});
+    let stopped =
+        prepare(&LmConfig { train: vec![path], ..bytes() }, &out, false, None, &AtomicBool::new(true), &|_, _| {});
     assert_eq!(stopped.unwrap_err().class(), Class::Interrupted);
     assert!(!out.exists() && !folder.path().join("out.part").exists());
 }
@@ -264,7 +270,7 @@ fn a_folder_is_replaced_only_if_it_is_a_prepared_one_and_that_was_asked_for() {
     let (path, out) = (folder.path().join("text.txt"), folder.path().join("deep").join("out"));
     fs::write(&path, lines(300)).unwrap();
     let config = LmConfig { train: vec![path], tokens: TokenKind::Bytes, ..LmConfig::default() };
-    let again = |overwrite| prepare(&config, &out, overwrite, &AtomicBool::new(false), &|_, _| {});
+    let again = |overwrite| prepare(&config, &out, overwrite, None, &AtomicBool::new(false), &|_, _| {});
     again(false).unwrap();
     let data = opened(&out, &config).unwrap();
     let error = again(false).unwrap_err();
@@ -275,6 +281,7 @@ fn a_folder_is_replaced_only_if_it_is_a_prepared_one_and_that_was_asked_for() {
     fs::create_dir(&part).unwrap();
     fs::write(part.join("train.bin"), "half").unwrap();
     fs::write(part.join(".lock"), "").unwrap();
+    fs::write(out.join(".lock"), "").unwrap();
     let lock = crate::train::DirectoryLock::take(&part).unwrap();
     let error = again(true).unwrap_err();
     assert!(error.class() == Class::Usage && error.to_string().contains("in use by another process"), "{error}");
@@ -296,6 +303,37 @@ fn a_folder_is_replaced_only_if_it_is_a_prepared_one_and_that_was_asked_for() {
     assert!(out.join("thesis.txt").exists() && out.join(HEADER).exists());
 }
 
+/// A reader of "Parquet" files that hold a text a line.
+#[test]
+fn rows_are_read_by_the_reader_that_is_given() {
+    fn rows(path: &Path, column: &str, take: &mut dyn FnMut(&str) -> ControlFlow<()>) -> Result<(), String> {
+        let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+        if column != "text" {
+            return Err(format!("has no column '{column}'"));
+        }
+        let _ = text.lines().try_for_each(take);
+        Ok(())
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (path, plain) = (folder.path().join("part-0.parquet"), folder.path().join("plain.txt"));
+    fs::write(&path, lines(300)).unwrap();
+    fs::write(&plain, lines(300)).unwrap();
+    let config = |path: &Path| LmConfig { train: vec![path.into()], tokens: TokenKind::Bytes, ..LmConfig::default() };
+    let with = |config: LmConfig, rows, stop: bool| {
+        prepare(&config, &folder.path().join("out"), true, rows, &AtomicBool::new(stop), &|_, _| {})
+    };
+    let reader: Option<RowReader> = Some(rows);
+    let (of_rows, of_text) = (with(config(&path), reader, false).unwrap(), with(config(&plain), None, false).unwrap());
+    assert!(of_rows.files == of_text.files && of_rows.parts == of_text.parts);
+    let error = |config, rows, stop| with(config, rows, stop).unwrap_err().to_string();
+    assert!(error(config(&path), None, false).contains("build this program with --features parquet, or convert it"));
+    let other = LmConfig { field: "body".into(), ..config(&path) };
+    assert!(error(other, reader, false).contains("part-0.parquet: has no column 'body'"));
+    assert!(error(config(&path), reader, true).contains("stopped"));
+    let direct = crate::data::TaskOptions::check(&config(&path)).unwrap_err().to_string();
+    assert!(direct.contains("is a Parquet file; prepare it with a 'regard data prepare'"), "{direct}");
+}
+
 #[test]
 fn a_file_that_grows_while_it_is_read_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
@@ -309,7 +347,7 @@ fn a_file_that_grows_while_it_is_read_is_an_error() {
             fs::write(&path, lines(301)).unwrap();
         }
     };
-    let error = prepare(&config, &folder.path().join("out"), false, &AtomicBool::new(false), &grow).unwrap_err();
+    let error = prepare(&config, &folder.path().join("out"), false, None, &AtomicBool::new(false), &grow).unwrap_err();
     assert!(error.to_string().contains("was changed while it was read"), "{error}");
 }
 

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use super::{
     super::{
         LmConfig, TextUnits, TokenKind, fewer,
-        source::{self, NEAR, PARTS},
+        source::{self, NEAR, PARTS, RowReader},
     },
     Counts, FORMAT, FileSum, HEADER, IDS, PrepareError, Prepared, SUMS, SourceFile,
     encode::{Encoder, PartWriter},
@@ -19,7 +19,7 @@ use super::{
     learn::{Sample, WordCounts},
     pieces::{Piece, Reader},
 };
-use crate::data::{DataError, Progress, TaskOptions, TextTokenizer, Vocabulary, file::Meter};
+use crate::data::{DataError, Progress, TextTokenizer, Vocabulary, file::Meter};
 
 /// Bytes of the training text from which subwords are learned. Natural text of this size gives the same pairs but for the
 /// rarest, and the memory of the learner is several times that of its distinct words.
@@ -33,7 +33,8 @@ const AROUND: u64 = 64;
 /// of a larger training text.
 ///
 /// The files are read two or three times, in memory that does not depend on their size. The folder is there whole or not at
-/// all. `progress` is told the bytes read, out of a total, on the calling thread; `stop` ends the work.
+/// all. `progress` is told the bytes read, out of a total, on the calling thread; `stop` ends the work. `rows` reads
+/// Parquet files, if there is such a reader.
 ///
 /// # Errors
 /// Options or files that the task refuses; a text in words without white space over 16 MiB; a folder that is not empty, unless
@@ -42,10 +43,11 @@ pub fn prepare(
     config: &LmConfig,
     out: &Path,
     overwrite: bool,
+    rows: Option<RowReader>,
     stop: &AtomicBool,
     progress: Progress<'_>,
 ) -> Result<Prepared, PrepareError> {
-    prepare_sampled(config, out, overwrite, stop, progress, SAMPLE)
+    prepare_sampled(config, out, overwrite, rows, stop, progress, SAMPLE)
 }
 
 /// The same with a sample of another size.
@@ -53,6 +55,7 @@ pub(super) fn prepare_sampled(
     config: &LmConfig,
     out: &Path,
     overwrite: bool,
+    rows: Option<RowReader>,
     stop: &AtomicBool,
     progress: Progress<'_>,
     sample: u64,
@@ -60,8 +63,14 @@ pub(super) fn prepare_sampled(
     if config.prepared.is_some() {
         return Err(DataError::config("lm.prepared", "is set, expected texts to prepare; leave it out").into());
     }
-    config.check()?;
+    if config.min_count == 0 {
+        return Err(DataError::config("lm.min_count", "is 0; must be at least 1").into());
+    }
+    config.check_texts(true)?;
     let files = source::files(config)?;
+    if let Some(path) = files.iter().flatten().find(|path| rows.is_none() && source::is_parquet(path)) {
+        return Err(source::parquet(path, "build this program with --features parquet").into());
+    }
     let making = Making::begin(out, overwrite)?;
     let learns = match config.tokens {
         TokenKind::Words => true,
@@ -72,7 +81,7 @@ pub(super) fn prepare_sampled(
     let passes = [true, learns || cuts, true];
     let read = passes.iter().zip([0..3, 0..1, 0..3]).filter(|(pass, _)| **pass).flat_map(|(_, parts)| parts);
     let meter = Meter::new(read.flat_map(|part| &files[part]).map(PathBuf::as_path), progress);
-    let reader = Reader { config, meter, stop };
+    let reader = Reader { config, meter, rows, stop };
 
     let Survey { sizes, characters } = survey(&reader, &files)?;
     let mut learner = Learner::of(config, learns, sample, certain(config, &files, sizes[0]));
