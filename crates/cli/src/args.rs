@@ -157,7 +157,7 @@ pub enum Command {
     Probe(Probe),
     /// Reproduce figures and tables of the papers by name.
     Reproduce(Reproduce),
-    /// Public data sets by name: list, fetch, verify.
+    /// Public data sets by name: list, fetch, verify; large texts: prepare.
     Data(Data),
     /// List mechanisms, tasks and presets.
     List {

@@ -8,7 +8,10 @@ use regard_report::{Cell, Column, Format, Table};
 use regard_tasks::{Class, run::nearest};
 use serde_json::{Value, json};
 
-use super::cache_directory;
+use super::{
+    cache_directory,
+    prepare::{self, Prepare},
+};
 use crate::{
     args::Common,
     console,
@@ -45,6 +48,8 @@ enum Action {
         #[arg(long, value_name = "URL")]
         mirror: Option<String>,
     },
+    /// Prepare large texts for the task lm: ids in files that training maps into memory, written in bounded memory.
+    Prepare(Prepare),
     /// Hold data sets, or folders with a SHA256SUMS, to their checksums; default: every set that is there.
     Verify {
         /// Data sets or folders.
@@ -53,7 +58,7 @@ enum Action {
     },
 }
 
-/// Lists, shows, fetches or verifies data sets.
+/// Lists, shows, fetches, prepares or verifies data sets.
 ///
 /// # Errors
 /// An unknown set; files that are missing or not what they should be; a network or disk that fails.
@@ -67,6 +72,7 @@ pub fn run(args: &Data, common: &Common) -> Outcome {
         Action::List => list(&store, common),
         Action::Show { name } => show(&store, known(name)?, common),
         Action::Fetch { name, from_file, mirror } => fetch(&store, known(name)?, from_file, mirror.as_deref(), common),
+        Action::Prepare(args) => prepare::run(args, common),
         Action::Verify { what } => verify_all(&store, what, common),
     }
 }

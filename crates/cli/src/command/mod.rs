@@ -19,6 +19,7 @@ pub mod inspect;
 pub mod list;
 pub mod perplexity;
 pub mod predict;
+mod prepare;
 pub mod probe;
 pub mod reproduce;
 pub mod score;

@@ -14,7 +14,7 @@ const USAGE: i32 = 2;
 const DATA: i32 = 3;
 
 /// A folder with the three files of a WikiText.
-fn wikitext(folder: &Path) -> PathBuf {
+pub fn wikitext(folder: &Path) -> PathBuf {
     let path = folder.join("wikitext");
     fs::create_dir(&path).unwrap();
     let sentences =
@@ -37,7 +37,7 @@ const SMALL: [&str; 9] = [
     "train.optimizer.learning_rate=1e-2",
 ];
 
-fn with(command: &str, further: &[String]) -> std::process::Command {
+pub fn with(command: &str, further: &[String]) -> std::process::Command {
     // Its keys of ListOps are of no matter here.
     let mut command = regard([command, "--quiet", "--preset", "smoke"]);
     let schedule = ["train.evaluate_every=20", "train.checkpoint_every=20", "train.schedule.warmup=4"];

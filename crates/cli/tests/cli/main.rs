@@ -18,6 +18,7 @@ mod inspect;
 mod language;
 mod lm;
 mod paths;
+mod prepare;
 mod probe;
 mod program;
 mod reproduce;

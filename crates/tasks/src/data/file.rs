@@ -36,6 +36,17 @@ impl<'a> Meter<'a> {
         Self { done: Cell::new(0), total, progress }
     }
 
+    /// Counts a file that was read by other means.
+    pub fn count(&self, path: &Path) {
+        self.add(std::fs::metadata(path).map_or(0, |about| about.len()));
+    }
+
+    fn add(&self, bytes: u64) {
+        let done = self.done.get() + bytes;
+        self.done.set(done);
+        (self.progress)(done, self.total.max(done));
+    }
+
     /// Opens a file, decompressing gzip and bzip2.
     pub fn open<'m>(&'m self, path: &Path) -> Result<Box<dyn BufRead + 'm>, DataError> {
         let file = File::open(path).map_err(|source| DataError::read(path, source))?;
@@ -66,9 +77,7 @@ struct Counted<'m, 'a, R> {
 impl<R: Read> Read for Counted<'_, '_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.source.read(buffer)?;
-        let done = self.meter.done.get() + count as u64;
-        self.meter.done.set(done);
-        (self.meter.progress)(done, self.meter.total.max(done));
+        self.meter.add(count as u64);
         Ok(count)
     }
 }

@@ -24,6 +24,7 @@ mod sequences;
 mod stream;
 mod task;
 mod text;
+mod text_blocks;
 pub mod tokenizer;
 mod translation;
 
@@ -37,7 +38,10 @@ pub use self::{
     error::DataError,
     image::ImageConfig,
     listops::ListOpsConfig,
-    lm::{Batching, LmConfig, LmData, TextUnits, TokenKind, VOCABULARY, WordVocabulary},
+    lm::{
+        Batching, Counts, FileSum, LmConfig, LmData, PrepareError, Prepared, RowReader, SourceFile, TextUnits,
+        TokenIds, TokenKind, VOCABULARY, WordVocabulary, is_wikitext, prepare,
+    },
     masked_lm::{MaskedBatch, MaskedBatches, MaskedData, MaskedLmConfig, Windows},
     pathfinder::PathfinderConfig,
     plain_text::{NotText, TextLines, decode_text, read_text},

@@ -16,7 +16,7 @@ use super::{DataError, file::Meter};
 pub(super) const LONGEST_LINE: usize = 1 << 24;
 
 /// The byte-order mark in UTF-8.
-const MARK: &[u8] = "\u{feff}".as_bytes();
+pub(super) const MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// Byte-order marks of other encodings; the longer ones first, since one is a prefix of another.
 const OTHER_MARKS: [(&[u8], &str); 4] = [
@@ -54,12 +54,12 @@ impl fmt::Display for NotText {
 }
 
 /// Fails on the byte-order mark of another encoding.
-fn check_mark(start: &[u8]) -> Result<(), NotText> {
+pub(super) fn check_mark(start: &[u8]) -> Result<(), NotText> {
     let other = OTHER_MARKS.iter().find(|(mark, _)| start.starts_with(mark));
     other.map_or(Ok(()), |(_, encoding)| Err(NotText { line: 1, at: 0, seen: Err(encoding) }))
 }
 
-fn utf8(bytes: &[u8], line: u64, offset: u64) -> Result<&str, NotText> {
+pub(super) fn utf8(bytes: &[u8], line: u64, offset: u64) -> Result<&str, NotText> {
     std::str::from_utf8(bytes).map_err(|error| {
         let at = error.valid_up_to();
         let lines = bytes[..at].iter().filter(|&&byte| byte == b'\n').count() as u64;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::source;
+use super::{prepared::Prepared, source};
 use crate::data::{
     DataError, Held, Objective, Progress, Shape, TaskData, TaskOptions,
     config::{check_file, check_fraction, check_vocabulary},
@@ -49,6 +49,9 @@ pub enum Batching {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LmConfig {
+    /// A folder that `regard data prepare` has written, in place of texts: units and vocabulary are its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prepared: Option<PathBuf>,
     /// Units of text.
     pub tokens: TokenKind,
     /// A folder laid out as WikiText: `wiki.train.tokens`, `wiki.valid.tokens`, `wiki.test.tokens`, plain, gzip or bzip2.
@@ -92,6 +95,7 @@ pub struct LmConfig {
 impl Default for LmConfig {
     fn default() -> Self {
         Self {
+            prepared: None,
             tokens: TokenKind::default(),
             directory: None,
             train: Vec::new(),
@@ -135,8 +139,36 @@ impl LmConfig {
         }
     }
 
-    fn check_parts(&self) -> Result<(), DataError> {
-        let [_, valid, test] = source::files(self)?;
+    /// Checks units and files, of a text that is to be prepared or read.
+    pub(super) fn check_texts(&self, prepares: bool) -> Result<(), DataError> {
+        self.check_tokens()?;
+        self.check_parts(prepares)
+    }
+
+    /// A prepared text has its parts and its units.
+    fn check_prepared(&self, folder: &Path) -> Result<(), DataError> {
+        let beside = [
+            ("directory", self.directory.is_some()),
+            ("train", !self.train.is_empty()),
+            ("valid", !self.valid.is_empty()),
+            ("test", !self.test.is_empty()),
+            ("tokenizer", self.tokenizer.is_some()),
+        ];
+        if let Some((key, _)) = beside.into_iter().find(|(_, set)| *set) {
+            let problem =
+                format!("is set, and so is task.lm.{key}; a prepared text has all its parts, leave out one of both");
+            return Err(DataError::config("lm.prepared", problem));
+        }
+        Prepared::read(folder).map(drop)
+    }
+
+    /// Parquet files are prepared, where that is asked for, and otherwise not read.
+    fn check_parts(&self, prepares: bool) -> Result<(), DataError> {
+        let all = source::files(self)?;
+        if let Some(path) = all.iter().flatten().find(|path| !prepares && source::is_parquet(path)) {
+            return Err(source::parquet(path, "prepare it with a 'regard data prepare' built with --features parquet"));
+        }
+        let [_, valid, test] = all;
         let (mut cut, mut keys) = (0.0, Vec::new());
         for (files, key, fraction) in
             [(valid, "valid_fraction", self.valid_fraction), (test, "test_fraction", self.test_fraction)]
@@ -157,7 +189,7 @@ impl LmConfig {
 
 impl TaskOptions for LmConfig {
     fn summary(&self) -> &'static str {
-        "language model of characters, bytes, subwords or words: WikiText folders, text files, JSON lines"
+        "language model of characters, bytes, subwords or words: WikiText folders, text files, JSON lines, prepared texts"
     }
 
     fn check(&self) -> Result<(), DataError> {
@@ -172,8 +204,10 @@ impl TaskOptions for LmConfig {
                 return Err(DataError::config(&format!("lm.{key}"), problem));
             }
         }
-        self.check_tokens()?;
-        self.check_parts()
+        if let Some(folder) = &self.prepared {
+            return self.check_prepared(folder);
+        }
+        self.check_texts(false)
     }
 
     fn load(&self, _: u64, _: Option<&Path>, progress: Progress<'_>) -> Result<TaskData, DataError> {
@@ -181,7 +215,9 @@ impl TaskOptions for LmConfig {
     }
 
     fn shape(&self) -> Shape {
+        let prepared = self.prepared.as_deref().and_then(|folder| Prepared::read(folder).ok());
         let vocabulary = match self.tokens {
+            _ if prepared.is_some() => prepared.map_or(0, |prepared| prepared.vocabulary),
             TokenKind::Bytes => 256,
             TokenKind::Characters => USUAL_CHARACTERS,
             TokenKind::Subwords => self.vocabulary.max(SMALLEST_VOCABULARY),
@@ -194,8 +230,11 @@ impl TaskOptions for LmConfig {
         [rows, self.context]
     }
 
-    /// What the files take on the disk: texts are not smaller in memory.
+    /// What the files take on the disk: texts are not smaller in memory. Prepared ones are not held.
     fn held(&self) -> Option<Held> {
+        if self.prepared.is_some() {
+            return None;
+        }
         let bytes: u64 =
             source::files(self).ok()?.iter().flatten().filter_map(|path| Some(path.metadata().ok()?.len())).sum();
         Some(Held {

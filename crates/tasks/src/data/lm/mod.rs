@@ -4,6 +4,9 @@
 //! evaluation split but the first is scored once, in windows that follow one another or overlap (`stride`).
 
 mod config;
+mod ids;
+mod joined;
+mod prepared;
 mod source;
 mod units;
 mod windows;
@@ -14,6 +17,9 @@ use std::path::{Path, PathBuf};
 use rand::Rng;
 
 pub use config::{Batching, LmConfig, TokenKind};
+pub use ids::TokenIds;
+pub use prepared::{Counts, FileSum, PrepareError, Prepared, SourceFile, prepare};
+pub use source::{RowReader, is_wikitext};
 pub use units::{TextUnits, VOCABULARY};
 pub use words::WordVocabulary;
 
@@ -28,11 +34,11 @@ use super::{
 #[derive(Clone, Debug)]
 pub struct LmData {
     /// Training token ids, in order.
-    pub train: Vec<u32>,
+    pub train: TokenIds,
     /// Validation token ids.
-    pub valid: Vec<u32>,
+    pub valid: TokenIds,
     /// Test token ids.
-    pub test: Vec<u32>,
+    pub test: TokenIds,
     /// What the ids stand for.
     pub units: TextUnits,
     /// Tokens predicted per window.
@@ -46,10 +52,11 @@ pub struct LmData {
 }
 
 /// Windows of `length` predictions from each of `starts`.
-fn gather(text: &[u32], starts: &[usize], length: usize) -> LanguageBatch {
+fn gather(text: &TokenIds, starts: &[usize], length: usize) -> LanguageBatch {
     let windows = |shift: usize| {
-        let window = |&start: &usize| text[start + shift..][..length].iter().map(|&id| id as i32);
-        starts.iter().flat_map(window).collect()
+        let mut ids = Vec::with_capacity(starts.len() * length);
+        starts.iter().for_each(|start| text.append(start + shift..start + shift + length, &mut ids));
+        ids
     };
     LanguageBatch { inputs: windows(0), targets: windows(1), rows: starts.len(), length }
 }
@@ -90,7 +97,7 @@ impl StreamOrder {
 
 impl LmData {
     /// Token ids of a split.
-    pub fn text(&self, split: Split) -> &[u32] {
+    pub fn text(&self, split: Split) -> &TokenIds {
         match split {
             Split::Valid => &self.valid,
             Split::Test => &self.test,
@@ -186,14 +193,24 @@ impl Task for LmData {
     }
 }
 
+/// That a learned vocabulary is smaller than what was asked for.
+fn fewer(config: &LmConfig, units: &TextUnits) -> Option<String> {
+    let (seen, asked) = (units.vocabulary(), config.vocabulary);
+    let learned = config.tokenizer.is_none() && units.file().is_some();
+    (learned && seen < asked)
+        .then(|| format!("a vocabulary of {seen}, not {asked}: the training text has no more {}", units.name()))
+}
+
 /// Reads the texts, and learns or reads the vocabulary: that of words and subwords from the training text, that of
-/// characters from all three.
+/// characters from all three. Or opens a prepared text.
 fn load(config: &LmConfig, progress: Progress<'_>) -> Result<LmData, DataError> {
+    if let Some(folder) = &config.prepared {
+        return prepared::open(config, folder);
+    }
     let files = source::files(config)?;
     let meter = Meter::new(files.iter().flatten().map(PathBuf::as_path), progress);
     let texts = source::read(config, &meter, &files)?;
     let first = files[0].first().map_or(Path::new(EMBEDDED), PathBuf::as_path);
-    let mut notes = Vec::new();
     let units = match config.tokens {
         TokenKind::Bytes => TextUnits::Bytes,
         TokenKind::Characters => TextUnits::Characters(
@@ -206,48 +223,67 @@ fn load(config: &LmConfig, progress: Progress<'_>) -> Result<LmData, DataError> 
             None => TextTokenizer::train(texts[0].lines(), config.vocabulary)?,
         }),
     };
-    let (seen, asked) = (units.vocabulary(), config.vocabulary);
-    let learned = config.tokenizer.is_none() && units.file().is_some();
-    if learned && seen < asked {
-        notes.push(format!("a vocabulary of {seen}, not {asked}: the training text has no more {}", units.name()));
-    }
+    let notes = fewer(config, &units).into_iter().collect();
     let encode = |text: &str| units.encode(text);
-    let (train, valid, test) = (encode(&texts[0])?, encode(&texts[1])?, encode(&texts[2])?);
-    if let TextUnits::Words(words) = &units {
-        let share = |ids: &[u32]| {
-            let unknown = ids.iter().filter(|id| **id == words.unknown()).count();
-            100.0 * unknown as f64 / ids.len().max(1) as f64
-        };
-        notes.push(format!(
-            "unknown words: {:.2} % of the training text, {:.2} % of the validation and {:.2} % of the test text",
-            share(&train),
-            share(&valid),
-            share(&test)
-        ));
-    }
-    for (part, ids, least) in [("train", &train, config.context + 1), ("validate", &valid, 2), ("test", &test, 2)] {
-        if ids.len() < least {
-            return Err(DataError::Content {
-                path: first.into(),
-                problem: format!(
-                    "leaves {} {} to {part} on, at least {least} are needed; give longer texts or lower task.lm.context",
-                    ids.len(),
-                    units.name()
-                ),
-            });
+    let parts = [encode(&texts[0])?, encode(&texts[1])?, encode(&texts[2])?];
+    let unknown = parts.each_ref().map(|ids| match &units {
+        TextUnits::Words(words) => ids.iter().filter(|id| **id == words.unknown()).count(),
+        _ => 0,
+    });
+    let extent = |part: usize, stride: Option<usize>| {
+        let text = &texts[part];
+        TextExtent {
+            predictions: parts[part].len().saturating_sub(1),
+            stride: stride.unwrap_or(config.context),
+            words: text.split_whitespace().count() + text.bytes().filter(|byte| *byte == b'\n').count(),
+            characters: text.chars().count(),
+            bytes: text.len(),
+            of_words: config.tokens == TokenKind::Words,
         }
-    }
-    let of_words = config.tokens == TokenKind::Words;
-    let extent = |text: &str, ids: &[u32], stride: Option<usize>| TextExtent {
-        predictions: ids.len() - 1,
-        stride: stride.unwrap_or(config.context),
-        words: text.split_whitespace().count() + text.bytes().filter(|byte| *byte == b'\n').count(),
-        characters: text.chars().count(),
-        bytes: text.len(),
-        of_words,
     };
-    let extents = [extent(&texts[1], &valid, config.valid_stride), extent(&texts[2], &test, config.stride)];
-    Ok(LmData { train, valid, test, units, context: config.context, batches: config.batches, extents, notes })
+    let extents = [extent(1, config.valid_stride), extent(2, config.stride)];
+    LmData::of(config, first, units, parts.map(TokenIds::from), extents, unknown, notes)
+}
+
+impl LmData {
+    /// The data of three parts, of which so many words are `unknown`; `first` is their name in errors.
+    ///
+    /// # Errors
+    /// A part that is too short.
+    fn of(
+        config: &LmConfig,
+        first: &Path,
+        units: TextUnits,
+        parts: [TokenIds; 3],
+        extents: [TextExtent; 2],
+        unknown: [usize; 3],
+        mut notes: Vec<String>,
+    ) -> Result<Self, DataError> {
+        if let TextUnits::Words(_) = &units {
+            let share = |part: usize| 100.0 * unknown[part] as f64 / parts[part].len().max(1) as f64;
+            notes.push(format!(
+                "unknown words: {:.2} % of the training text, {:.2} % of the validation and {:.2} % of the test text",
+                share(0),
+                share(1),
+                share(2)
+            ));
+        }
+        let least = [config.context + 1, 2, 2];
+        for ((part, ids), least) in ["train", "validate", "test"].into_iter().zip(&parts).zip(least) {
+            if ids.len() < least {
+                return Err(DataError::Content {
+                    path: first.into(),
+                    problem: format!(
+                        "leaves {} {} to {part} on, at least {least} are needed; give longer texts or lower task.lm.context",
+                        ids.len(),
+                        units.name()
+                    ),
+                });
+            }
+        }
+        let [train, valid, test] = parts;
+        Ok(Self { train, valid, test, units, context: config.context, batches: config.batches, extents, notes })
+    }
 }
 
 #[cfg(test)]

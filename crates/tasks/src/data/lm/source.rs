@@ -2,29 +2,30 @@
 
 use std::{
     fs,
-    io::Read,
+    ops::ControlFlow,
     path::{Path, PathBuf},
 };
 
 use serde_json::Value;
 
-use super::LmConfig;
+use super::{LmConfig, joined::Joined, prepared::is_prepared};
 use crate::data::{
     DataError,
     char_lm::{EMBEDDED, shakespeare},
     config::check_file,
     file::Meter,
-    plain_text::{TextLines, decode_text},
+    plain_text::{LONGEST_LINE, TextLines, decode_text},
+    text_blocks::TextBlocks,
 };
 
 /// Endings of compressed files.
 const COMPRESSED: [&str; 3] = ["", ".gz", ".bz2"];
 
 /// Endings of the files that a folder of texts may hold, before those of compression; others are passed over.
-const TEXTS: [&str; 5] = [".txt", ".tokens", ".raw", ".jsonl", ".ndjson"];
+const TEXTS: [&str; 6] = [".txt", ".tokens", ".raw", ".jsonl", ".ndjson", ".parquet"];
 
 /// Names of a WikiText folder's parts.
-const PARTS: [&str; 3] = ["train", "valid", "test"];
+pub(super) const PARTS: [&str; 3] = ["train", "valid", "test"];
 
 /// Files of the training, validation and test text. An empty list: that part is cut from the training text, which is the
 /// embedded text if its own list is empty.
@@ -36,6 +37,9 @@ pub(super) fn files(config: &LmConfig) -> Result<[Vec<PathBuf>; 3], DataError> {
     let mut all = [Vec::new(), Vec::new(), Vec::new()];
     for (files, list) in all.iter_mut().zip(lists) {
         for path in list {
+            if is_prepared(path) {
+                return Err(prepared_text(path));
+            }
             if path.is_dir() {
                 files.extend(texts_of(path)?);
             } else {
@@ -43,14 +47,11 @@ pub(super) fn files(config: &LmConfig) -> Result<[Vec<PathBuf>; 3], DataError> {
                 files.push(path.clone());
             }
         }
-        if let Some(path) = files.iter().find(|path| stem(path).ends_with(".parquet")) {
-            let problem = "is a Parquet file, which this program does not read; convert it to JSON lines: python3 -c \
-                           'import pandas, sys; pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], orient=\"records\", \
-                           lines=True)' FILE.parquet FILE.jsonl";
-            return Err(DataError::Content { path: path.clone(), problem: problem.into() });
-        }
     }
     if let Some(directory) = &config.directory {
+        if is_prepared(directory) {
+            return Err(prepared_text(directory));
+        }
         let found = wikitext(directory)?;
         let mut missing = Vec::new();
         for ((files, found), part) in all.iter_mut().zip(found).zip(PARTS) {
@@ -72,6 +73,29 @@ pub(super) fn files(config: &LmConfig) -> Result<[Vec<PathBuf>; 3], DataError> {
         }
     }
     Ok(all)
+}
+
+fn prepared_text(folder: &Path) -> DataError {
+    let problem = "is a prepared text; name it with task.lm.prepared and leave the others out";
+    DataError::Content { path: folder.into(), problem: problem.into() }
+}
+
+/// Whether a folder is laid out as WikiText: it has the training part.
+pub fn is_wikitext(folder: &Path) -> bool {
+    folder.is_dir() && wikitext(folder).is_ok_and(|[train, ..]| train.is_some())
+}
+
+pub(super) fn is_parquet(path: &Path) -> bool {
+    stem(path).ends_with(".parquet")
+}
+
+/// The error of a Parquet file that is not read; `how` names the other ways.
+pub(super) fn parquet(path: &Path, how: &str) -> DataError {
+    let problem = format!(
+        "is a Parquet file; {how}, or convert it to JSON lines: python3 -c 'import pandas, sys; \
+         pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], orient=\"records\", lines=True)' FILE.parquet FILE.jsonl"
+    );
+    DataError::Content { path: path.into(), problem }
 }
 
 /// The parts of a folder laid out as WikiText.
@@ -117,16 +141,14 @@ fn stem(path: &Path) -> String {
 /// Files that cannot be read, are no text, or leave a part empty.
 pub(super) fn read(config: &LmConfig, meter: &Meter, files: &[Vec<PathBuf>; 3]) -> Result<[String; 3], DataError> {
     let mut texts = [String::new(), String::new(), String::new()];
-    for (text, files) in texts.iter_mut().zip(files) {
-        for path in files {
-            read_file(meter, path, config, text)?;
+    for (part, (text, files)) in texts.iter_mut().zip(files).enumerate() {
+        if part == 0 || !files.is_empty() {
+            let mut joined = Joined::new(config.paragraphs);
+            each_block(meter, files, config, &mut joined, None, &mut |_| Ok::<_, DataError>(()))?;
+            *text = joined.text;
         }
     }
     let [train, valid, test] = &mut texts;
-    if files[0].is_empty() {
-        let bytes = shakespeare()?;
-        append(train, &decode_text(&bytes).map_err(|error| DataError::text(EMBEDDED, &error))?, config);
-    }
     let whole = train.len() as f64;
     for (part, fraction, own) in [(test, config.test_fraction, &files[2]), (valid, config.valid_fraction, &files[1])] {
         if own.is_empty() {
@@ -135,36 +157,95 @@ pub(super) fn read(config: &LmConfig, meter: &Meter, files: &[Vec<PathBuf>; 3]) 
             end_line(train);
         }
     }
-    for (((text, own), part), verb) in texts.iter().zip(files).zip(PARTS).zip(["train", "validate", "test"]) {
-        if text.trim().is_empty() {
-            let path = own.first().or(files[0].first()).cloned().unwrap_or(EMBEDDED.into());
-            let problem = match own.is_empty() {
-                true => {
-                    format!("leaves no text to {verb} on; give a longer text, or that part with task.lm.{part}=FILE")
-                }
-                false => "has no text; give a file with text".into(),
-            };
-            return Err(DataError::Content { path, problem });
-        }
+    match texts.iter().position(|text| text.trim().is_empty()) {
+        Some(part) => Err(no_text(files, part)),
+        None => Ok(texts),
     }
-    Ok(texts)
 }
 
-/// Appends the text of a file.
-fn read_file(meter: &Meter, path: &Path, config: &LmConfig, text: &mut String) -> Result<(), DataError> {
-    if [".jsonl", ".ndjson"].iter().any(|ending| stem(path).ends_with(ending)) {
-        for (line, number) in TextLines::new(meter.open(path)?, path).zip(1..) {
-            let line = line?;
-            if !line.trim().is_empty() {
-                let failed = |problem| DataError::Row { path: path.into(), line: number, problem };
-                append(text, &text_of(&line, &config.field).map_err(failed)?, config);
-            }
-        }
-        return Ok(());
+/// The error of a part, by its number, that has no text.
+pub(super) fn no_text(files: &[Vec<PathBuf>; 3], part: usize) -> DataError {
+    let path = files[part].first().or(files[0].first()).cloned().unwrap_or(EMBEDDED.into());
+    let (name, verb) = (PARTS[part], ["train", "validate", "test"][part]);
+    let problem = match files[part].is_empty() {
+        true => format!("leaves no text to {verb} on; give a longer text, or that part with task.lm.{name}=FILE"),
+        false => "has no text; give a file with text".into(),
+    };
+    DataError::Content { path, problem }
+}
+
+/// Reads the texts of a column of a Parquet file: the file, the name of the column, and what is called with each text, in order,
+/// until it breaks. The error is a sentence without the name of the file.
+pub type RowReader = fn(&Path, &str, &mut dyn FnMut(&str) -> ControlFlow<()>) -> Result<(), String>;
+
+/// Appends the texts of files, or the embedded text if there are none, to `joined`, in order; calls `each` after every block,
+/// which may take away what it has seen. `rows` reads Parquet files.
+///
+/// # Errors
+/// Files that cannot be read or are no text; errors of `each`.
+pub(super) fn each_block<E: From<DataError>>(
+    meter: &Meter,
+    files: &[PathBuf],
+    config: &LmConfig,
+    joined: &mut Joined,
+    rows: Option<RowReader>,
+    each: &mut dyn FnMut(&mut String) -> Result<(), E>,
+) -> Result<(), E> {
+    if files.is_empty() {
+        let bytes = shakespeare()?;
+        joined.push(&decode_text(&bytes).map_err(|error| DataError::text(EMBEDDED, &error))?);
+        joined.end();
+        return each(&mut joined.text);
     }
-    let mut bytes = Vec::new();
-    meter.open(path)?.read_to_end(&mut bytes).map_err(|source| DataError::read(path, source))?;
-    append(text, &decode_text(&bytes).map_err(|error| DataError::text(path, &error))?, config);
+    for path in files {
+        if let Some(rows) = rows.filter(|_| is_parquet(path)) {
+            let mut failed = None;
+            let read = rows(path, &config.field, &mut |text| {
+                joined.push(text);
+                joined.end();
+                match each(&mut joined.text) {
+                    Ok(()) => ControlFlow::Continue(()),
+                    Err(error) => {
+                        failed = Some(error);
+                        ControlFlow::Break(())
+                    }
+                }
+            });
+            read.map_err(|problem| DataError::Content { path: path.clone(), problem })?;
+            failed.map_or(Ok(()), Err)?;
+            meter.count(path);
+            continue;
+        }
+        if [".jsonl", ".ndjson"].iter().any(|ending| stem(path).ends_with(ending)) {
+            for (line, number) in TextLines::new(meter.open(path)?, path).zip(1..) {
+                let line = line?;
+                if !line.trim().is_empty() {
+                    let failed = |problem| DataError::Row { path: path.into(), line: number, problem };
+                    joined.push(&text_of(&line, &config.field).map_err(failed)?);
+                    joined.end();
+                    each(&mut joined.text)?;
+                }
+            }
+            continue;
+        }
+        let mut blocks = TextBlocks::new(meter.open(path)?, path);
+        let (mut block, mut more) = (String::new(), true);
+        while more {
+            block.clear();
+            more = blocks.next(&mut block)?;
+            joined.push(&block);
+            if joined.held() > LONGEST_LINE {
+                let problem = format!(
+                    "more than {LONGEST_LINE} bytes without a line end, where lines of paragraphs are to be joined; leave \
+                     task.lm.paragraphs out"
+                );
+                return Err(DataError::Content { path: path.clone(), problem }.into());
+            }
+            each(&mut joined.text)?;
+        }
+        joined.end();
+        each(&mut joined.text)?;
+    }
     Ok(())
 }
 
@@ -184,40 +265,17 @@ fn text_of(line: &str, field: &str) -> Result<String, String> {
     }
 }
 
-/// Appends a text of its own.
-fn append(text: &mut String, own: &str, config: &LmConfig) {
-    match config.paragraphs {
-        true => join(own, text),
-        false => text.push_str(own),
-    }
-    end_line(text);
-}
-
-fn end_line(text: &mut String) {
+pub(super) fn end_line(text: &mut String) {
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
     }
 }
 
-/// Appends a line for each paragraph; empty lines end paragraphs and go.
-fn join(text: &str, out: &mut String) {
-    for line in text.lines().map(str::trim) {
-        if line.is_empty() {
-            end_line(out);
-        } else {
-            if !out.is_empty() && !out.ends_with('\n') {
-                out.push(' ');
-            }
-            out.push_str(line);
-        }
-    }
-}
-
 /// Bytes after a place among which a line end is looked for.
-const NEAR: usize = 1 << 16;
+pub(super) const NEAR: usize = 1 << 16;
 
 /// Where to cut a text at about `place`: at the next line end; where none is near, at the next white space.
-fn cut(text: &str, place: usize) -> usize {
+pub(super) fn cut(text: &str, place: usize) -> usize {
     let place = text.ceil_char_boundary(place.min(text.len()));
     // What stands before the place may be such an end.
     let from = text.floor_char_boundary(place.saturating_sub(1));
@@ -345,9 +403,5 @@ mod tests {
         assert!(error(&config).contains("text.gz:2: is not UTF-8 from byte 7"), "{}", error(&config));
         fs::write(&path, b" \n \n").unwrap();
         assert!(error(&config).contains("no text"), "{}", error(&config));
-        let parquet = folder.path().join("part-0.parquet");
-        fs::write(&parquet, b"PAR1").unwrap();
-        let config = LmConfig { train: vec![parquet], ..LmConfig::default() };
-        assert!(error(&config).contains("convert it to JSON lines: python3"), "{}", error(&config));
     }
 }

@@ -34,9 +34,10 @@ fn rows_of_streams_go_on_where_they_ended_and_an_epoch_holds_the_text() {
         }
     }
     let mut targets: Vec<usize> = order.starts(0).iter().flat_map(|start| start + 1..start + 1 + 240).collect();
+    let train = data.train.range(0..data.train.len());
     let streams: Vec<i32> =
         (0..4).flat_map(|row| epoch.iter().flat_map(move |batch| rows(batch)[row].1.clone())).collect();
-    assert_eq!(streams, targets.iter().map(|place| data.train[*place] as i32).collect::<Vec<_>>());
+    assert_eq!(streams, targets.iter().map(|place| train[*place] as i32).collect::<Vec<_>>());
     targets.dedup();
     assert_eq!(targets.len(), 960, "no token twice");
 
@@ -66,7 +67,8 @@ fn evaluation_scores_every_token_after_the_first_once_whatever_the_stride() {
         let config = LmConfig { stride: Some(stride), valid_stride: Some(8), ..words(8) };
         let data = counting(1000, config).unwrap();
         for split in [Split::Valid, Split::Test] {
-            let text: Vec<i32> = data.text(split).iter().map(|id| *id as i32).collect();
+            let text = data.text(split);
+            let text: Vec<i32> = text.range(0..text.len()).iter().map(|id| *id as i32).collect();
             let batches: Vec<Batch> = data.split(split, 3).unwrap().collect();
             assert_eq!(data.split(split, 3).unwrap().len(), batches.len());
             let scored: Vec<i32> =
@@ -95,8 +97,8 @@ fn wikitext_counts_as_its_authors_do() {
     let TextUnits::Words(vocabulary) = &data.units else { panic!("words") };
     // Four line ends; A, = and word twice; the others once.
     assert_eq!(vocabulary.words(), ["<eos>", "=", "A", "word", ",", "<unk>", "Title"]);
-    assert_eq!(data.train, [0, 1, 6, 1, 0, 0, 2, 5, 3, 4, 2, 3, 0]);
-    assert_eq!((data.valid.as_slice(), data.test.as_slice()), (&[2, 5, 3, 0][..], &[3, 2, 0][..]));
+    assert!(data.train == [0, 1, 6, 1, 0, 0, 2, 5, 3, 4, 2, 3, 0]);
+    assert!(data.valid == [2, 5, 3, 0] && data.test == [3, 2, 0]);
     assert_eq!(data.shape().vocabulary, 7);
     assert!(
         data.notes[0].contains("a vocabulary of 7, not 10000") && data.notes[1].contains("25.00 %"),
@@ -112,7 +114,7 @@ fn subwords_are_learned_from_the_training_text_or_read_from_a_run() {
     let config = LmConfig { vocabulary: 300, context: 16, ..LmConfig::default() };
     let data = counting(2000, config.clone()).unwrap();
     assert_eq!(data.shape().vocabulary, 300);
-    assert!(data.units.decode(&data.train).starts_with("w0000 w0001 w0002"));
+    assert!(data.units.decode(&data.train.range(0..99)).starts_with("w0000 w0001 w0002"));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tokenizer.json");
     std::fs::write(&path, data.tokenizer().unwrap().json()).unwrap();
@@ -155,6 +157,6 @@ fn the_embedded_text_serves_where_none_is_given() {
         let data = load(&LmConfig { tokens, ..LmConfig::default() }, &|_, _| {}).unwrap();
         let total = data.train.len() + data.valid.len() + data.test.len();
         assert_eq!(total, 1_115_394);
-        assert!(data.units.decode(&data.train[..14]) == "First Citizen:");
+        assert!(data.units.decode(&data.train.range(0..14)) == "First Citizen:");
     }
 }

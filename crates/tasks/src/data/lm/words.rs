@@ -1,6 +1,6 @@
 //! A closed vocabulary of words.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Stands for every word that is not in the vocabulary.
 pub const UNKNOWN_WORD: &str = "<unk>";
@@ -25,8 +25,19 @@ impl WordVocabulary {
         for word in text.split_whitespace() {
             *counts.entry(word).or_default() += 1;
         }
-        let mut unknown = counts.remove(UNKNOWN_WORD).unwrap_or(0);
         let lines = text.bytes().filter(|byte| *byte == b'\n').count() as u64;
+        Self::choose(counts, lines, 0, most, least)
+    }
+
+    /// The same from counts of words, the number of line ends, and how often a word occurred that is not counted.
+    pub(super) fn choose(
+        mut counts: HashMap<&str, u64>,
+        lines: u64,
+        uncounted: u64,
+        most: usize,
+        least: usize,
+    ) -> Self {
+        let mut unknown = counts.remove(UNKNOWN_WORD).unwrap_or(0) + uncounted;
         let ends = counts.remove(END_OF_LINE).unwrap_or(0) + lines;
         let mut sorted: Vec<(&str, u64)> = counts.into_iter().collect();
         let by_count = |words: &mut Vec<(&str, u64)>| words.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
@@ -36,6 +47,22 @@ impl WordVocabulary {
         sorted.extend([(UNKNOWN_WORD, unknown), (END_OF_LINE, ends)]);
         by_count(&mut sorted);
         Self::of(sorted.into_iter().map(|(word, _)| word.to_owned()).collect())
+    }
+
+    /// The words of a `vocabulary.txt`, or the problem as a sentence.
+    pub(super) fn parse(lines: &str) -> Result<Self, String> {
+        let words: Vec<String> = lines.lines().map(str::to_owned).collect();
+        let mut seen = HashSet::new();
+        if let Some(word) =
+            words.iter().find(|word| word.split_whitespace().next() != Some(word) || !seen.insert(*word))
+        {
+            return Err(format!("has the line '{word}', expected a word that no other line has"));
+        }
+        if let Some(missing) = [UNKNOWN_WORD, END_OF_LINE].into_iter().find(|word| !seen.contains(&(*word).to_owned()))
+        {
+            return Err(format!("has no line '{missing}', expected the vocabulary of a prepared text"));
+        }
+        Ok(Self::of(words))
     }
 
     /// Both special words are among `words`.

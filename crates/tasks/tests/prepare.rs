@@ -1,0 +1,63 @@
+//! The memory that preparing a text takes does not depend on its size. One test alone: it measures the whole process.
+
+use std::{
+    fs::File,
+    io::{BufWriter, Write},
+    path::Path,
+    sync::atomic::AtomicBool,
+};
+
+use regard_alloc::{CountingAllocator, Peak};
+use regard_tasks::data::{LmConfig, TokenKind, prepare};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+const MIB: u64 = 1 << 20;
+
+/// Words of ten thousand, the first most often, in lines; every hundredth is a number of its own.
+fn write_text(path: &Path, bytes: u64) {
+    let mut file = BufWriter::new(File::create(path).unwrap());
+    let (mut state, mut written) = (1u64, 0);
+    while written < bytes {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let draw = state >> 33;
+        let rank = ((draw % 100) * (draw / 100 % 100) * (draw / 10_000 % 100)) / 100;
+        let word = if draw % 100 == 99 {
+            format!("{}", written % 1_000_003)
+        } else {
+            format!("{:x}", rank * 2_654_435_761 % 0xf_ffff)
+        };
+        let end = if draw % 13 == 0 { '\n' } else { ' ' };
+        write!(file, "{word}{end}").unwrap();
+        written += word.len() as u64 + 1;
+    }
+    file.into_inner().unwrap().sync_all().unwrap();
+}
+
+#[test]
+fn memory_does_not_grow_with_the_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("text.txt");
+    // What is stated in the book.
+    let kinds = [(TokenKind::Bytes, 64), (TokenKind::Words, 256), (TokenKind::Subwords, 768)];
+    let mut peaks = Vec::new();
+    for size in [64, 256] {
+        write_text(&path, size * MIB);
+        for (tokens, most) in kinds {
+            let config = LmConfig { train: vec![path.clone()], tokens, ..LmConfig::default() };
+            let peak = Peak::start();
+            let prepared =
+                prepare(&config, &folder.path().join("out"), true, None, &AtomicBool::new(false), &|_, _| {}).unwrap();
+            let bytes = peak.bytes().unwrap();
+            assert!(prepared.parts[0].bytes > size * MIB * 8 / 10);
+            println!("{tokens:?}, {size} MiB: peak {:.1} MiB", bytes as f64 / MIB as f64);
+            assert!(bytes < most * MIB, "{tokens:?}, {size} MiB: peak {bytes} bytes");
+            peaks.push(bytes);
+        }
+    }
+    let (small, large) = peaks.split_at(kinds.len());
+    for ((small, large), (tokens, _)) in small.iter().zip(large).zip(kinds) {
+        assert!(*large < small + 16 * MIB, "{tokens:?}: {small} bytes for 64 MiB, {large} for 256 MiB");
+    }
+}
