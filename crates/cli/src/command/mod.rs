@@ -22,6 +22,8 @@ pub mod predict;
 pub mod probe;
 pub mod reproduce;
 pub mod score;
+mod search;
+pub mod summarize;
 pub mod swap;
 pub mod train;
 pub mod translate;
