@@ -27,6 +27,7 @@ use crate::{
         probe::Arguments as Probe,
         reproduce::Reproduce,
         score::Score,
+        summarize::Summarize,
         swap::Swap,
         translate::Translate,
     },
@@ -147,6 +148,8 @@ pub enum Command {
     Predict(Predict),
     /// Translate standard input line by line with a trained translator.
     Translate(Translate),
+    /// Summarise files, or lines of standard input, with a model that was trained on summaries.
+    Summarize(Summarize),
     /// Look inside a trained model: entropy, rank, heads, experts.
     Inspect(Inspect),
     /// Plan cheaper attention for the heads of a trained model under a budget, and measure the loss in quality.

@@ -106,8 +106,9 @@ impl Progress for TrainingBar {
             (None, Some(perplexity)) => format!("perplexity {perplexity:.3}"),
             (None, None) => String::new(),
         };
+        let rouge = evaluation.rouge.map_or(String::new(), |scores| format!("  ROUGE-1, -2, -L {}", scores.model));
         let text = format!(
-            "{} step {}: {} loss {:.4}  {quality}",
+            "{} step {}: {} loss {:.4}  {quality}{rouge}",
             self.prefix,
             evaluation.step,
             evaluation.split.name(),
@@ -169,6 +170,7 @@ impl Watch for Console {
     }
 
     fn end(&self, result: &RunResult, fresh: bool) {
+        let rouge = result.test_rouge.map_or(String::new(), |scores| format!(", ROUGE-1, -2, -L {}", scores.model));
         let quality = match (result.test_accuracy, result.test_perplexity) {
             (Some(accuracy), Some(perplexity)) => {
                 format!("test accuracy {:.1} %, perplexity {perplexity:.3}", 100.0 * accuracy)
@@ -178,7 +180,7 @@ impl Watch for Console {
         };
         let before = if fresh { "" } else { " (done before)" };
         let RunResult { label, seed, milliseconds_per_step: time, .. } = result;
-        self.note(&format!("{label}, seed {seed}: {quality}, {time:.1} ms a step{before}"));
+        self.note(&format!("{label}, seed {seed}: {quality}{rouge}, {time:.1} ms a step{before}"));
     }
 }
 

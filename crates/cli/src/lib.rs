@@ -57,6 +57,7 @@ fn run(command: Command, common: &Common) -> Outcome {
         Command::Score(args) => command::score::run(&args, common),
         Command::Predict(args) => command::predict::run(&args, common),
         Command::Translate(args) => command::translate::run(&args, common),
+        Command::Summarize(args) => command::summarize::run(&args, common),
         Command::Inspect(args) => command::inspect::run(&args, common),
         Command::Probe(args) => command::probe::run(&args, common),
         Command::Swap(args) => command::swap::run(&args, common),

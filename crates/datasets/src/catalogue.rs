@@ -287,8 +287,30 @@ pub const CATALOGUE: &[Dataset] = &[
         "cnn-dailymail",
         "300,000 news articles with highlights (Nallapati et al. 2016)",
         NONE_STATED,
-        &[],
+        &["summary"],
         "JSON lines of article and highlights, as in the set abisee/cnn_dailymail of the Hugging Face hub",
+    ),
+    by_hand(
+        "scitldr",
+        "abstracts of papers with summaries of one sentence (Cachola et al. 2020)",
+        "Apache-2.0",
+        &["summary"],
+        "train.jsonl, dev.jsonl and test.jsonl of the folder SciTLDR-Data/SciTLDR-A of the repository allenai/scitldr at GitHub",
+    ),
+    by_hand(
+        "qmsum",
+        "meetings with queries and their answers (Zhong et al. 2021)",
+        "MIT; transcripts of AMI and ICSI are CC BY 4.0",
+        &["summary"],
+        "train.jsonl, val.jsonl and test.jsonl of the folder data/ALL/jsonl of the repository Yale-LILY/QMSum at GitHub",
+    ),
+    by_hand(
+        "pubmed-summaries",
+        "articles of PubMed with their abstracts (Cohan et al. 2018)",
+        NONE_STATED,
+        &["summary"],
+        "train.txt, val.txt and test.txt of pubmed-dataset.zip, which the repository armancohan/long-summarization at GitHub \
+         links to",
     ),
 ];
 

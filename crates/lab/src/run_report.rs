@@ -3,7 +3,7 @@
 use std::{io, path::Path};
 
 use regard_report::{Axis, Block, Cell, Chart, Column, Data, Format, Report, Section, Series, Table, Written};
-use regard_tasks::train::{Environment, Evaluation, LanguageFigures, Record, Split, StepReport};
+use regard_tasks::train::{Environment, Evaluation, LanguageFigures, Record, Split, StepReport, SummaryScores};
 
 /// Points of a curve over updates.
 const POINTS: usize = 200;
@@ -71,8 +71,10 @@ impl RunReport<'_> {
     }
 
     fn curve(&self, name: &str, style: usize, split: Split, value: impl Fn(&Evaluation) -> Option<f64>) -> Series {
-        let evaluations = self.evaluations(split).into_iter();
-        Series::new(name, style, evaluations.filter_map(|e| Some((e.step as f64, value(e)?))))
+        // The model that the run ends with may be of an earlier update.
+        let mut evaluations = self.evaluations(split);
+        evaluations.sort_by_key(|e| e.step);
+        Series::new(name, style, evaluations.into_iter().filter_map(|e| Some((e.step as f64, value(e)?))))
     }
 
     fn table(&self) -> Table {
@@ -98,6 +100,15 @@ impl RunReport<'_> {
                 row("test Matthews' correlation", scores.matthews.into(), "");
             }
             row("test perplexity", test.perplexity.into(), "");
+            row("test BLEU", test.bleu.into(), "");
+            if let Some(SummaryScores { model, lead, lead_sentences }) = &test.rouge {
+                for (who, scores) in [("".into(), model), (format!(" of the first sentences ({lead_sentences})"), lead)]
+                {
+                    row(&format!("test ROUGE-1{who}"), scores.rouge_1.into(), "");
+                    row(&format!("test ROUGE-2{who}"), scores.rouge_2.into(), "");
+                    row(&format!("test ROUGE-L{who}"), scores.rouge_l.into(), "");
+                }
+            }
             if let Some(figures) = &test.language {
                 row("test perplexity per word", figures.perplexity_per_word.into(), "");
                 row("test loss per character", figures.bits_per_character.into(), "bit");

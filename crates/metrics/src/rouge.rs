@@ -54,11 +54,22 @@ impl Rouge {
         }
     }
 
+    /// Of one summary that has several references: all scores are those with the reference of the largest F1 of single words,
+    /// the first of equals, as in the program of Cachola et al. 2020. `None` without references.
+    pub fn best<'a>(summary: &str, references: impl IntoIterator<Item = &'a str>) -> Option<Self> {
+        let scores = references.into_iter().map(|reference| Self::of(summary, reference));
+        scores.reduce(|best, other| if other.one.f1 > best.one.f1 { other } else { best })
+    }
+
     /// Mean over summaries; `None` of none.
     pub fn mean<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Option<Self> {
+        Self::average(pairs.into_iter().map(|(summary, reference)| Self::of(summary, reference)))
+    }
+
+    /// Mean of scores; `None` of none.
+    pub fn average(scores: impl IntoIterator<Item = Self>) -> Option<Self> {
         let (mut sum, mut count) = (Self::default(), 0.0);
-        for (summary, reference) in pairs {
-            let one = Self::of(summary, reference);
+        for one in scores {
             sum = sum.merge(one, |a, b| a + b);
             count += 1.0;
         }
@@ -281,5 +292,16 @@ mod tests {
         let mean = Rouge::mean([("a b", "a b"), ("c", "d")]).expect("two");
         assert_eq!(scores(mean), [[0.5; 3]; 4]);
         assert_eq!(Rouge::mean([]), None);
+    }
+
+    #[test]
+    fn of_several_references_the_one_with_most_words_in_common_counts() {
+        let summary = "the cat sat on the mat";
+        // The second has more pairs of words and a longer subsequence in common, but fewer words.
+        let references = ["on the mat the sat cat", "the cat sat on a b c", "mat the on sat cat the"];
+        let best = Rouge::best(summary, references).expect("three");
+        assert_eq!(best, Rouge::of(summary, references[0]));
+        assert!(best.one.f1 == 1.0 && best.two.f1 < Rouge::of(summary, references[1]).two.f1);
+        assert_eq!(Rouge::best(summary, []), None);
     }
 }

@@ -130,7 +130,7 @@ fn a_beam_as_wide_as_everything_finds_the_best_of_all_sequences() {
         let model = model(Mechanism::Softmax, vocabulary, seed);
         let source = TokenBatch::full([5, 7, 6, 5, 3, 2, 7, 7], 2).unwrap();
         for length_penalty in [0.0, 0.6, 1.5] {
-            let options = BeamOptions { beam: 400, length_penalty, longest: 4 };
+            let options = BeamOptions { beam: 400, length_penalty, longest: 4, ..BeamOptions::default() };
             let found = beam_search(&model, &source, &options).unwrap();
             for (row, found) in found.into_iter().enumerate() {
                 let (best, lead) = exhaustive(&model, &alone(&source, &[4, 4], row), &options);
@@ -155,7 +155,7 @@ fn rows_searched_side_by_side_find_what_each_finds_alone() {
         for seed in 0..2 {
             let model = model(mechanism, VOCABULARY, seed);
             for (beam, length_penalty) in [(1, 0.6), (2, 0.0), (4, 0.6), (3, 2.0)] {
-                let options = BeamOptions { beam, length_penalty, longest: 8 };
+                let options = BeamOptions { beam, length_penalty, longest: 8, ..BeamOptions::default() };
                 let found = beam_search(&model, &source, &options).unwrap();
                 for (row, found) in found.into_iter().enumerate() {
                     let expected = plain(&model, &alone(&source, &lengths, row), &options);
@@ -166,6 +166,34 @@ fn rows_searched_side_by_side_find_what_each_finds_alone() {
         }
     }
     assert!(outcomes.len() > 20 && outcomes.iter().map(Vec::len).collect::<std::collections::BTreeSet<_>>().len() > 3);
+}
+
+#[test]
+fn translations_are_as_long_as_asked_and_repeat_no_run() {
+    let lengths = [7, 4, 1, 5];
+    let source = batch(&lengths, 9, 0);
+    let repeats = |tokens: &[i32], run: usize| {
+        let runs: Vec<_> = tokens.windows(run).collect();
+        runs.iter().enumerate().any(|(i, one)| runs[..i].contains(one))
+    };
+    let (mut longer, mut other) = (0, 0);
+    for seed in 0..4 {
+        let model = model(Mechanism::Softmax, VOCABULARY, seed);
+        let search = |options: &BeamOptions| beam_search(&model, &source, options).unwrap();
+        let free = BeamOptions { beam: 3, longest: 10, ..BeamOptions::default() };
+        for (one, found) in search(&free).iter().zip(search(&BeamOptions { shortest: 6, ..free })) {
+            // The end is the sixth token at least.
+            assert!((5..=10).contains(&found.len()), "{found:?}");
+            longer += usize::from(one.len() < 5);
+        }
+        for no_repeat in [1, 2, 3] {
+            for (one, found) in search(&free).iter().zip(search(&BeamOptions { no_repeat, ..free })) {
+                assert!(!repeats(&found, no_repeat), "{found:?} without runs of {no_repeat} twice");
+                other += usize::from(repeats(one, no_repeat));
+            }
+        }
+    }
+    assert!(longer > 0 && other > 0, "{longer} were shorter and {other} repeated themselves without it");
 }
 
 #[test]
@@ -190,7 +218,7 @@ fn one_beam_is_greedy_search_whatever_the_penalty() {
         };
         for length_penalty in [0.0, 3.0] {
             // Longer than the model's context: the context ends it.
-            let options = BeamOptions { beam: 1, length_penalty, longest: 1000 };
+            let options = BeamOptions { beam: 1, length_penalty, longest: 1000, ..BeamOptions::default() };
             let found = beam_search(&model, &source, &options).unwrap();
             assert_eq!(found, [greedy(0), greedy(1), greedy(2)], "seed {seed}");
         }

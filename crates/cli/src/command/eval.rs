@@ -8,7 +8,7 @@ use regard_metrics::BLEU_SIGNATURE;
 use regard_tasks::{
     data::{Objective, Shape, TaskData, TaskName},
     run::{Run, Which},
-    train::{Evaluation, LanguageFigures, Split, evaluate, measure_bleu},
+    train::{Evaluation, LanguageFigures, Split, SummaryScores, evaluate, measure_bleu, measure_rouge},
 };
 
 use super::cache_directory;
@@ -65,6 +65,7 @@ pub fn run(args: &Eval, common: &Common) -> Outcome {
     let mut result = evaluate(&model, &data, split, batch, 0, step)?;
     let bleu = measure_bleu(&model, &data, split, &config.train, batch)?;
     result.bleu = bleu.as_ref().map(|bleu| bleu.score);
+    result.rouge = measure_rouge(&model, &data, split, &config.train, batch)?;
     let scored = Scored::of(&data, &result);
     if common.json {
         let mut json = serde_json::to_value(&result).expect("plain numbers");
@@ -88,6 +89,7 @@ pub fn run(args: &Eval, common: &Common) -> Outcome {
         result.perplexity.map(|perplexity| format!("perplexity  {perplexity:.4}")),
         result.language.as_ref().and_then(spelled),
         bleu.map(|bleu| format!("{bleu}, {BLEU_SIGNATURE}")),
+        result.rouge.map(|scores| rouge(&scores)),
         Some(format!("speed       {:.1} sequences/s", result.sequences_per_second())),
         result.language.as_ref().map(positions),
     ];
@@ -103,6 +105,14 @@ pub(super) fn spelled(figures: &LanguageFigures) -> Option<String> {
     ];
     let lines: Vec<String> = lines.into_iter().flatten().collect();
     (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
+/// ROUGE of summaries, and of what takes no model.
+pub(super) fn rouge(SummaryScores { model, lead, lead_sentences }: &SummaryScores) -> String {
+    let plural = if *lead_sentences == 1 { "sentence" } else { "sentences" };
+    format!(
+        "ROUGE       {model} (F1 of ROUGE-1, -2, -L)\nlead        {lead} (the first {lead_sentences} {plural} of a document)"
+    )
 }
 
 /// Perplexity by the number of tokens before one in its window.

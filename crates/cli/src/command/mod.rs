@@ -23,6 +23,8 @@ mod prepare;
 pub mod probe;
 pub mod reproduce;
 pub mod score;
+mod search;
+pub mod summarize;
 pub mod swap;
 pub mod train;
 pub mod translate;

@@ -55,6 +55,9 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
             out.display()
         ))),
         Ended::Finished { step } | Ended::Stopped { step } => {
+            if data.summaries(Split::Valid).is_some() {
+                trainer.evaluate_best(Split::Valid)?;
+            }
             let test = trainer.evaluate_best(Split::Test)?;
             let best = trainer.state().best;
             let records = Record::read(&out.join(METRICS))?;
@@ -80,6 +83,7 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
                 test.perplexity.map(|perplexity| format!("perplexity  {perplexity:.4}\n")),
                 test.language.as_ref().and_then(super::eval::spelled).map(|lines| lines + "\n"),
                 test.bleu.map(|bleu| format!("BLEU        {bleu:.2} ({BLEU_SIGNATURE})\n")),
+                test.rouge.map(|scores| super::eval::rouge(&scores) + "\n"),
             ];
             output::text(format_args!(
                 "run         {}\nreport      {}\nsteps       {step} in {:.0} s\nbest step   {}\ntest loss   {:.4}\n{}",

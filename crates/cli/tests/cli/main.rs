@@ -24,6 +24,7 @@ mod program;
 mod reproduce;
 mod streams;
 mod study;
+mod summarize;
 mod swap;
 mod tensors;
 mod training;

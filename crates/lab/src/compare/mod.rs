@@ -13,7 +13,11 @@ pub use report::Comparison;
 pub use run::{CompareError, Plan, Watch, run, run_directory, train};
 
 use regard_nn::{attention::Attentions, models::ModelConfig};
-use regard_tasks::{Failure, run::RunConfig, train::LanguageFigures};
+use regard_tasks::{
+    Failure,
+    run::RunConfig,
+    train::{LanguageFigures, SummaryScores},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::cost::check_training;
@@ -83,6 +87,9 @@ pub struct RunResult {
     /// BLEU on the test split, 0 to 100; translation only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test_bleu: Option<f64>,
+    /// ROUGE on the test split; summaries only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test_rouge: Option<SummaryScores>,
     /// Number of parameters.
     pub parameters: usize,
     /// Multiply-adds of the forward pass over one sequence of maximum length.

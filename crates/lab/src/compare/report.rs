@@ -4,7 +4,7 @@ use regard_report::{Axis, Best, Block, Cell, Chart, Column, Data, Format, Mark, 
 use regard_tasks::train::Environment;
 use serde_json::json;
 
-use super::RunResult;
+use super::{RunResult, study::Measure};
 use crate::record::{Record, Shown};
 
 /// All results of a comparison, with the context needed to judge them.
@@ -50,7 +50,20 @@ impl Comparison {
         // The copy task has both.
         let accuracy = self.results.iter().any(|result| result.test_accuracy.is_some());
         let perplexity = self.results.iter().any(|result| result.test_perplexity.is_some());
+        let rouge = self.results.iter().any(|result| result.test_rouge.is_some());
+        let written = [
+            ("BLEU", Measure::Bleu, self.results.iter().any(|result| result.test_bleu.is_some())),
+            ("ROUGE-1", Measure::Rouge1, rouge),
+            ("ROUGE-2", Measure::Rouge2, rouge),
+            ("ROUGE-L", Measure::RougeL, rouge),
+        ];
         let mut columns = vec![Column::text("mechanism")];
+        columns.extend(
+            written
+                .iter()
+                .filter(|(.., has)| *has)
+                .map(|(name, measure, _)| Column::number(*name, measure.format()).best(Best::Highest)),
+        );
         columns.extend(accuracy.then(|| Column::number("accuracy", Format::Percent(1)).best(Best::Highest)));
         columns.extend(perplexity.then(|| Column::number("perplexity", Format::Significant(4)).best(Best::Lowest)));
         // Figures of models of subwords, characters or bytes that others can be held against.
@@ -70,6 +83,12 @@ impl Comparison {
                 |value: &dyn Fn(&RunResult) -> f64| Cell::estimate(&self.of(label).map(value).collect::<Vec<_>>());
             let first = self.of(label).next();
             let mut row: Vec<Cell> = vec![label.as_str().into()];
+            row.extend(
+                written
+                    .iter()
+                    .filter(|(.., has)| *has)
+                    .map(|(_, measure, _)| column(&|r| measure.of(r).unwrap_or(f64::NAN))),
+            );
             row.extend(accuracy.then(|| column(&|r| r.test_accuracy.unwrap_or(f64::NAN))));
             row.extend(perplexity.then(|| column(&|r| r.test_perplexity.unwrap_or(f64::NAN))));
             row.extend(spelled.then(|| column(&|r| bits_per_byte(r).unwrap_or(f64::NAN))));
@@ -90,6 +109,10 @@ impl Comparison {
              the longest length. Step: median time of an update. Peak memory: allocated in training beyond the data.",
             if seeds == 1 { "" } else { "s" }
         ));
+        if let Some(scores) = self.results.iter().find_map(|result| result.test_rouge) {
+            let sentences = scores.lead_sentences;
+            table = table.note(format!("ROUGE-1, -2 and -L of the first sentences ({sentences}): {}.", scores.lead));
+        }
         match self.majority {
             Some(share) => {
                 table.note(format!("Always answering the most frequent class gives {:.1} %.", 100.0 * share))

@@ -155,7 +155,7 @@ impl ModelSizes {
                 _ => Head::Tokens,
             },
             attention: sizes(shape.objective.attention(&attentions.encoder)),
-            decoder: (shape.objective == Objective::Translate).then(|| decoder(attentions)),
+            decoder: shape.objective.has_decoder().then(|| decoder(attentions)),
         }
     }
 

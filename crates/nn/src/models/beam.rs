@@ -18,22 +18,34 @@ pub struct BeamOptions {
     pub length_penalty: f64,
     /// Tokens of a translation, its end included, at most; never more than the model's context.
     pub longest: usize,
+    /// Tokens of a translation, its end included, at least, where `longest` allows them: no end is written before.
+    pub shortest: usize,
+    /// Number of tokens in a row that no translation may have twice, as 3 for trigrams (Paulus et al. 2018, section 2.5);
+    /// 0: they may.
+    pub no_repeat: usize,
 }
 
 impl Default for BeamOptions {
     fn default() -> Self {
-        Self { beam: 4, length_penalty: 0.6, longest: 128 }
+        Self { beam: 4, length_penalty: 0.6, longest: 128, shortest: 0, no_repeat: 0 }
     }
 }
 
 impl BeamOptions {
     /// # Errors
-    /// A beam or length of 0, or a penalty that is negative or NaN.
+    /// A beam or length of 0, a shortest length above the longest, or a penalty that is negative or NaN.
     pub fn check(&self) -> Result<(), Error> {
         for (name, size) in [("beam", self.beam), ("longest", self.longest)] {
             if size == 0 {
                 return Err(Error::option(name, 0, "at least 1"));
             }
+        }
+        if self.shortest > self.longest {
+            return Err(Error::option(
+                "shortest",
+                self.shortest,
+                format!("at most {}, the longest length", self.longest),
+            ));
         }
         if !(self.length_penalty.is_finite() && self.length_penalty >= 0.0) {
             return Err(Error::option("length_penalty", self.length_penalty, "a number of at least 0"));
@@ -45,6 +57,18 @@ impl BeamOptions {
     fn penalty(&self, tokens: usize) -> f64 {
         ((5 + tokens) as f64 / 6.0).powf(self.length_penalty)
     }
+
+    /// Tokens that must not follow `tokens`.
+    fn barred(&self, tokens: &[i32]) -> Vec<i32> {
+        let end = (tokens.len() + 1 < self.shortest).then_some(special::END);
+        let mut barred: Vec<i32> = end.into_iter().collect();
+        if self.no_repeat > 0 && tokens.len() >= self.no_repeat {
+            let last = &tokens[tokens.len() + 1 - self.no_repeat..];
+            barred
+                .extend(tokens.windows(self.no_repeat).filter(|run| run.starts_with(last)).map(|run| run[last.len()]));
+        }
+        barred
+    }
 }
 
 /// Translations of the rows of `source`, without begin and end; `source` ends as the model was trained to see it.
@@ -54,7 +78,7 @@ impl BeamOptions {
 /// finishes its hypothesis; the best `beam` others go on. A row is done when `beam` hypotheses have finished, when the best
 /// finished one is at least as good as the best open one could become, or at the longest length, where open hypotheses
 /// count as finished. The first with the largest log-probability over length penalty wins. Padding, begin and mask are
-/// never written.
+/// never written, nor what `shortest` and `no_repeat` bar.
 ///
 /// # Errors
 /// Options or tokens that do not fit.
@@ -68,7 +92,9 @@ pub fn beam_search(model: &Translator, source: &TokenBatch, options: &BeamOption
     let mut searches: Vec<_> = (0..source.batch).map(|_| Search::new()).collect();
     let mut tokens = vec![special::BEGIN; source.batch];
     for length in 1..=options.longest {
-        let rows = Candidates::of(model.step(&tokens, &mut state)?, options.beam);
+        let open = searches.iter().flat_map(|search| &search.open);
+        let barred: Vec<_> = open.map(|open| options.barred(&open.tokens)).collect();
+        let rows = Candidates::of(model.step(&tokens, &mut state)?, &barred, options.beam);
         let mut row = 0;
         let mut parents = Vec::new();
         tokens.clear();
@@ -162,14 +188,15 @@ impl Search {
 struct Candidates(Vec<(i32, f64)>);
 
 impl Candidates {
-    /// Of each row of `logits [rows,vocabulary]`, as many as a beam can use: one more than it is wide, for an end.
-    fn of(logits: Tensor<2>, beam: usize) -> Vec<Self> {
+    /// Of each row of `logits [rows,vocabulary]` without those that are `barred` there, as many as a beam can use: one more
+    /// than it is wide, for an end.
+    fn of(logits: Tensor<2>, barred: &[Vec<i32>], beam: usize) -> Vec<Self> {
         let vocabulary = logits.dims()[1];
         let logits = logits.into_data_as::<f32>().try_to_vec::<f32>().expect("f32, as asked");
-        logits.chunks_exact(vocabulary).map(|row| Self::best(row, beam + 1)).collect()
+        logits.chunks_exact(vocabulary).zip(barred).map(|(row, barred)| Self::best(row, barred, beam + 1)).collect()
     }
 
-    fn best(logits: &[f32], count: usize) -> Self {
+    fn best(logits: &[f32], barred: &[i32], count: usize) -> Self {
         let top = simd::max(logits);
         let sum = simd::vectorize(
             #[inline(always)]
@@ -179,7 +206,7 @@ impl Candidates {
         let mut best: Vec<(i32, f32)> = Vec::with_capacity(count + 1);
         for (token, &z) in logits.iter().enumerate() {
             let token = token as i32;
-            let silent = [special::PADDING, special::BEGIN, special::MASK].contains(&token);
+            let silent = [special::PADDING, special::BEGIN, special::MASK].contains(&token) || barred.contains(&token);
             if silent || best.len() == count && z <= best[count - 1].1 {
                 continue;
             }
@@ -197,10 +224,28 @@ mod tests {
 
     #[test]
     fn candidates_are_the_largest_with_ties_to_the_lower_token() {
-        let Candidates(best) = Candidates::best(&[9.0, 9.0, 1.0, 2.0, 9.0, 2.0, 3.0, 1.0], 4);
+        let Candidates(best) = Candidates::best(&[9.0, 9.0, 1.0, 2.0, 9.0, 2.0, 3.0, 1.0], &[], 4);
         assert_eq!(best.iter().map(|&(token, _)| token).collect::<Vec<_>>(), [6, 3, 5, 2]);
         let sum: f64 = [9.0, 9.0, 1.0, 2.0, 9.0, 2.0, 3.0, 1.0f64].iter().map(|z| z.exp()).sum();
         assert!((best[0].1 - (3.0 - sum.ln())).abs() < 1e-6, "{best:?}");
+        // Those that are barred leave the others as probable as they are.
+        let Candidates(fewer) = Candidates::best(&[9.0, 9.0, 1.0, 2.0, 9.0, 2.0, 3.0, 1.0], &[3, 6], 2);
+        assert_eq!(fewer, [best[2], best[3]]);
+    }
+
+    #[test]
+    fn ends_that_come_early_and_runs_that_come_again_are_barred() {
+        let options = |shortest, no_repeat| BeamOptions { shortest, no_repeat, ..BeamOptions::default() };
+        assert_eq!(options(0, 0).barred(&[5, 5, 5]), [0; 0]);
+        assert_eq!(options(3, 0).barred(&[5]), [special::END]);
+        assert_eq!(options(3, 0).barred(&[5, 6]), [0; 0]);
+        assert_eq!(options(0, 3).barred(&[5, 6, 7, 8, 5, 6]), [7]);
+        assert_eq!(options(0, 3).barred(&[5, 6, 7, 5, 6, 8, 5, 6]), [7, 8]);
+        assert_eq!(options(0, 3).barred(&[5, 5, 5]), [5]);
+        assert_eq!(options(0, 3).barred(&[5, 5]), [0; 0]);
+        assert_eq!(options(0, 2).barred(&[5, 6, 5]), [6]);
+        assert_eq!(options(0, 1).barred(&[5, 6]), [5, 6]);
+        assert_eq!(options(4, 1).barred(&[5]), [special::END, 5]);
     }
 
     #[test]
@@ -215,7 +260,7 @@ mod tests {
     fn a_length_penalty_lets_the_longer_hypothesis_win() {
         // An end at once has 0.4; a word has 0.6 and is followed by an end with 0.6.
         let search = |length_penalty| {
-            let options = BeamOptions { beam: 2, length_penalty, longest: 3 };
+            let options = BeamOptions { beam: 2, length_penalty, longest: 3, ..BeamOptions::default() };
             let mut search = Search::new();
             search.extend(&[Candidates(vec![(7, 0.6f64.ln()), (special::END, 0.4f64.ln())])], 1, &options);
             for length in 2..=3 {
@@ -238,6 +283,7 @@ mod tests {
         };
         refused(BeamOptions { beam: 0, ..BeamOptions::default() }, "beam is 0");
         refused(BeamOptions { longest: 0, ..BeamOptions::default() }, "longest is 0");
+        refused(BeamOptions { shortest: 129, ..BeamOptions::default() }, "shortest is 129");
         refused(BeamOptions { length_penalty: -0.1, ..BeamOptions::default() }, "length_penalty is -0.1");
         refused(BeamOptions { length_penalty: f64::NAN, ..BeamOptions::default() }, "length_penalty is NaN");
     }

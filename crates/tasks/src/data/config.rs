@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     CharLmConfig, CopyConfig, DataError, ImageConfig, ListOpsConfig, LmConfig, MaskedLmConfig, PathfinderConfig,
-    Progress, RetrievalConfig, TaskData, TaskOptions, TextConfig, TranslationConfig, tokenizer::SMALLEST_VOCABULARY,
+    Progress, RetrievalConfig, SummaryConfig, TaskData, TaskOptions, TextConfig, TranslationConfig,
+    tokenizer::SMALLEST_VOCABULARY,
 };
 
 /// Largest vocabulary: more than any language model has, few enough that its logits fit into memory.
@@ -79,6 +80,8 @@ tasks! {
     Copy = "copy", copy: CopyConfig;
     /// Sentence translation.
     Translation = "translation", translation: TranslationConfig;
+    /// Summaries of documents.
+    Summary = "summary", summary: SummaryConfig;
     /// Masked language model.
     MaskedLm = "masked-lm", masked_lm: MaskedLmConfig;
     /// Language model on texts in three parts.

@@ -22,6 +22,7 @@ mod retrieval;
 mod sentences;
 mod sequences;
 mod stream;
+mod summary;
 mod task;
 mod text;
 mod text_blocks;
@@ -48,6 +49,7 @@ pub use self::{
     retrieval::{DocumentPairs, PairData, RetrievalConfig, RetrievalFormat},
     sequences::{Sequences, Symbol},
     stream::Streams,
+    summary::{References, SummaryConfig, SummaryData},
     task::{
         Batch, Batches, Held, Objective, Shape, Split, SplitBatches, Task, TaskData, TaskOptions, TextExtent, evenly,
         split_batches,
@@ -56,6 +58,7 @@ pub use self::{
     tokenizer::TextTokenizer,
     translation::{SentencePairs, TranslationBatch, TranslationBatches, TranslationConfig, TranslationData},
 };
+pub(crate) use summary::with_query;
 pub(crate) use task::padded;
 
 /// Token ids of pixels: grey values.

@@ -40,6 +40,19 @@ pub(super) fn sentences(path: &Path, lines: &[String]) -> Result<Vec<Sentence>, 
     Ok(all)
 }
 
+/// The sentences of a text as [`sentences`] cuts them.
+pub(super) fn split(text: &str) -> Vec<String> {
+    let (mut all, mut words) = (Vec::new(), Vec::new());
+    for line in text.lines() {
+        words.extend(line.split_whitespace());
+        if line.trim().is_empty() {
+            cut(&mut words, &mut false, &mut all);
+        }
+    }
+    cut(&mut words, &mut false, &mut all);
+    all.into_iter().map(|sentence| sentence.text).collect()
+}
+
 /// Moves the words of a paragraph into sentences.
 fn cut(words: &mut Vec<&str>, first: &mut bool, all: &mut Vec<Sentence>) {
     let mut start = 0;

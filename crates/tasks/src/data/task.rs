@@ -6,7 +6,7 @@ use regard_kernels::Padding;
 use regard_nn::{attention::AttentionConfig, models::TokenBatch};
 use serde::{Deserialize, Serialize};
 
-use super::{DataError, Progress, SentencePairs, TextTokenizer, TextUnits, Vocabulary};
+use super::{DataError, Progress, References, SentencePairs, TextTokenizer, TextUnits, Vocabulary};
 
 /// The data of any task.
 pub type TaskData = Box<dyn Task>;
@@ -39,6 +39,11 @@ pub enum Objective {
     Fill,
     /// Translation of a sentence.
     Translate,
+    /// Summary of a document.
+    Summarize {
+        /// Tokens of a summary with its end, at most; the shape's length is that of documents.
+        longest: usize,
+    },
 }
 
 impl Objective {
@@ -60,6 +65,11 @@ impl Objective {
         !matches!(self, Self::Classify { .. } | Self::ClassifyPairs { .. })
     }
 
+    /// Whether one sequence is written from another, by a model with an encoder and a decoder.
+    pub fn has_decoder(self) -> bool {
+        matches!(self, Self::Translate | Self::Summarize { .. })
+    }
+
     /// Rows of a batch for each item that is labelled or continued: two for pairs.
     pub fn rows(self) -> usize {
         if matches!(self, Self::ClassifyPairs { .. }) { 2 } else { 1 }
@@ -71,7 +81,9 @@ impl Objective {
         let causal = match self {
             Self::NextToken { .. } => true,
             Self::Fill => false,
-            Self::Classify { .. } | Self::ClassifyPairs { .. } | Self::Translate => options.causal,
+            Self::Classify { .. } | Self::ClassifyPairs { .. } | Self::Translate | Self::Summarize { .. } => {
+                options.causal
+            }
         };
         AttentionConfig { causal, ..options.clone() }
     }
@@ -86,6 +98,16 @@ pub struct Shape {
     pub vocabulary: usize,
     /// The model's maximum length.
     pub max_length: usize,
+}
+
+impl Shape {
+    /// Tokens at most that a decoder writes, its end included.
+    pub fn longest_written(&self) -> usize {
+        match self.objective {
+            Objective::Summarize { longest } => longest.min(self.max_length),
+            _ => self.max_length,
+        }
+    }
 }
 
 /// An evaluation split.
@@ -203,8 +225,13 @@ pub trait Task: Debug + Send + Sync {
         None
     }
 
-    /// Sentences with reference translations, if any.
+    /// Sentences with reference translations, or documents and summaries, if any.
     fn pairs(&self, _: Split) -> Option<&SentencePairs> {
+        None
+    }
+
+    /// What summaries of the [pairs](Self::pairs) are measured against, if they are documents.
+    fn summaries(&self, _: Split) -> Option<&References> {
         None
     }
 }
@@ -272,12 +299,12 @@ pub struct Held {
 /// Tokens and targets.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// The sequences; in translation those of the target language, each after a begin token. The sequences of a pair are
+    /// The sequences; of translations and summaries what is to be written, each after a begin token. The sequences of a pair are
     /// rows `2 i` and `2 i + 1`.
     pub tokens: TokenBatch,
     /// One per sequence or pair (classification) or one per token (the others), row by row; negative ones are ignored.
     pub targets: Arc<[i32]>,
-    /// The source sequences of a translation.
+    /// The source sequences of translations, the documents of summaries.
     pub source: Option<TokenBatch>,
 }
 

@@ -12,7 +12,7 @@ use toml::{Table, Value};
 use super::Layers;
 use crate::{
     Failure,
-    data::{Objective, TaskConfig},
+    data::TaskConfig,
     train::{TrainConfig, check_head},
 };
 
@@ -189,8 +189,8 @@ impl RunConfig {
         Some((key.clone(), text(own.get(key)), text(other.get(key))))
     }
 
-    fn translates(&self) -> bool {
-        self.task.options().shape().objective == Objective::Translate
+    fn has_decoder(&self) -> bool {
+        self.task.options().shape().objective.has_decoder()
     }
 
     /// The attentions of the model, by place.
@@ -201,7 +201,7 @@ impl RunConfig {
     /// Name of the attention for tables and run directories; for an encoder-decoder those of all places if they differ.
     pub fn label(&self) -> String {
         let mut label = self.attention.label();
-        if self.translates() {
+        if self.has_decoder() {
             for (place, options) in [("decoder", &self.decoder), ("cross", &self.cross)] {
                 if options.label() != self.attention.label() {
                     label = format!("{label}-{place}-{}", options.label());
@@ -217,7 +217,7 @@ impl RunConfig {
     /// The first invalid size or option.
     pub fn check_model(&self) -> Result<(), Failure> {
         check_head(&self.model, self.task.options().shape().objective)?;
-        if self.translates() {
+        if self.has_decoder() {
             return Ok(self.model.check_places(&self.attentions())?);
         }
         Ok(self.model.check(&self.attention)?)
@@ -231,6 +231,10 @@ impl RunConfig {
         self.check_model()?;
         self.train.check()?;
         self.task.check()?;
+        let shape = self.task.options().shape();
+        if shape.objective.has_decoder() {
+            self.train.search(shape.longest_written()).check()?;
+        }
         Ok(())
     }
 }

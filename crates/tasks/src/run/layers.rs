@@ -367,6 +367,10 @@ fn schema() -> Table {
     full.task.image.path = path.clone();
     full.task.char_lm.path = path.clone();
     full.task.translation.directory = path.clone();
+    full.task.summary.directory = path.clone();
+    full.task.summary.train = path.clone();
+    full.task.summary.valid = path.clone();
+    full.task.summary.test = path.clone();
     full.task.lm.directory = path.clone();
     full.task.lm.tokenizer = path.clone();
     (full.task.lm.stride, full.task.lm.valid_stride) = (Some(1), Some(1));

@@ -53,6 +53,16 @@ pub const PRESETS: &[(&str, &str, &str)] = &[
         "English to German on the pairs of Multi30k, about 20 minutes on 2 cores",
         include_str!("../../configs/translation.toml"),
     ),
+    (
+        "scitldr",
+        "one-sentence summaries of abstracts (SciTLDR), minutes on 2 cores",
+        include_str!("../../configs/scitldr.toml"),
+    ),
+    (
+        "fastformer-summary",
+        "summaries of news: Fastformer in the encoder, in its paper's setting as far as it is known",
+        include_str!("../../configs/fastformer-summary.toml"),
+    ),
     ("mlm", "masked language model on byte pairs of Shakespeare", include_str!("../../configs/mlm.toml")),
     (
         "austen",

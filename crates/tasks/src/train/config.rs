@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use regard_nn::models::BeamOptions;
 use serde::{Deserialize, Serialize};
 
 use super::TrainError;
@@ -38,10 +39,14 @@ pub struct TrainConfig {
     /// Checkpoints whose mean is the model that the run ends with, as in Vaswani et al. 2017, section 6.1: the last, and those
     /// of `checkpoint_every` before it, which are kept for it. 0 or 1: the model with the best validation metric.
     pub average: usize,
-    /// Translations that a beam search keeps, 1 for the most probable token each time. Used where BLEU is measured.
+    /// Translations that a beam search keeps, 1 for the most probable token each time. Used where BLEU or ROUGE is measured.
     pub beam: usize,
     /// Exponent of the length penalty of that search; higher values favour long translations, 0 none.
     pub length_penalty: f64,
+    /// Tokens of a translation or summary at least, its end included; 0 for any number.
+    pub shortest: usize,
+    /// Number of tokens in a row that no translation or summary has twice, as 3; 0: they may.
+    pub no_repeat: usize,
     /// Directory of a run whose best checkpoint gives the parameters to start from, those of the same name and shape: to
     /// put another attention into a trained model.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,6 +71,8 @@ impl Default for TrainConfig {
             average: 0,
             beam: 4,
             length_penalty: 0.6,
+            shortest: 0,
+            no_repeat: 0,
             start: None,
         }
     }
@@ -165,6 +172,12 @@ impl TrainConfig {
         }
         self.optimizer.check()?;
         self.schedule.check(self.steps)
+    }
+
+    /// The beam search, for at most `longest` tokens.
+    pub fn search(&self, longest: usize) -> BeamOptions {
+        let Self { beam, length_penalty, shortest, no_repeat, .. } = *self;
+        BeamOptions { beam, length_penalty, longest, shortest, no_repeat }
     }
 
     /// Steps of the checkpoints that the model of a run which ends at `last` is averaged from, ascending; none if it is not

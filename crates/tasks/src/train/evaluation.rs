@@ -79,6 +79,7 @@ pub(super) fn measure(
         classes: confusion.filter(|_| items > 0).as_ref().map(ClassScores::from),
         perplexity,
         bleu: None,
+        rouge: None,
         averaged: None,
         language,
         items,

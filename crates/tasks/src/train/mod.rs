@@ -21,6 +21,7 @@ mod report;
 mod routers;
 mod run_directory;
 mod schedule;
+mod summarize;
 mod tensorboard;
 mod trainer;
 mod translate;
@@ -41,7 +42,8 @@ pub use optimizer::{AdamW, Moments};
 pub use report::{ClassScores, Evaluation, Progress, Record, Silent, StepReport};
 pub use routers::RouterReport;
 pub use run_directory::{CHECKPOINTS, CONFIG, Existing, METRICS, REPORTS, RunDirectory, TOKENIZER};
+pub use summarize::{RougeScores, SummaryScores, measure_rouge};
 pub use trainer::{Outcome, Trainer};
-pub use translate::{Translation, measure_bleu, translate, translations};
+pub use translate::{Translation, measure_bleu, summarize, translate, translations};
 
 pub use crate::data::{Batch, Split, split_batches};

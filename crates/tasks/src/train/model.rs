@@ -27,7 +27,7 @@ pub enum Model {
     Classifier(Classifier),
     /// The next token of every token.
     Language(LanguageModel),
-    /// The translation of a sentence.
+    /// The translation of a sentence, the summary of a document.
     Translator(Translator),
     /// The masked tokens.
     Masked(MaskedModel),
@@ -74,7 +74,7 @@ impl Model {
             Objective::NextToken { .. } => {
                 Self::Language(LanguageModel::new(config, attention, vocabulary, length, seed, device)?)
             }
-            Objective::Translate => {
+            Objective::Translate | Objective::Summarize { .. } => {
                 Self::Translator(Translator::new(config, &attentions, vocabulary, length, seed, device)?)
             }
             Objective::Fill => Self::Masked(MaskedModel::new(config, attention, vocabulary, length, seed, device)?),

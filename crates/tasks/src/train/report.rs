@@ -5,7 +5,7 @@ use std::path::Path;
 use regard_metrics::Confusion;
 use serde::{Deserialize, Serialize};
 
-use super::{LanguageFigures, RouterReport, TrainError};
+use super::{LanguageFigures, RouterReport, SummaryScores, TrainError};
 use crate::data::Split;
 
 /// One update.
@@ -50,6 +50,9 @@ pub struct Evaluation {
     /// split of translation alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bleu: Option<f64>,
+    /// ROUGE of summaries by beam search, beside the first sentences; measured of the model that a run ends with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rouge: Option<SummaryScores>,
     /// Checkpoints that the model is the mean of; absent where it is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub averaged: Option<usize>,
@@ -102,6 +105,7 @@ impl Evaluation {
 /// A line of `metrics.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
+#[allow(clippy::large_enum_variant)] // Those of one run are read at once, and dropped.
 pub enum Record {
     /// An update.
     Step(StepReport),

@@ -162,6 +162,9 @@ impl RunDirectory {
             (tag("accuracy"), evaluation.accuracy),
             (tag("perplexity"), evaluation.perplexity),
             (tag("bleu"), evaluation.bleu),
+            (tag("rouge-1"), evaluation.rouge.map(|scores| scores.model.rouge_1)),
+            (tag("rouge-2"), evaluation.rouge.map(|scores| scores.model.rouge_2)),
+            (tag("rouge-l"), evaluation.rouge.map(|scores| scores.model.rouge_l)),
         ];
         let values: Vec<_> = values.iter().filter_map(|(tag, value)| Some((tag.as_str(), (*value)?))).collect();
         self.events.scalars(evaluation.step, &values)
@@ -285,6 +288,7 @@ mod tests {
             classes: None,
             perplexity: None,
             bleu: None,
+            rouge: None,
             averaged: None,
             language: None,
             items: 4,

@@ -19,7 +19,7 @@ use super::{
     evaluate,
     evaluation::measure,
     gradients::{Gradients, Pass},
-    measure_bleu, routers,
+    measure_bleu, measure_rouge, routers,
 };
 use crate::data::{Batch, Batches, Split, TaskData, TextUnits};
 
@@ -283,8 +283,8 @@ impl<'a> Trainer<'a> {
         Ok(evaluation)
     }
 
-    /// Measures the [best model](Self::best_model) on the whole of a split, a translator on the test split in BLEU too, and
-    /// reports the result. The directory keeps what the model did on each sequence of the test split.
+    /// Measures the [best model](Self::best_model) on the whole of a split, a translator on the test split in BLEU too, summaries
+    /// in ROUGE, and reports the result. The directory keeps what the model did on each sequence of the test split.
     ///
     /// # Errors
     /// A checkpoint that cannot be read, a directory that cannot be written.
@@ -298,6 +298,7 @@ impl<'a> Trainer<'a> {
         let mut items = Items::default();
         let mut evaluation = measure(&model, self.data, split, [self.config.batch, 0], step, Some(&mut items))?;
         evaluation.averaged = averaged;
+        evaluation.rouge = measure_rouge(&model, self.data, split, self.config, self.config.batch)?;
         if split == Split::Test {
             if let Some(directory) = &self.directory {
                 directory.keep_items(&items)?;

@@ -1,12 +1,13 @@
-//! Translations of a split by beam search, and how good they are.
+//! Translations by beam search: of a split, and how good they are; of any text, as summaries are too.
 
 use regard_metrics::Bleu;
 use regard_nn::models::{BeamOptions, Translator, beam_search};
 
 use super::{Model, TrainConfig, TrainError};
 use crate::data::{
-    DataError, SentencePairs, Split, TaskData, TextTokenizer, padded,
+    DataError, Objective, SentencePairs, Split, TaskData, TextTokenizer, padded,
     tokenizer::{END, PADDING},
+    with_query,
 };
 
 /// Translations of all sentences, in their order, in batches of `rows` sentences of about one length. The model
@@ -42,15 +43,14 @@ pub fn measure_bleu(
     config: &TrainConfig,
     rows: usize,
 ) -> Result<Option<Bleu>, TrainError> {
-    let Model::Translator(model) = model else { return Ok(None) };
+    let (Model::Translator(model), Objective::Translate) = (model, data.shape().objective) else { return Ok(None) };
     let (Some(tokenizer), Some(pairs)) = (data.tokenizer(), data.pairs(split)) else { return Ok(None) };
-    let longest = data.shape().max_length;
-    let options = BeamOptions { beam: config.beam, length_penalty: config.length_penalty, longest };
+    let options = config.search(data.shape().longest_written());
     let texts = translations(model, tokenizer, pairs, rows, &options)?;
     Ok(Some(Bleu::corpus(&texts, pairs.references()).map_err(|error| DataError::Value(error.to_string()))?))
 }
 
-/// A translated line.
+/// A translation or summary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Translation {
     /// The text.
@@ -69,9 +69,35 @@ pub fn translate(
     texts: &[impl AsRef<str> + Sync],
     options: &BeamOptions,
 ) -> Result<Vec<Translation>, TrainError> {
+    write_from(model, tokenizer, tokenizer.encode_all(texts), options)
+}
+
+/// Summarises `texts`, all in one batch, as answers to `query` if there is one: only models that were trained on queries
+/// know what to do with it. A text without a word has the empty summary. The model should be without autodiff.
+///
+/// # Errors
+/// As [`translate`].
+pub fn summarize(
+    model: &Translator,
+    tokenizer: &TextTokenizer,
+    texts: &[impl AsRef<str> + Sync],
+    query: Option<&str>,
+    options: &BeamOptions,
+) -> Result<Vec<Translation>, TrainError> {
+    let mut rows = tokenizer.encode_all(texts);
+    rows.iter_mut().filter(|ids| !ids.is_empty()).for_each(|ids| *ids = with_query(tokenizer, query, ids));
+    write_from(model, tokenizer, rows, options)
+}
+
+/// What a model makes of rows of token ids; of one without tokens the empty text.
+fn write_from(
+    model: &Translator,
+    tokenizer: &TextTokenizer,
+    mut rows: Vec<Vec<i32>>,
+    options: &BeamOptions,
+) -> Result<Vec<Translation>, TrainError> {
     // The end token takes a position.
     let most = model.sizes().context - 1;
-    let mut rows = tokenizer.encode_all(texts);
     let mut all: Vec<Translation> =
         rows.iter().map(|ids| Translation { text: String::new(), cut: ids.len() > most }).collect();
     let filled: Vec<usize> = (0..rows.len()).filter(|&i| !rows[i].is_empty()).collect();

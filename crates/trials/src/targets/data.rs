@@ -3,8 +3,8 @@
 use std::{io::Write, path::PathBuf};
 
 use regard_tasks::data::{
-    CharLmConfig, ListOpsConfig, LmConfig, MaskedLmConfig, TaskConfig, TaskData, TaskName, TextConfig, TextLines,
-    TokenKind, TranslationConfig, decode_text, listops as expressions, load_listops,
+    CharLmConfig, ListOpsConfig, LmConfig, MaskedLmConfig, SummaryConfig, TaskConfig, TaskData, TaskName, TextConfig,
+    TextLines, TokenKind, TranslationConfig, decode_text, listops as expressions, load_listops,
 };
 
 use super::{Target, put, scratch};
@@ -177,6 +177,36 @@ pub fn lm() -> Target {
 pub fn json_lines() -> Target {
     let line = format!("{}\n", serde_json::json!({ "id": 1, "text": PROSE }));
     language("json-lines", "text.jsonl", vec![line.repeat(5).into(), line.repeat(9).into()])
+}
+
+/// Documents and their summaries, in all forms.
+pub fn summary() -> Target {
+    let directory = scratch();
+    put(&directory, "train.jsonl", b"{\"document\": \"two nine. four.\", \"summary\": \"two\"}\n");
+    let file = |name: &str| Some(PathBuf::from(name));
+    let summary = SummaryConfig {
+        directory: Some(directory.path().into()),
+        valid: file("train.jsonl"),
+        test: file("test.jsonl"),
+        vocabulary: 300,
+        max_document: 8,
+        max_summary: 8,
+        ..SummaryConfig::default()
+    };
+    let task = TaskConfig { name: TaskName::Summary, summary, ..TaskConfig::default() };
+    let turn = serde_json::json!({ "speaker": "A", "content": PROSE });
+    let query = serde_json::json!({ "query": "What?", "answer": PROSE });
+    let samples = [
+        serde_json::json!({ "document": PROSE, "summary": ["a", "b"] }),
+        serde_json::json!({ "article_text": [PROSE, "c"], "abstract_text": ["<S> d </S>", "e"] }),
+        serde_json::json!({ "meeting_transcripts": [turn], "general_query_list": [query] }),
+    ];
+    let samples = samples.map(|line| format!("{line}\n").into_bytes()).to_vec();
+    let pieces = ["{\"document\": \"", "\", \"summary\": [\"", "\"]}\n", "null", "<S>", "\"meeting_transcripts\": ["];
+    Target::new("summary", samples, &[&WORDS[..], &pieces].concat(), move |input| {
+        put(&directory, "test.jsonl", input);
+        loads(&task).is_some()
+    })
 }
 
 /// One side of pairs of sentences.

@@ -90,6 +90,7 @@ pub const ALL: &[(&str, Build)] = &[
     ("bzip2", data::bzip2),
     ("masked-lm", data::masked_lm),
     ("translation", data::translation),
+    ("summary", data::summary),
     ("lm", data::lm),
     ("json-lines", data::json_lines),
 ];

@@ -50,7 +50,7 @@ impl fmt::Display for Place {
 pub struct TaskAxis {
     /// Its label.
     pub label: String,
-    /// What is measured on it; absent: BLEU of a translator, else accuracy where it is measured, else perplexity.
+    /// What is measured on it; absent: BLEU of a translator, ROUGE-1 of summaries, else accuracy where it is measured, else perplexity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measure: Option<Measure>,
 }

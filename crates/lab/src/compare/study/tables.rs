@@ -18,6 +18,14 @@ pub enum Measure {
     Loss,
     /// BLEU of translations, 0 to 100.
     Bleu,
+    /// ROUGE-1 of summaries, 0 to 100.
+    #[serde(rename = "rouge-1")]
+    Rouge1,
+    /// ROUGE-2 of summaries, 0 to 100.
+    #[serde(rename = "rouge-2")]
+    Rouge2,
+    /// ROUGE-L of summaries, 0 to 100.
+    RougeL,
 }
 
 impl Measure {
@@ -28,22 +36,27 @@ impl Measure {
             Self::Perplexity => result.test_perplexity,
             Self::Loss => Some(result.test_loss),
             Self::Bleu => result.test_bleu,
+            Self::Rouge1 => result.test_rouge.map(|scores| scores.model.rouge_1),
+            Self::Rouge2 => result.test_rouge.map(|scores| scores.model.rouge_2),
+            Self::RougeL => result.test_rouge.map(|scores| scores.model.rouge_l),
         };
         value.filter(|value| value.is_finite())
     }
 
-    /// That of a task: the one its study names, else the first that its results have of BLEU, accuracy and perplexity.
+    /// That of a task: the one its study names, else the first that its results have of BLEU, ROUGE-1, accuracy and
+    /// perplexity.
     pub fn of_task(study: &Study, records: &[CellRecord], task: &str) -> Self {
         let named = study.tasks.iter().find(|own| own.label == task).and_then(|task| task.measure);
         let results = || records.iter().filter(|r| r.place.task == task).filter_map(|r| Some(&r.finished()?.result));
         let has = |measure: &Self| results().any(|result| measure.of(result).is_some());
-        named.or_else(|| [Self::Bleu, Self::Accuracy, Self::Perplexity].into_iter().find(has)).unwrap_or(Self::Loss)
+        let mut usual = [Self::Bleu, Self::Rouge1, Self::Accuracy, Self::Perplexity].into_iter();
+        named.or_else(|| usual.find(has)).unwrap_or(Self::Loss)
     }
 
     /// 1 where more is better, else -1.
     pub fn sign(self) -> f64 {
         match self {
-            Self::Accuracy | Self::Bleu => 1.0,
+            Self::Accuracy | Self::Bleu | Self::Rouge1 | Self::Rouge2 | Self::RougeL => 1.0,
             Self::Perplexity | Self::Loss => -1.0,
         }
     }
@@ -54,7 +67,7 @@ impl Measure {
             Self::Accuracy => Format::Percent(1),
             Self::Perplexity => Format::Significant(4),
             Self::Loss => Format::Fixed(3),
-            Self::Bleu => Format::Fixed(1),
+            Self::Bleu | Self::Rouge1 | Self::Rouge2 | Self::RougeL => Format::Fixed(1),
         }
     }
 
@@ -65,6 +78,9 @@ impl Measure {
             Self::Perplexity => "perplexity",
             Self::Loss => "loss",
             Self::Bleu => "BLEU",
+            Self::Rouge1 => "ROUGE-1",
+            Self::Rouge2 => "ROUGE-2",
+            Self::RougeL => "ROUGE-L",
         }
     }
 }
@@ -358,6 +374,9 @@ impl Results {
             "accuracy",
             "perplexity",
             "BLEU",
+            "ROUGE-1",
+            "ROUGE-2",
+            "ROUGE-L",
             "loss",
             "parameters",
             "multiply-adds",
@@ -380,6 +399,9 @@ impl Results {
                         result.test_accuracy.into(),
                         result.test_perplexity.into(),
                         result.test_bleu.into(),
+                        Measure::Rouge1.of(result).into(),
+                        Measure::Rouge2.of(result).into(),
+                        Measure::RougeL.of(result).into(),
                         result.test_loss.into(),
                         result.parameters.into(),
                         result.multiply_adds.into(),
@@ -390,7 +412,7 @@ impl Results {
                     ]);
                 }
                 Outcome::Failed { reason, sentence } => {
-                    row.resize(14, Cell::Empty);
+                    row.resize(17, Cell::Empty);
                     row.extend([reason.words().into(), sentence.as_str().into()]);
                 }
             }

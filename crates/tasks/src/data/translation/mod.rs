@@ -45,6 +45,8 @@ pub struct SentencePairs {
     target: Vec<Vec<i32>>,
     /// Reference translations as in the file; none for training pairs.
     references: Vec<String>,
+    /// Whether sources are much longer than targets, so that batches are sorted by their lengths first.
+    long_sources: bool,
 }
 
 /// A batch of pairs, each side padded to its longest.
@@ -84,6 +86,11 @@ impl From<TranslationBatch> for Batch {
 }
 
 impl SentencePairs {
+    /// Documents and their summaries, without begin and end.
+    pub(in crate::data) fn of_documents(source: Vec<Vec<i32>>, target: Vec<Vec<i32>>) -> Self {
+        Self { source, target, long_sources: true, ..Self::default() }
+    }
+
     /// Number of pairs.
     pub fn len(&self) -> usize {
         self.source.len()
@@ -109,15 +116,21 @@ impl SentencePairs {
         &self.target[i]
     }
 
-    /// Sort key of batches: both sides have similar lengths, so one order suits both.
+    /// Tokens of the target and of the source.
     fn length(&self, i: usize) -> (usize, usize) {
         (self.target[i].len(), self.source[i].len())
+    }
+
+    /// Sort key of batches. The sides of a translation have similar lengths, so one order suits both.
+    fn key(&self, i: usize) -> (usize, usize) {
+        let (target, source) = self.length(i);
+        if self.long_sources { (source, target) } else { (target, source) }
     }
 
     /// Pairs in batches of `rows`, every pair once, from the shortest to the longest.
     pub fn evaluation_batches(&self, rows: usize) -> impl ExactSizeIterator<Item = TranslationBatch> + '_ {
         let mut items: Vec<usize> = (0..self.len()).collect();
-        items.sort_by_key(|&i| self.length(i));
+        items.sort_by_key(|&i| self.key(i));
         let batches: Vec<Vec<usize>> = items.chunks(rows.max(1)).map(<[usize]>::to_vec).collect();
         batches.into_iter().map(|items| self.gather(&items))
     }
@@ -184,7 +197,7 @@ impl<'a> TranslationBatches<'a> {
 
     /// Batch of step `step`, counted from 0 over all epochs.
     pub fn batch(&mut self, step: u64) -> TranslationBatch {
-        let items = self.order.batch(step, |i| self.pairs.length(i));
+        let items = self.order.batch(step, |i| self.pairs.key(i));
         self.pairs.gather(items)
     }
 }
@@ -296,7 +309,8 @@ fn load(config: &TranslationConfig, progress: Progress<'_>) -> Result<Translatio
 }
 
 fn encode(tokenizer: &TextTokenizer, [source, target]: &[Vec<String>; 2]) -> SentencePairs {
-    SentencePairs { source: tokenizer.encode_all(source), target: tokenizer.encode_all(target), references: Vec::new() }
+    let (source, target) = (tokenizer.encode_all(source), tokenizer.encode_all(target));
+    SentencePairs { source, target, ..SentencePairs::default() }
 }
 
 #[cfg(test)]
