@@ -144,7 +144,7 @@ pub enum Command {
     Embed(Embed),
     /// Score an encoder from a model folder: sentence similarity, retrieval, masked tokens.
     Score(Score),
-    /// Classify texts or images with a classifier from a model folder.
+    /// Classify texts or images with a classifier from a run or model folder.
     Predict(Predict),
     /// Translate standard input line by line with a trained translator.
     Translate(Translate),

@@ -104,7 +104,7 @@ impl Progress for TrainingBar {
             }
             (Some(accuracy), None) => format!("accuracy {:.1} %", 100.0 * accuracy),
             (None, Some(perplexity)) => format!("perplexity {perplexity:.3}"),
-            (None, None) => String::new(),
+            (None, None) => correlation(evaluation),
         };
         let rouge = evaluation.rouge.map_or(String::new(), |scores| format!("  ROUGE-1, -2, -L {}", scores.model));
         let text = format!(
@@ -128,6 +128,12 @@ impl Progress for TrainingBar {
             self.bar.println(text);
         }
     }
+}
+
+/// How predicted scores go with those given.
+fn correlation(evaluation: &Evaluation) -> String {
+    let pearson = evaluation.values.and_then(|values| values.pearson);
+    pearson.map_or(String::new(), |pearson| format!("Pearson {pearson:.4}"))
 }
 
 /// What a person sees of data, comparisons and entries.

@@ -92,12 +92,16 @@ impl RunReport<'_> {
         let peak = steps.iter().filter_map(|step| step.peak_bytes).max();
         row("peak memory", peak.map(|bytes| bytes as f64 / f64::from(1 << 20)).into(), "MiB");
         if let Some(test) = self.evaluations(Split::Test).last() {
-            row("test loss", test.loss.into(), "nat");
+            row("test loss", test.loss.into(), if test.values.is_some() { "squared error" } else { "nat" });
             row("test accuracy", test.accuracy.map(|accuracy| 100.0 * accuracy).into(), "%");
             if let Some(scores) = &test.classes {
                 row("test F1, mean of the classes", scores.macro_f1.into(), "");
                 row("test F1 of label 1", scores.f1.into(), "");
                 row("test Matthews' correlation", scores.matthews.into(), "");
+            }
+            if let Some(scores) = &test.values {
+                row("test Pearson's correlation", scores.pearson.into(), "");
+                row("test Spearman's correlation", scores.spearman.into(), "");
             }
             row("test perplexity", test.perplexity.into(), "");
             row("test BLEU", test.bleu.into(), "");

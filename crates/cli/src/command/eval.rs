@@ -8,7 +8,7 @@ use regard_metrics::BLEU_SIGNATURE;
 use regard_tasks::{
     data::{Objective, Shape, TaskData, TaskName},
     run::{Run, Which},
-    train::{Evaluation, LanguageFigures, Split, SummaryScores, evaluate, measure_bleu, measure_rouge},
+    train::{Evaluation, LanguageFigures, Split, SummaryScores, ValueScores, evaluate, measure_bleu, measure_rouge},
 };
 
 use super::cache_directory;
@@ -86,6 +86,7 @@ pub fn run(args: &Eval, common: &Common) -> Outcome {
         result.classes.map(|scores| format!("macro F1    {:.4}", scores.macro_f1)),
         result.classes.and_then(|scores| scores.f1).map(|f1| format!("F1          {f1:.4} of label 1")),
         result.classes.map(|scores| format!("Matthews    {:.4}", scores.matthews)),
+        result.values.map(|scores| correlations(&scores)),
         result.perplexity.map(|perplexity| format!("perplexity  {perplexity:.4}")),
         result.language.as_ref().and_then(spelled),
         bleu.map(|bleu| format!("{bleu}, {BLEU_SIGNATURE}")),
@@ -94,6 +95,12 @@ pub fn run(args: &Eval, common: &Common) -> Outcome {
         result.language.as_ref().map(positions),
     ];
     output::line(lines.into_iter().flatten().collect::<Vec<_>>().join("\n"))
+}
+
+/// How predicted scores go with those given.
+pub(super) fn correlations(scores: &ValueScores) -> String {
+    let shown = |value: Option<f64>| value.map_or("none: one side does not vary".into(), |value| format!("{value:.4}"));
+    format!("Pearson     {}\nSpearman    {}", shown(scores.pearson), shown(scores.spearman))
 }
 
 /// Figures that models of other tokens can be held against.

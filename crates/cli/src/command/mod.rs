@@ -4,6 +4,7 @@ pub mod adapt;
 pub mod approx;
 pub mod attend;
 pub mod bench;
+mod classify;
 pub mod compare;
 pub mod completions;
 pub mod config;

@@ -9,7 +9,10 @@ use regard_pretrained::{
 };
 use serde_json::json;
 
-use super::folder::{Loading, Opened, Watch, input, lines, told};
+use super::{
+    classify::{self, Rows},
+    folder::{Loading, Opened, Watch, input, is_folder, lines, told},
+};
 use crate::{
     args::Common,
     error::{Failure, Outcome},
@@ -17,20 +20,29 @@ use crate::{
     values::size,
 };
 
+/// Classes to print of a model folder.
+const TOP: usize = 5;
+
+/// Texts per batch of a model folder.
+const BATCH: usize = 64;
+
 #[derive(Debug, Args)]
 pub struct Predict {
-    /// Hugging Face model folder of a text or image classifier.
+    /// Run directory of a classifier, or Hugging Face model folder of a text or image classifier.
     pub folder: PathBuf,
-    /// Texts, one per line, plain or gzip; default: standard input. For images a safetensors file with pixel_values
-    /// (images, channels, height, width), preprocessed as in training.
+    /// Texts, one per line, plain or gzip; default: standard input. Run: rows of texts in any form that its task reads, with
+    /// or without labels. Images of a folder: a safetensors file with pixel_values (images, channels, height, width),
+    /// preprocessed as in training.
     #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
-    /// Number of most probable classes to print.
-    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 5)]
-    pub top: usize,
-    /// Maximum number of texts per batch.
-    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 64)]
-    pub batch: usize,
+    /// Folder: number of most probable classes to print; default: 5.
+    #[arg(long, value_parser = size(1), value_name = "N")]
+    pub top: Option<usize>,
+    /// Maximum number of texts per batch; default: 64, for a run as in training.
+    #[arg(long, value_parser = size(1), value_name = "N")]
+    pub batch: Option<usize>,
+    #[command(flatten)]
+    pub rows: Rows,
     #[command(flatten)]
     pub loading: Loading,
 }
@@ -40,6 +52,12 @@ pub struct Predict {
 /// # Errors
 /// A folder without a classifier, an input that is missing or has another format.
 pub fn run(args: &Predict, common: &Common) -> Outcome {
+    if !is_folder(&args.folder) {
+        return classify::run(args, common);
+    }
+    if let Some(name) = args.rows.of_run() {
+        return Err(Failure::usage(format!("{name} is for a run, but {} is a model folder", args.folder.display())));
+    }
     let opened = Opened::new(&args.folder, &args.loading)?;
     let watch = Watch::new("inputs", common);
     let pretrained = &opened.pretrained;
@@ -57,13 +75,15 @@ pub fn run(args: &Predict, common: &Common) -> Outcome {
     } else {
         let tokenizer = opened.tokenizer()?;
         let text = input(args.input.as_deref())?;
-        classify_texts(pretrained, &tokenizer, &lines(&text)?, args.batch, |progress| watch.on(progress))
-            .map_err(told)?
+        classify_texts(pretrained, &tokenizer, &lines(&text)?, args.batch.unwrap_or(BATCH), |progress| {
+            watch.on(progress)
+        })
+        .map_err(told)?
     };
     watch.complete(predictions.complete)?;
     watch.cut(predictions.truncated, predictions.dropped);
     let count = predictions.probabilities.len() / predictions.classes;
-    let top = |row: usize| predictions.top(row, args.top, opened.folder.architecture());
+    let top = |row: usize| predictions.top(row, args.top.unwrap_or(TOP), opened.folder.architecture());
     if common.json {
         let rows: Vec<_> = (0..count).map(top).collect();
         return output::json(&json!({

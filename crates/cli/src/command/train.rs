@@ -80,6 +80,7 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
             }
             let quality = [
                 test.accuracy.map(|accuracy| format!("accuracy    {:.2} %\n", 100.0 * accuracy)),
+                test.values.map(|scores| super::eval::correlations(&scores) + "\n"),
                 test.perplexity.map(|perplexity| format!("perplexity  {perplexity:.4}\n")),
                 test.language.as_ref().and_then(super::eval::spelled).map(|lines| lines + "\n"),
                 test.bleu.map(|bleu| format!("BLEU        {bleu:.2} ({BLEU_SIGNATURE})\n")),

@@ -34,7 +34,7 @@ fn bits_per_byte(result: &RunResult) -> Option<f64> {
 
 impl Comparison {
     fn classifies(&self) -> bool {
-        self.results.iter().any(|result| result.test_perplexity.is_none())
+        self.results.iter().any(|result| result.test_perplexity.is_none() && result.test_accuracy.is_some())
     }
 
     fn of<'a>(&'a self, label: &'a str) -> impl Iterator<Item = &'a RunResult> {

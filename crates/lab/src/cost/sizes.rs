@@ -151,6 +151,7 @@ impl ModelSizes {
             context: shape.max_length,
             head: match shape.objective {
                 Objective::Classify { classes } => Head::Classes(classes),
+                Objective::Regress => Head::Classes(1),
                 Objective::ClassifyPairs { classes } => Head::Pairs(classes),
                 _ => Head::Tokens,
             },

@@ -52,14 +52,18 @@ pub use self::{
     summary::{References, SummaryConfig, SummaryData},
     task::{
         Batch, Batches, Held, Objective, Shape, Split, SplitBatches, Task, TaskData, TaskOptions, TextExtent, evenly,
-        split_batches,
+        score_target, split_batches, target_score,
     },
-    text::TextConfig,
+    text::{
+        Column, Columns, Encoded, FORMATS, InputOptions, Target, TextConfig, TextData, TextEncoder, TextFormat,
+        TextInput, TextPart,
+    },
     tokenizer::TextTokenizer,
     translation::{SentencePairs, TranslationBatch, TranslationBatches, TranslationConfig, TranslationData},
 };
 pub(crate) use summary::with_query;
 pub(crate) use task::padded;
+pub(crate) use text::expressions;
 
 /// Token ids of pixels: grey values.
 pub(crate) const GREYS: usize = 256;

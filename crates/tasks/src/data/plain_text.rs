@@ -136,9 +136,19 @@ impl<R: BufRead> TextLines<R> {
         Ok(Some(row))
     }
 
+    /// Number of the last line, from 1.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
     /// An error at the last line.
     pub(super) fn error(&self, problem: String) -> DataError {
-        DataError::Row { path: self.name.clone(), line: self.number, problem }
+        self.error_at(self.number, problem)
+    }
+
+    /// An error at a line.
+    pub(super) fn error_at(&self, line: u64, problem: String) -> DataError {
+        DataError::Row { path: self.name.clone(), line, problem }
     }
 }
 

@@ -30,6 +30,8 @@ pub enum Objective {
         /// Labels are `0 .. classes`.
         classes: usize,
     },
+    /// One score per sequence, a number from 0: see [`score_target`].
+    Regress,
     /// Next-token prediction.
     NextToken {
         /// Whether the targets are determined by the tokens before them, so that accuracy is measured too.
@@ -62,7 +64,7 @@ impl Objective {
 
     /// Whether perplexity is measured.
     pub fn has_perplexity(self) -> bool {
-        !matches!(self, Self::Classify { .. } | Self::ClassifyPairs { .. })
+        !matches!(self, Self::Classify { .. } | Self::ClassifyPairs { .. } | Self::Regress)
     }
 
     /// Whether one sequence is written from another, by a model with an encoder and a decoder.
@@ -81,9 +83,11 @@ impl Objective {
         let causal = match self {
             Self::NextToken { .. } => true,
             Self::Fill => false,
-            Self::Classify { .. } | Self::ClassifyPairs { .. } | Self::Translate | Self::Summarize { .. } => {
-                options.causal
-            }
+            Self::Classify { .. }
+            | Self::ClassifyPairs { .. }
+            | Self::Regress
+            | Self::Translate
+            | Self::Summarize { .. } => options.causal,
         };
         AttentionConfig { causal, ..options.clone() }
     }
@@ -195,6 +199,11 @@ pub trait Task: Debug + Send + Sync {
     /// Short description of the data size.
     fn setting(&self) -> String;
 
+    /// Types of tokens in the batches: 2 where a sequence is a pair of texts.
+    fn token_types(&self) -> usize {
+        1
+    }
+
     /// Remarks for the user from loading.
     fn notes(&self) -> &[String] {
         &[]
@@ -302,10 +311,21 @@ pub struct Batch {
     /// The sequences; of translations and summaries what is to be written, each after a begin token. The sequences of a pair are
     /// rows `2 i` and `2 i + 1`.
     pub tokens: TokenBatch,
-    /// One per sequence or pair (classification) or one per token (the others), row by row; negative ones are ignored.
+    /// One per sequence or pair (classification, or a score as [`score_target`] writes it) or one per token (the others), row
+    /// by row; negative ones are ignored.
     pub targets: Arc<[i32]>,
     /// The source sequences of translations, the documents of summaries.
     pub source: Option<TokenBatch>,
+}
+
+/// A score from 0 as a target: the bits of the number, which are not negative either.
+pub fn score_target(score: f32) -> i32 {
+    score.to_bits() as i32
+}
+
+/// The score that [`score_target`] wrote.
+pub fn target_score(target: i32) -> f32 {
+    f32::from_bits(target as u32)
 }
 
 impl Batch {

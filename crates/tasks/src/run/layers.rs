@@ -13,7 +13,7 @@ use regard_nn::attention::AttentionConfig;
 use super::{RunConfig, preset};
 use crate::{
     Failure,
-    data::{TaskName, decode_text},
+    data::{TaskName, TextFormat, decode_text},
 };
 
 /// Environment variables that are not configuration keys: they correspond to flags, and the last one is for the build.
@@ -361,6 +361,9 @@ fn schema() -> Table {
     full.task.text.train = path.clone();
     full.task.text.valid = path.clone();
     full.task.text.test = path.clone();
+    full.task.text.path = path.clone();
+    full.task.text.format = Some(TextFormat::Tsv);
+    full.task.text.second_column = Some(0.into());
     full.task.retrieval.train = path.clone();
     full.task.retrieval.valid = path.clone();
     full.task.retrieval.test = path.clone();

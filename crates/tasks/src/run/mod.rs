@@ -10,9 +10,11 @@
 mod config;
 mod layers;
 mod open;
+mod predict;
 mod preset;
 
 pub use config::{CompareConfig, RunConfig, SECTIONS};
 pub use layers::{Layers, keys, nearest};
 pub use open::{Run, Stored, Which};
+pub use predict::{Figures, Predictions, Predictor};
 pub use preset::PRESETS;

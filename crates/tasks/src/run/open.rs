@@ -124,7 +124,7 @@ impl Stored {
 }
 
 /// A model of a run's configuration with the parameters of its checkpoint.
-fn filled(model: Model, tensors: HostTensors, checkpoint: &Path) -> Result<Model, Failure> {
+pub(super) fn filled(model: Model, tensors: HostTensors, checkpoint: &Path) -> Result<Model, Failure> {
     let other = |problem| Failure::data(format!("{}: {problem}; was {CONFIG} edited?", checkpoint.display()));
     model.with_host(tensors).map_err(other)
 }

@@ -5,8 +5,8 @@ use std::time::Instant;
 use regard_metrics::{Confusion, accuracy, count_correct, perplexity, predicted};
 use regard_nn::blocks::Context;
 
-use super::{ClassScores, Evaluation, Items, Model, TrainError, language::LanguageTally};
-use crate::data::{Split, TaskData, split_batches};
+use super::{ClassScores, Evaluation, Items, Model, TrainError, ValueScores, language::LanguageTally};
+use crate::data::{Objective, Split, TaskData, split_batches, target_score};
 
 /// Measures `model` on a split of `data` in batches of `rows`: all of it or, if `most` is not 0, that many batches
 /// spread over it. The model should be without autodiff ([`valid`](burn::module::Module::valid)). `step` is that of
@@ -39,6 +39,7 @@ pub(super) fn measure(
     let extent = data.extent(split);
     let mut tally = LanguageTally::default();
     let mut confusion = objective.classes().map(|classes| Confusion::of([], classes));
+    let mut values = Vec::new();
     let (mut loss, mut correct, mut items, mut sequences, mut seconds) = (0.0, 0, 0, 0, 0.0);
     for batch in split_batches(data, split, rows, most)? {
         let start = Instant::now();
@@ -62,6 +63,10 @@ pub(super) fn measure(
             if objective.has_accuracy() {
                 correct += count_correct(&logits, &targets, outputs);
             }
+            if objective == Objective::Regress {
+                let given = targets.iter().map(|target| f64::from(target_score(*target)));
+                values.extend(logits.iter().map(|value| f64::from(*value)).zip(given));
+            }
             confusion = confusion.and_then(|confusion| confused(confusion, &logits, &targets, outputs));
         }
         items += batch.items();
@@ -77,6 +82,7 @@ pub(super) fn measure(
         loss,
         accuracy,
         classes: confusion.filter(|_| items > 0).as_ref().map(ClassScores::from),
+        values: (objective == Objective::Regress).then(|| ValueScores::of(&values)),
         perplexity,
         bleu: None,
         rouge: None,
@@ -96,10 +102,13 @@ fn confused(mut confusion: Confusion, logits: &[f32], labels: &[i32], classes: u
     Some(confusion)
 }
 
-/// Cross entropies of the rows whose target is not negative, in nats.
-pub(super) fn row_losses(logits: &[f32], targets: &[i32], outputs: usize) -> impl Iterator<Item = f64> {
+/// Cross entropies of the rows whose target is not negative, in nats; of a single output, which is a score, squared errors.
+pub(crate) fn row_losses(logits: &[f32], targets: &[i32], outputs: usize) -> impl Iterator<Item = f64> {
     let rows = logits.chunks_exact(outputs).zip(targets).filter(|(_, target)| **target >= 0);
     let one = move |(row, &target): (&[f32], &i32)| {
+        if let [score] = row {
+            return f64::from(score - target_score(target)).powi(2);
+        }
         let shift = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum: f64 = row.iter().map(|logit| f64::from((logit - shift).exp())).sum();
         sum.ln() + f64::from(shift) - f64::from(row[target as usize])
@@ -110,6 +119,7 @@ pub(super) fn row_losses(logits: &[f32], targets: &[i32], outputs: usize) -> imp
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::score_target;
 
     #[test]
     fn the_loss_is_that_of_the_real_targets() {
@@ -117,5 +127,7 @@ mod tests {
         let want = 2f64.ln() + (4.0f64 / 3.0).ln() + 1000.0;
         assert!((row_losses(&logits, &[1, 0, -1, 1], 2).sum::<f64>() - want).abs() < 1e-3);
         assert!(row_losses(&[f32::NAN, 0.0], &[1], 2).sum::<f64>().is_nan());
+        let targets = [score_target(2.5), score_target(0.0)];
+        assert_eq!(row_losses(&[2.0, -3.0], &targets, 1).collect::<Vec<_>>(), [0.25, 9.0]);
     }
 }

@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use burn::{
     module::Module,
-    tensor::{Device, Tensor},
+    tensor::{Device, Tensor, TensorData},
 };
 use regard_kernels::Error;
 use regard_nn::{
@@ -17,13 +17,13 @@ use regard_nn::{
 };
 
 use super::{CHECKPOINTS, Checkpoint, Checkpoints, HostTensor, HostTensors, TrainError};
-use crate::data::{Batch, Objective, Shape, TaskData};
+use crate::data::{Batch, Objective, Shape, TaskData, target_score};
 
 /// A model of any task.
 #[derive(Module, Debug)]
 #[allow(clippy::large_enum_variant)] // One value a run.
 pub enum Model {
-    /// One label per sequence, or per pair of sequences.
+    /// One label per sequence, or per pair of sequences; with a single output, a score.
     Classifier(Classifier),
     /// The next token of every token.
     Language(LanguageModel),
@@ -60,13 +60,35 @@ impl Model {
         seed: u64,
         device: &Device,
     ) -> Result<Self, Error> {
-        let Shape { objective, vocabulary, max_length: length } = data.shape();
+        let types = data.token_types();
+        if (1..types).contains(&config.token_types) {
+            let expected = format!("0 for none, or {types}, those of this task");
+            return Err(Error::option("model.token_types", config.token_types, expected));
+        }
+        Self::of_shape(config, attentions, data.shape(), seed, device)
+    }
+
+    /// The same for data of this shape.
+    ///
+    /// # Errors
+    /// Sizes or options that do not fit each other.
+    pub fn of_shape(
+        config: &ModelConfig,
+        attentions: impl Into<Attentions>,
+        shape: Shape,
+        seed: u64,
+        device: &Device,
+    ) -> Result<Self, Error> {
+        let Shape { objective, vocabulary, max_length: length } = shape;
         check_head(config, objective)?;
         let attentions = attentions.into();
         let attention = &attentions.encoder;
         Ok(match objective {
             Objective::Classify { classes } => {
                 Self::Classifier(Classifier::new(config, attention, vocabulary, classes, length, seed, device)?)
+            }
+            Objective::Regress => {
+                Self::Classifier(Classifier::new(config, attention, vocabulary, 1, length, seed, device)?)
             }
             Objective::ClassifyPairs { classes } => {
                 Self::Classifier(Classifier::of_pairs(config, attention, vocabulary, classes, length, seed, device)?)
@@ -100,12 +122,15 @@ impl Model {
     }
 
     /// Mean cross entropy of a batch over its items, `[1]`, in nats; `smoothing` is the share of a target's probability
-    /// spread over all outputs.
+    /// spread over all outputs. Of scores the mean squared error.
     pub fn loss(&self, batch: &Batch, smoothing: f32, context: &Context) -> Tensor<1> {
         if let Self::Language(model) = self {
             return model.loss(&batch.tokens, batch.targets.clone(), smoothing, context);
         }
         let (logits, targets) = self.predictions(batch, context);
+        if matches!(self, Self::Classifier(model) if model.sizes().outputs == 1) {
+            return squared_error(logits, &targets);
+        }
         ops::cross_entropy(logits, targets, smoothing)
     }
 
@@ -150,4 +175,12 @@ impl Model {
         let tensors = tensors.into_iter().map(|(name, tensor)| (name, (tensor.shape, tensor.data))).collect();
         load_parameters(self, tensors).map_err(|error| error.to_string())
     }
+}
+
+/// Mean squared error of `scores [rows,1]`, `[1]`.
+fn squared_error(scores: Tensor<2>, targets: &[i32]) -> Tensor<1> {
+    let given: Vec<f32> = targets.iter().map(|target| target_score(*target)).collect();
+    let given = Tensor::<2>::from_data(TensorData::new(given, [targets.len(), 1]), &scores.device());
+    let error = scores - given;
+    (error.clone() * error).mean()
 }

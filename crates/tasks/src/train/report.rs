@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use regard_metrics::Confusion;
+use regard_metrics::{Confusion, pearson, spearman};
 use serde::{Deserialize, Serialize};
 
 use super::{LanguageFigures, RouterReport, SummaryScores, TrainError};
@@ -37,14 +37,17 @@ pub struct Evaluation {
     pub step: usize,
     /// The split.
     pub split: Split,
-    /// Mean loss over all items in nats.
+    /// Mean loss over all items in nats; of scores the mean squared error.
     pub loss: f64,
     /// Share of the items that were predicted: labels, or tokens of a copy; absent for language models.
     pub accuracy: Option<f64>,
     /// Of a classifier: how its errors spread over the classes; absent where a prediction is not a number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub classes: Option<ClassScores>,
-    /// `exp(loss)`; absent for classification.
+    /// Of scores: how they go with those given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub values: Option<ValueScores>,
+    /// `exp(loss)`; absent for classification and scores.
     pub perplexity: Option<f64>,
     /// BLEU of translations by beam search ([`BLEU_SIGNATURE`](regard_metrics::BLEU_SIGNATURE)), 0 to 100; measured on the test
     /// split of translation alone.
@@ -86,9 +89,27 @@ impl From<&Confusion> for ClassScores {
     }
 }
 
+/// Correlation of predicted and given scores; absent where one side does not vary.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ValueScores {
+    /// Pearson's, of the values.
+    pub pearson: Option<f64>,
+    /// Spearman's, of the ranks.
+    pub spearman: Option<f64>,
+}
+
+impl ValueScores {
+    /// Of pairs of predicted and given scores.
+    pub fn of(pairs: &[(f64, f64)]) -> Self {
+        let (predicted, given): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
+        let finite = |value: f64| value.is_finite().then_some(value);
+        Self { pearson: finite(pearson(&predicted, &given)), spearman: finite(spearman(&predicted, &given)) }
+    }
+}
+
 impl Evaluation {
     /// The figure that chooses the best model, higher being better: the accuracy of a classifier, the negative loss of
-    /// models with a perplexity.
+    /// all others.
     pub fn score(&self) -> f64 {
         match (self.accuracy, self.perplexity) {
             (Some(accuracy), None) => accuracy,

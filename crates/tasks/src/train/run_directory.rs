@@ -160,6 +160,7 @@ impl RunDirectory {
         let values = [
             (tag("loss"), Some(evaluation.loss)),
             (tag("accuracy"), evaluation.accuracy),
+            (tag("pearson"), evaluation.values.and_then(|values| values.pearson)),
             (tag("perplexity"), evaluation.perplexity),
             (tag("bleu"), evaluation.bleu),
             (tag("rouge-1"), evaluation.rouge.map(|scores| scores.model.rouge_1)),
@@ -286,6 +287,7 @@ mod tests {
             loss: 1.0 / 3.0,
             accuracy: Some(0.25),
             classes: None,
+            values: None,
             perplexity: None,
             bleu: None,
             rouge: None,

@@ -52,6 +52,7 @@ pub fn metrics() -> Target {
         loss: 0.3,
         accuracy: Some(0.25),
         classes: None,
+        values: None,
         perplexity: None,
         bleu: None,
         rouge: None,

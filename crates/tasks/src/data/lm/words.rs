@@ -72,6 +72,20 @@ impl WordVocabulary {
         Self { words, ids, unknown, end }
     }
 
+    /// The vocabulary that [`WordVocabulary::lines`] wrote.
+    ///
+    /// # Errors
+    /// A text without the special words, as a sentence.
+    pub fn of_lines(text: &str) -> Result<Self, String> {
+        let words: Vec<String> = text.split_terminator('\n').map(str::to_owned).collect();
+        match [UNKNOWN_WORD, END_OF_LINE].into_iter().find(|special| !words.iter().any(|word| word == special)) {
+            None => Ok(Self::of(words)),
+            Some(special) => {
+                Err(format!("no vocabulary ('{special}' is missing); expected the vocabulary.txt of a run"))
+            }
+        }
+    }
+
     /// Words, with `<unk>` and `<eos>`.
     pub fn len(&self) -> usize {
         self.words.len()
@@ -146,5 +160,7 @@ mod tests {
             assert_eq!(few.encode("c a"), [1, 3]);
         }
         assert_eq!(WordVocabulary::count("a\n", 100, 1).words(), ["<eos>", "a", "<unk>"]);
+        assert_eq!(WordVocabulary::of_lines(&all.lines()).unwrap(), all);
+        assert!(WordVocabulary::of_lines("a\n<unk>\n").unwrap_err().contains("'<eos>' is missing"));
     }
 }
