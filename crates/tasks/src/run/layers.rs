@@ -367,6 +367,7 @@ fn schema() -> Table {
     full.task.image.path = path.clone();
     full.task.char_lm.path = path.clone();
     full.task.translation.directory = path.clone();
+    full.task.lm.prepared = path.clone();
     full.task.lm.directory = path.clone();
     full.task.lm.tokenizer = path.clone();
     (full.task.lm.stride, full.task.lm.valid_stride) = (Some(1), Some(1));
