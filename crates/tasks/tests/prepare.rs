@@ -51,7 +51,6 @@ fn memory_does_not_grow_with_the_text() {
                 prepare(&config, &folder.path().join("out"), true, None, &AtomicBool::new(false), &|_, _| {}).unwrap();
             let bytes = peak.bytes().unwrap();
             assert!(prepared.parts[0].bytes > size * MIB * 8 / 10);
-            println!("{tokens:?}, {size} MiB: peak {:.1} MiB", bytes as f64 / MIB as f64);
             assert!(bytes < most * MIB, "{tokens:?}, {size} MiB: peak {bytes} bytes");
             peaks.push(bytes);
         }

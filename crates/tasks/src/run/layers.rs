@@ -374,6 +374,7 @@ fn schema() -> Table {
     full.task.summary.train = path.clone();
     full.task.summary.valid = path.clone();
     full.task.summary.test = path.clone();
+    full.task.lm.prepared = path.clone();
     full.task.lm.directory = path.clone();
     full.task.lm.tokenizer = path.clone();
     (full.task.lm.stride, full.task.lm.valid_stride) = (Some(1), Some(1));

@@ -335,6 +335,12 @@ impl Learner {
     }
 }
 
+/// The sizes of the training, validation and test text.
+type Parts = [Counts; 3];
+
+/// Files by their names.
+type Files = Vec<(String, FileSum)>;
+
 /// Writes the ids of all parts. `ends`: where the training and the validation text end in the training files' text.
 fn encode(
     reader: &Reader,
@@ -343,7 +349,7 @@ fn encode(
     ends: [u64; 2],
     units: &TextUnits,
     making: &Making,
-) -> Result<([Counts; 3], Vec<(String, FileSum)>), PrepareError> {
+) -> Result<(Parts, Files), PrepareError> {
     let encoder = Encoder::new(units);
     let (mut parts, mut blank, mut sums) = ([Counts::default(); 3], [true; 3], Vec::new());
     // The parts that the training files hold, with their ends.
