@@ -2,6 +2,7 @@
 
 mod catalogue;
 mod error;
+mod options;
 mod source;
 mod store;
 mod sums;
@@ -9,5 +10,6 @@ mod unpack;
 
 pub use catalogue::{CATALOGUE, Dataset, Download, find};
 pub use error::Error;
+pub use options::option;
 pub use store::{Fetched, Progress, State, Store};
 pub use sums::{Finding, MANIFEST, verify};
