@@ -126,7 +126,7 @@ pub const CATALOGUE: &[Dataset] = &[
         "imdb",
         "50,000 reviews of films with stars (Maas et al. 2011); Long Range Arena's Text",
         NONE_STATED,
-        &[],
+        &["text"],
         &[file(
             "aclImdb_v1.tar.gz",
             &["https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz"],
@@ -182,7 +182,7 @@ pub const CATALOGUE: &[Dataset] = &[
         "ag-news",
         "127,600 news items in four topics (Zhang et al. 2015)",
         "research and other use that is not commercial",
-        &[],
+        &["text"],
         &[file(
             "ag_news_csv.tar.gz",
             &["https://drive.google.com/uc?export=download&id=0Bz8a_Dbh9QhbUDNpeUdjb0wxRms"],
@@ -218,7 +218,7 @@ pub const CATALOGUE: &[Dataset] = &[
         "glue-stsb",
         "GLUE: how alike are two sentences (Cer et al. 2017)",
         "CC BY-SA 4.0 for the scores; texts of several licences",
-        &[],
+        &["text"],
         &[file(
             "STS-B.zip",
             &["https://dl.fbaipublicfiles.com/glue/data/STS-B.zip"],
@@ -230,7 +230,7 @@ pub const CATALOGUE: &[Dataset] = &[
         "glue-rte",
         "GLUE: does one sentence follow from another",
         NONE_STATED,
-        &[],
+        &["text"],
         &[file(
             "RTE.zip",
             &["https://dl.fbaipublicfiles.com/glue/data/RTE.zip"],
@@ -242,7 +242,7 @@ pub const CATALOGUE: &[Dataset] = &[
         "glue-qnli",
         "GLUE: does a sentence answer a question (Rajpurkar et al. 2016)",
         "CC BY-SA 4.0",
-        &[],
+        &["text"],
         &[file(
             "QNLIv2.zip",
             &["https://dl.fbaipublicfiles.com/glue/data/QNLIv2.zip"],
@@ -254,7 +254,7 @@ pub const CATALOGUE: &[Dataset] = &[
         "glue-mnli",
         "GLUE: entailment between sentences of many genres (Williams et al. 2018)",
         "OANC, CC BY-SA 3.0, CC BY 3.0",
-        &[],
+        &["text"],
         &[file(
             "MNLI.zip",
             &["https://dl.fbaipublicfiles.com/glue/data/MNLI.zip"],

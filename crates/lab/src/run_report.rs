@@ -138,11 +138,12 @@ impl RunReport<'_> {
             name: name.into(),
             chart: Chart::new(title, self.title, Data::Lines(lines)).axes(updates(), y),
         };
+        let scores = self.evaluations(Split::Valid).iter().any(|evaluation| evaluation.values.is_some());
         let accuracy = self.curve("validation", 1, Split::Valid, |e| e.accuracy);
         let mut blocks = vec![chart(
             "loss",
             "Loss",
-            Axis::new("loss", "nat"),
+            Axis::new("loss", if scores { "" } else { "nat" }),
             vec![self.line("training", |step| step.loss), self.curve("validation", 1, Split::Valid, |e| Some(e.loss))],
         )];
         if !accuracy.points.is_empty() {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use regard_datasets::{CATALOGUE, Dataset, Finding, State, Store, find, verify};
+use regard_datasets::{CATALOGUE, Dataset, Finding, State, Store, find, option, verify};
 use regard_report::{Cell, Column, Format, Table};
 use regard_tasks::{Class, run::nearest};
 use serde_json::{Value, json};
@@ -109,17 +109,17 @@ fn bytes(set: &Dataset, state: &State) -> Option<u64> {
 
 fn list(store: &Store, common: &Common) -> Outcome {
     let texts = |names: &[&str]| names.iter().map(|name| Column::text(*name)).collect::<Vec<_>>();
-    let mut columns = texts(&["name", "what it is", "tasks", "licence"]);
+    let mut columns = texts(&["name", "what it is", "tasks", "option", "licence"]);
     columns.push(Column::number("size", Format::Bytes));
     columns.extend(texts(&["from", "state"]));
     let mut table = Table::new("Data sets", columns)
         .note("Size: of the files where the set is there, else of what is fetched, if published.")
-        .note("Tasks: those that read the set as it is.")
+        .note("Tasks: those that read the set as it is. Option: the key whose value is the folder of the set.")
         .note("By hand: without a published checksum, or to be asked for; 'regard data show NAME' says where it is.");
     for (set, state) in store.states() {
         let from = if set.downloads.is_empty() { "by hand" } else { "network" };
         let size: Cell = bytes(set, &state).map(|bytes| bytes as usize).into();
-        let words = [set.name, set.about, &readers(set), set.licence].map(Cell::from);
+        let words = [set.name, set.about, &readers(set), option(set.name).unwrap_or("–"), set.licence].map(Cell::from);
         table.push(words.into_iter().chain([size, from.into(), said(&state).into()]).collect());
     }
     if common.json { output::json(&table.to_json()) } else { output::text(table.to_text()) }
@@ -136,6 +136,7 @@ fn described(store: &Store, set: &Dataset) -> Value {
         "about": set.about,
         "licence": set.licence,
         "tasks": set.tasks,
+        "option": option(set.name),
         "folder": store.path(set),
         "state": said(&store.state(set)),
         "files": files,
@@ -154,7 +155,11 @@ fn show(store: &Store, set: &Dataset, common: &Common) -> Outcome {
         State::Begun { bytes } => format!("begun, {bytes} bytes; 'regard data fetch {}' goes on", set.name),
         State::Absent => "not there".into(),
     };
-    text += &format!("folder   {}\nstate    {state}\n", store.path(set).display());
+    let folder = store.path(set);
+    if let Some(option) = option(set.name) {
+        text += &format!("option   --set {option}={}\n", folder.display());
+    }
+    text += &format!("folder   {}\nstate    {state}\n", folder.display());
     if !set.by_hand.is_empty() {
         text += &format!("by hand  {}\n", set.by_hand);
     }

@@ -18,6 +18,7 @@ mod inspect;
 mod language;
 mod lm;
 mod paths;
+mod predict;
 mod prepare;
 mod probe;
 mod program;

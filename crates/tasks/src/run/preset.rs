@@ -23,6 +23,18 @@ pub const PRESETS: &[(&str, &str, &str)] = &[
         "topics of news by words: Fastformer and others in its paper's setting",
         include_str!("../../configs/ag-news.toml"),
     ),
+    ("sst2", "sentiment of sentences by words: SST-2 of GLUE", include_str!("../../configs/sst2.toml")),
+    ("imdb", "reviews of films by words, good or bad", include_str!("../../configs/imdb.toml")),
+    (
+        "imdb-10",
+        "stars of reviews by words, 1 to 10, with a model of the Fastformer paper's size",
+        include_str!("../../configs/imdb-10.toml"),
+    ),
+    (
+        "glue",
+        "a task of GLUE by its folder: sentences or pairs, labels or scores",
+        include_str!("../../configs/glue.toml"),
+    ),
     (
         "lra-retrieval",
         "Long Range Arena retrieval: do two documents belong together, byte by byte, 4000 long each",

@@ -78,10 +78,10 @@ pub fn cache() -> Target {
     })
 }
 
-/// Rows of labels and texts.
-pub fn text() -> Target {
+/// Rows of labels and texts in a file of this name.
+fn rows(name: &'static str, file: &'static str, samples: Vec<Vec<u8>>) -> Target {
     let directory = scratch();
-    let train = put(&directory, "train.tsv", b"");
+    let train = put(&directory, file, b"");
     let task = TextConfig {
         train: Some(train.clone()),
         test: Some(train.clone()),
@@ -90,12 +90,32 @@ pub fn text() -> Target {
         ..TextConfig::default()
     };
     let task = TaskConfig { name: TaskName::Text, text: task, ..TaskConfig::default() };
-    let samples =
-        vec![b"0\tgood\r\n3\t8\t17\tbad \xff one\n1\tx\n".to_vec(), b"2\t\"Wall St. Bears\"\n0\tb\n".to_vec()];
-    Target::new("text", samples, &WORDS, move |input| {
-        put(&directory, "train.tsv", input);
+    Target::new(name, samples, &WORDS, move |input| {
+        put(&directory, file, input);
         loads(&task).is_some()
     })
+}
+
+/// Columns separated by tabs.
+pub fn text() -> Target {
+    let samples =
+        vec![b"0\tgood\r\n3\t8\t17\tbad \xff one\n1\tx\n".to_vec(), b"2\t\"Wall St. Bears\"\n0\tb\n".to_vec()];
+    rows("text", "train.tsv", samples)
+}
+
+/// Columns separated by commas.
+pub fn csv() -> Target {
+    let samples = vec![b"0,good\r\n3,\"a \"\"b\"\", c\"\n1,x\n".to_vec(), b"2,8,\"two\nlines\"\n0,\xff\n".to_vec()];
+    rows("csv", "train.csv", samples)
+}
+
+/// JSON objects.
+pub fn json_lines() -> Target {
+    let samples = vec![
+        b"{\"label\": 1, \"text\": \"good\"}\n{\"sentence\": \"\\u00e9\", \"label\": \"3\"}\n".to_vec(),
+        b"{\"label\":0,\"text\":\"a\",\"id\":[{}]}\n{\"label\":2,\"text\":\"b\"}\n".to_vec(),
+    ];
+    rows("json-lines", "train.jsonl", samples)
 }
 
 fn characters(name: &'static str, samples: Vec<Vec<u8>>) -> Target {

@@ -85,6 +85,8 @@ pub const ALL: &[(&str, Build)] = &[
     ("listops", data::listops),
     ("cache", data::cache),
     ("text", data::text),
+    ("csv", data::csv),
+    ("json-lines", data::json_lines),
     ("char-lm", data::char_lm),
     ("gzip", data::gzip),
     ("bzip2", data::bzip2),

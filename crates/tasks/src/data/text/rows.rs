@@ -171,11 +171,10 @@ impl Form {
     /// # Errors
     /// A file that cannot be read, a row that is not of this form, or no rows.
     pub fn read(&self, meter: &Meter, path: &Path) -> Result<Rows, DataError> {
-        let rows = match self.format {
-            TextFormat::AclImdb => self.reviews(meter, path)?,
-            _ => self.rows(meter.open(path)?, path)?,
-        };
-        Ok(rows)
+        match self.format {
+            TextFormat::AclImdb => self.reviews(meter, path),
+            _ => self.rows(meter.open(path)?, path),
+        }
     }
 
     /// All rows of a file.
