@@ -8,7 +8,7 @@ use regard_metrics::BLEU_SIGNATURE;
 use regard_tasks::{
     data::{Objective, Shape, TaskData, TaskName},
     run::{Run, Which},
-    train::{Evaluation, LanguageFigures, Split, evaluate, measure_bleu},
+    train::{Evaluation, LanguageFigures, RankingFigures, RankingScores, Split, evaluate, measure_bleu},
 };
 
 use super::cache_directory;
@@ -87,6 +87,7 @@ pub fn run(args: &Eval, common: &Common) -> Outcome {
         result.classes.map(|scores| format!("Matthews    {:.4}", scores.matthews)),
         result.perplexity.map(|perplexity| format!("perplexity  {perplexity:.4}")),
         result.language.as_ref().and_then(spelled),
+        result.ranking.as_ref().map(ranked),
         bleu.map(|bleu| format!("{bleu}, {BLEU_SIGNATURE}")),
         Some(format!("speed       {:.1} sequences/s", result.sequences_per_second())),
         result.language.as_ref().map(positions),
@@ -103,6 +104,20 @@ pub(super) fn spelled(figures: &LanguageFigures) -> Option<String> {
     ];
     let lines: Vec<String> = lines.into_iter().flatten().collect();
     (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
+/// Scores of a ranking beside those that they lie between.
+pub(super) fn ranked(figures: &RankingFigures) -> String {
+    let RankingFigures { scores, chance, best } = figures;
+    let known = if best.is_some() { "   by the true probabilities" } else { "" };
+    let mut lines = vec![format!("ranking       model   random order{known}")];
+    let best = best.map(|best| best.values());
+    for (place, name) in RankingScores::NAMES.iter().enumerate() {
+        let [own, random] = [scores, chance].map(|scores| 100.0 * scores.values()[place]);
+        let best = best.map_or(String::new(), |best| format!("   {:>23.2} %", 100.0 * best[place]));
+        lines.push(format!("{name:<10} {own:>6.2} %   {random:>10.2} %{best}"));
+    }
+    lines.join("\n")
 }
 
 /// Perplexity by the number of tokens before one in its window.

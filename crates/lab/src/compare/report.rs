@@ -1,10 +1,10 @@
 //! The comparison as a table, files and an HTML page.
 
 use regard_report::{Axis, Best, Block, Cell, Chart, Column, Data, Format, Mark, Report, Section, Series, Table};
-use regard_tasks::train::Environment;
+use regard_tasks::train::{Environment, RankingFigures, RankingScores};
 use serde_json::json;
 
-use super::RunResult;
+use super::{RunResult, study::Measure};
 use crate::record::{Record, Shown};
 
 /// All results of a comparison, with the context needed to judge them.
@@ -33,8 +33,30 @@ fn bits_per_byte(result: &RunResult) -> Option<f64> {
 }
 
 impl Comparison {
-    fn classifies(&self) -> bool {
-        self.results.iter().any(|result| result.test_perplexity.is_none())
+    /// What the comparison is about.
+    fn measure(&self) -> Measure {
+        if self.ranking().is_some() {
+            Measure::Auc
+        } else if self.results.iter().any(|result| result.test_perplexity.is_none()) {
+            Measure::Accuracy
+        } else {
+            Measure::Loss
+        }
+    }
+
+    fn quality(&self) -> impl Fn(&RunResult) -> f64 + use<> {
+        let measure = self.measure();
+        move |result| measure.of(result).unwrap_or(f64::NAN)
+    }
+
+    fn ranking(&self) -> Option<RankingFigures> {
+        self.results.iter().find_map(|result| result.test_ranking)
+    }
+
+    /// A figure to hold the measure against, with its name.
+    fn bound(&self) -> Option<(f64, &'static str)> {
+        let best = self.ranking().and_then(|ranking| ranking.best).map(|best| (best.auc, "true probabilities"));
+        self.majority.map(|share| (share, "most frequent class")).or(best)
     }
 
     fn of<'a>(&'a self, label: &'a str) -> impl Iterator<Item = &'a RunResult> {
@@ -51,6 +73,9 @@ impl Comparison {
         let accuracy = self.results.iter().any(|result| result.test_accuracy.is_some());
         let perplexity = self.results.iter().any(|result| result.test_perplexity.is_some());
         let mut columns = vec![Column::text("mechanism")];
+        let ranking = self.ranking();
+        let places = if ranking.is_some() { &RankingScores::NAMES[..] } else { &[] };
+        columns.extend(places.iter().map(|name| Column::number(*name, Format::Percent(2)).best(Best::Highest)));
         columns.extend(accuracy.then(|| Column::number("accuracy", Format::Percent(1)).best(Best::Highest)));
         columns.extend(perplexity.then(|| Column::number("perplexity", Format::Significant(4)).best(Best::Lowest)));
         // Figures of models of subwords, characters or bytes that others can be held against.
@@ -70,6 +95,8 @@ impl Comparison {
                 |value: &dyn Fn(&RunResult) -> f64| Cell::estimate(&self.of(label).map(value).collect::<Vec<_>>());
             let first = self.of(label).next();
             let mut row: Vec<Cell> = vec![label.as_str().into()];
+            let score = |place: usize| column(&|r| r.test_ranking.map_or(f64::NAN, |own| own.scores.values()[place]));
+            row.extend((0..places.len()).map(score));
             row.extend(accuracy.then(|| column(&|r| r.test_accuracy.unwrap_or(f64::NAN))));
             row.extend(perplexity.then(|| column(&|r| r.test_perplexity.unwrap_or(f64::NAN))));
             row.extend(spelled.then(|| column(&|r| bits_per_byte(r).unwrap_or(f64::NAN))));
@@ -90,6 +117,19 @@ impl Comparison {
              the longest length. Step: median time of an update. Peak memory: allocated in training beyond the data.",
             if seeds == 1 { "" } else { "s" }
         ));
+        let percent = |scores: RankingScores| {
+            let named = RankingScores::NAMES.iter().zip(scores.values());
+            named.map(|(name, value)| format!("{name} {:.2} %", 100.0 * value)).collect::<Vec<_>>().join(", ")
+        };
+        if let Some(RankingFigures { chance, best, .. }) = ranking {
+            table = table.note(format!("A random order can be expected to have {}.", percent(chance)));
+            if let Some(best) = best {
+                table = table.note(format!(
+                    "The true probabilities of the clicks have {}; no model can be expected to do better.",
+                    percent(best)
+                ));
+            }
+        }
         match self.majority {
             Some(share) => {
                 table.note(format!("Always answering the most frequent class gives {:.1} %.", 100.0 * share))
@@ -126,16 +166,17 @@ impl Comparison {
             let ranked = self.labels.iter().map(|label| (label, mean(label, value)));
             ranked.filter(|(_, value)| value.is_finite()).max_by(|a, b| a.1.total_cmp(&b.1))
         };
-        let quality = best(&|r| if self.classifies() { r.test_accuracy.unwrap_or(f64::NAN) } else { -r.test_loss });
+        let (measure, own) = (self.measure(), self.quality());
+        let quality = best(&|r| measure.sign() * own(r));
         let speed = best(&|r| -r.milliseconds_per_step);
         let memory = best(&|r| r.peak_bytes.map_or(f64::NAN, |bytes| -(bytes as f64)));
         let mut text =
             format!("{} mechanisms, the same transformer, the same data ({}).", self.labels.len(), self.setting);
         if let Some((label, value)) = quality {
-            let figure = if self.classifies() {
-                format!("{:.1} % accuracy", 100.0 * value)
-            } else {
-                format!("a loss of {:.3} nat", -value)
+            let figure = match measure {
+                Measure::Accuracy => format!("{:.1} % accuracy", 100.0 * value),
+                Measure::Auc => format!("an AUC of {:.2} %", 100.0 * value),
+                _ => format!("a loss of {:.3} nat", -value),
             };
             text += &format!(" Best on the test split: {label} with {figure}.");
         }
@@ -156,12 +197,15 @@ impl Comparison {
     }
 
     fn quality_axis(&self) -> Axis {
-        if self.classifies() { Axis::new("test accuracy", "%") } else { Axis::new("test loss", "nat") }
+        match self.measure() {
+            Measure::Accuracy => Axis::new("test accuracy", "%"),
+            Measure::Auc => Axis::new("test AUC", "%"),
+            _ => Axis::new("test loss", "nat"),
+        }
     }
 
     pub(super) fn trade_offs(&self) -> Vec<Block> {
-        let classifies = self.classifies();
-        let quality = |r: &RunResult| if classifies { r.test_accuracy.unwrap_or(f64::NAN) } else { r.test_loss };
+        let quality = self.quality();
         let marks = |x: &dyn Fn(&RunResult) -> f64| -> Vec<Mark> {
             let mark = |(style, label): (usize, &String)| {
                 let (xs, ys): (Vec<f64>, Vec<f64>) = self.of(label).map(|r| (x(r), quality(r))).unzip();
@@ -176,8 +220,8 @@ impl Comparison {
             let mut chart =
                 Chart::new(title, format!("{}; {}", self.setting, self.runs()), Data::Scatter(marks(value)))
                     .axes(x, self.quality_axis());
-            if let Some(share) = self.majority {
-                chart = chart.rule(share, "most frequent class");
+            if let Some((value, name)) = self.bound() {
+                chart = chart.rule(value, name);
             }
             Block::Chart { name: name.into(), chart }
         };
@@ -198,11 +242,15 @@ impl Comparison {
             Data::Lines(self.labels.iter().enumerate().map(line).collect())
         };
         let subtitle = format!("{}; {}", self.setting, self.runs());
-        let metric = if self.classifies() { Axis::new("accuracy", "%") } else { Axis::new("loss", "nat") };
+        let metric = match self.measure() {
+            Measure::Accuracy => Axis::new("accuracy", "%"),
+            Measure::Auc => Axis::new("AUC", "%"),
+            _ => Axis::new("loss", "nat"),
+        };
         let valid = Chart::new("On the validation split", subtitle.as_str(), series(&|r| &r.curve))
             .axes(Axis::new("update", ""), metric);
-        let valid = match self.majority {
-            Some(share) => valid.rule(share, "most frequent class"),
+        let valid = match self.bound() {
+            Some((value, name)) => valid.rule(value, name),
             None => valid,
         };
         let train = Chart::new("Training loss", subtitle, series(&|r| &r.training_loss))

@@ -215,6 +215,7 @@ pub(super) fn run_one(
         test_perplexity: test.perplexity,
         test_language: test.language.clone(),
         test_bleu: test.bleu,
+        test_ranking: test.ranking,
         parameters,
         multiply_adds: multiply_adds(plan, candidate),
         milliseconds_per_step: times.get(times.len() / 2).copied().unwrap_or(0.0),

@@ -5,8 +5,9 @@ use std::{fmt, path::Path, str::FromStr};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CharLmConfig, CopyConfig, DataError, ImageConfig, ListOpsConfig, LmConfig, MaskedLmConfig, PathfinderConfig,
-    Progress, RetrievalConfig, TaskData, TaskOptions, TextConfig, TranslationConfig, tokenizer::SMALLEST_VOCABULARY,
+    CharLmConfig, CopyConfig, DataError, ImageConfig, ListOpsConfig, LmConfig, MaskedLmConfig, NewsConfig,
+    PathfinderConfig, Progress, RetrievalConfig, TaskData, TaskOptions, TextConfig, TranslationConfig,
+    tokenizer::SMALLEST_VOCABULARY,
 };
 
 /// Largest vocabulary: more than any language model has, few enough that its logits fit into memory.
@@ -83,6 +84,8 @@ tasks! {
     MaskedLm = "masked-lm", masked_lm: MaskedLmConfig;
     /// Language model on texts in three parts.
     Lm = "lm", lm: LmConfig;
+    /// News recommendation.
+    News = "news", news: NewsConfig;
 }
 
 impl TaskName {

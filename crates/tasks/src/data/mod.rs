@@ -15,6 +15,7 @@ mod image;
 pub mod listops;
 mod lm;
 mod masked_lm;
+mod news;
 mod order;
 pub mod pathfinder;
 mod plain_text;
@@ -39,6 +40,7 @@ pub use self::{
     listops::ListOpsConfig,
     lm::{Batching, LmConfig, LmData, TextUnits, TokenKind, VOCABULARY, WordVocabulary},
     masked_lm::{MaskedBatch, MaskedBatches, MaskedData, MaskedLmConfig, Windows},
+    news::{CLICK, GeneratedNews, Impression, ImpressionLog, ImpressionPart, NewsConfig, NewsData},
     pathfinder::PathfinderConfig,
     plain_text::{NotText, TextLines, decode_text, read_text},
     retrieval::{DocumentPairs, PairData, RetrievalConfig, RetrievalFormat},
@@ -52,6 +54,7 @@ pub use self::{
     tokenizer::TextTokenizer,
     translation::{SentencePairs, TranslationBatch, TranslationBatches, TranslationConfig, TranslationData},
 };
+pub(crate) use news::{NewsRows, histories as news_histories, titles as news_titles};
 pub(crate) use task::padded;
 
 /// Token ids of pixels: grey values.

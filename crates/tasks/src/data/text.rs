@@ -205,7 +205,7 @@ impl TextConfig {
 }
 
 /// The words and punctuation marks of a text in lower case, separated by spaces.
-fn words_of(text: &str) -> String {
+pub(super) fn words_of(text: &str) -> String {
     let mut spaced = String::with_capacity(text.len() + text.len() / 8);
     let mut inside = false;
     for c in text.to_lowercase().chars() {

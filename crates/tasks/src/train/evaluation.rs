@@ -5,7 +5,7 @@ use std::time::Instant;
 use regard_metrics::{Confusion, accuracy, count_correct, perplexity, predicted};
 use regard_nn::blocks::Context;
 
-use super::{ClassScores, Evaluation, Items, Model, TrainError, language::LanguageTally};
+use super::{ClassScores, Evaluation, Items, Model, TrainError, language::LanguageTally, ranking};
 use crate::data::{Split, TaskData, split_batches};
 
 /// Measures `model` on a split of `data` in batches of `rows`: all of it or, if `most` is not 0, that many batches
@@ -35,6 +35,9 @@ pub(super) fn measure(
     step: usize,
     mut by_sequence: Option<&mut Items>,
 ) -> Result<Evaluation, TrainError> {
+    if let (Model::Recommender(model), Some(part)) = (model, data.impressions(split)) {
+        return Ok(ranking::measure(model, part, split, [rows, most], step, by_sequence)?);
+    }
     let objective = data.shape().objective;
     let extent = data.extent(split);
     let mut tally = LanguageTally::default();
@@ -79,6 +82,7 @@ pub(super) fn measure(
         classes: confusion.filter(|_| items > 0).as_ref().map(ClassScores::from),
         perplexity,
         bleu: None,
+        ranking: None,
         averaged: None,
         language,
         items,

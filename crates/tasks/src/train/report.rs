@@ -5,7 +5,7 @@ use std::path::Path;
 use regard_metrics::Confusion;
 use serde::{Deserialize, Serialize};
 
-use super::{LanguageFigures, RouterReport, TrainError};
+use super::{LanguageFigures, RankingFigures, RouterReport, TrainError};
 use crate::data::Split;
 
 /// One update.
@@ -44,12 +44,15 @@ pub struct Evaluation {
     /// Of a classifier: how its errors spread over the classes; absent where a prediction is not a number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub classes: Option<ClassScores>,
-    /// `exp(loss)`; absent for classification.
+    /// `exp(loss)`; absent for classification and ranking.
     pub perplexity: Option<f64>,
     /// BLEU of translations by beam search ([`BLEU_SIGNATURE`](regard_metrics::BLEU_SIGNATURE)), 0 to 100; measured on the test
     /// split of translation alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bleu: Option<f64>,
+    /// Of a recommender: how well it ranks what was offered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranking: Option<RankingFigures>,
     /// Checkpoints that the model is the mean of; absent where it is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub averaged: Option<usize>,
@@ -84,11 +87,12 @@ impl From<&Confusion> for ClassScores {
 }
 
 impl Evaluation {
-    /// The figure that chooses the best model, higher being better: the accuracy of a classifier, the negative loss of
-    /// models with a perplexity.
+    /// The figure that chooses the best model, higher being better: the accuracy of a classifier, the AUC of a recommender, the
+    /// negative loss of models with a perplexity.
     pub fn score(&self) -> f64 {
-        match (self.accuracy, self.perplexity) {
-            (Some(accuracy), None) => accuracy,
+        match (self.accuracy, self.perplexity, &self.ranking) {
+            (Some(accuracy), None, _) => accuracy,
+            (_, _, Some(ranking)) => ranking.scores.auc,
             _ => -self.loss,
         }
     }

@@ -162,6 +162,10 @@ impl RunDirectory {
             (tag("accuracy"), evaluation.accuracy),
             (tag("perplexity"), evaluation.perplexity),
             (tag("bleu"), evaluation.bleu),
+            (tag("auc"), evaluation.ranking.map(|ranking| ranking.scores.auc)),
+            (tag("mrr"), evaluation.ranking.map(|ranking| ranking.scores.mrr)),
+            (tag("ndcg_5"), evaluation.ranking.map(|ranking| ranking.scores.ndcg_5)),
+            (tag("ndcg_10"), evaluation.ranking.map(|ranking| ranking.scores.ndcg_10)),
         ];
         let values: Vec<_> = values.iter().filter_map(|(tag, value)| Some((tag.as_str(), (*value)?))).collect();
         self.events.scalars(evaluation.step, &values)
@@ -285,6 +289,7 @@ mod tests {
             classes: None,
             perplexity: None,
             bleu: None,
+            ranking: None,
             averaged: None,
             language: None,
             items: 4,

@@ -92,6 +92,8 @@ pub const ALL: &[(&str, Build)] = &[
     ("translation", data::translation),
     ("lm", data::lm),
     ("json-lines", data::json_lines),
+    ("news", data::news),
+    ("behaviors", data::behaviors),
 ];
 
 /// A directory for files that are written a thousand times a second: in memory, where the system has such a place.

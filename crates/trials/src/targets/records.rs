@@ -54,6 +54,7 @@ pub fn metrics() -> Target {
         classes: None,
         perplexity: None,
         bleu: None,
+        ranking: None,
         averaged: None,
         language: None,
         items: 4,

@@ -188,7 +188,7 @@ fn recipe(config: &RunConfig, vocabulary: Option<usize>, configured: bool) -> Ou
     let classes = match shape.objective {
         Objective::Classify { classes } => Some(classes),
         Objective::NextToken { .. } => None,
-        Objective::ClassifyPairs { .. } | Objective::Fill | Objective::Translate => {
+        Objective::ClassifyPairs { .. } | Objective::Fill | Objective::Translate | Objective::Rank { .. } => {
             return Err(Failure::usage(format!(
                 "--level step with the task {task}: only steps of classifiers and language models are measured, expected \
                  listops, pathfinder, text, image, char-lm or copy"

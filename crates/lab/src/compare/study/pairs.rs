@@ -301,6 +301,7 @@ mod tests {
             test_loss: 1.0,
             test_perplexity: None,
             test_bleu: None,
+            test_ranking: None,
             test_language: None,
             parameters: 1,
             multiply_adds: None,

@@ -18,32 +18,49 @@ pub enum Measure {
     Loss,
     /// BLEU of translations, 0 to 100.
     Bleu,
+    /// Area under the ROC curve of rankings.
+    Auc,
+    /// Mean reciprocal rank.
+    Mrr,
+    /// Normalised discounted cumulative gain of five places.
+    #[serde(rename = "ndcg-5")]
+    Ndcg5,
+    /// The same of ten places.
+    #[serde(rename = "ndcg-10")]
+    Ndcg10,
 }
 
 impl Measure {
     /// That of a result, if it is finite.
     pub fn of(self, result: &RunResult) -> Option<f64> {
+        let ranking = result.test_ranking.map(|ranking| ranking.scores);
         let value = match self {
             Self::Accuracy => result.test_accuracy,
             Self::Perplexity => result.test_perplexity,
             Self::Loss => Some(result.test_loss),
             Self::Bleu => result.test_bleu,
+            Self::Auc => ranking.map(|scores| scores.auc),
+            Self::Mrr => ranking.map(|scores| scores.mrr),
+            Self::Ndcg5 => ranking.map(|scores| scores.ndcg_5),
+            Self::Ndcg10 => ranking.map(|scores| scores.ndcg_10),
         };
         value.filter(|value| value.is_finite())
     }
 
-    /// That of a task: the one its study names, else the first that its results have of BLEU, accuracy and perplexity.
+    /// That of a task: the one its study names, else the first that its results have of BLEU, AUC, accuracy and perplexity.
     pub fn of_task(study: &Study, records: &[CellRecord], task: &str) -> Self {
         let named = study.tasks.iter().find(|own| own.label == task).and_then(|task| task.measure);
         let results = || records.iter().filter(|r| r.place.task == task).filter_map(|r| Some(&r.finished()?.result));
         let has = |measure: &Self| results().any(|result| measure.of(result).is_some());
-        named.or_else(|| [Self::Bleu, Self::Accuracy, Self::Perplexity].into_iter().find(has)).unwrap_or(Self::Loss)
+        named
+            .or_else(|| [Self::Bleu, Self::Auc, Self::Accuracy, Self::Perplexity].into_iter().find(has))
+            .unwrap_or(Self::Loss)
     }
 
     /// 1 where more is better, else -1.
     pub fn sign(self) -> f64 {
         match self {
-            Self::Accuracy | Self::Bleu => 1.0,
+            Self::Accuracy | Self::Bleu | Self::Auc | Self::Mrr | Self::Ndcg5 | Self::Ndcg10 => 1.0,
             Self::Perplexity | Self::Loss => -1.0,
         }
     }
@@ -55,6 +72,7 @@ impl Measure {
             Self::Perplexity => Format::Significant(4),
             Self::Loss => Format::Fixed(3),
             Self::Bleu => Format::Fixed(1),
+            Self::Auc | Self::Mrr | Self::Ndcg5 | Self::Ndcg10 => Format::Percent(2),
         }
     }
 
@@ -65,6 +83,10 @@ impl Measure {
             Self::Perplexity => "perplexity",
             Self::Loss => "loss",
             Self::Bleu => "BLEU",
+            Self::Auc => "AUC",
+            Self::Mrr => "MRR",
+            Self::Ndcg5 => "nDCG@5",
+            Self::Ndcg10 => "nDCG@10",
         }
     }
 }
@@ -358,6 +380,10 @@ impl Results {
             "accuracy",
             "perplexity",
             "BLEU",
+            "AUC",
+            "MRR",
+            "nDCG@5",
+            "nDCG@10",
             "loss",
             "parameters",
             "multiply-adds",
@@ -376,10 +402,15 @@ impl Results {
             match &record.outcome {
                 Outcome::Finished(finished) => {
                     let result = &finished.result;
+                    let measured = |measure: Measure| Cell::from(measure.of(result));
                     row.extend([
                         result.test_accuracy.into(),
                         result.test_perplexity.into(),
                         result.test_bleu.into(),
+                        measured(Measure::Auc),
+                        measured(Measure::Mrr),
+                        measured(Measure::Ndcg5),
+                        measured(Measure::Ndcg10),
                         result.test_loss.into(),
                         result.parameters.into(),
                         result.multiply_adds.into(),
@@ -390,7 +421,7 @@ impl Results {
                     ]);
                 }
                 Outcome::Failed { reason, sentence } => {
-                    row.resize(14, Cell::Empty);
+                    row.resize(18, Cell::Empty);
                     row.extend([reason.words().into(), sentence.as_str().into()]);
                 }
             }
