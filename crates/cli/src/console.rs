@@ -17,7 +17,7 @@ use regard_lab::{
 };
 use regard_tasks::{
     data::TaskName,
-    train::{Evaluation, Progress, StepReport},
+    train::{Evaluation, Progress, RankingFigures, RankingScores, StepReport},
 };
 
 use crate::args::Common;
@@ -104,7 +104,10 @@ impl Progress for TrainingBar {
             }
             (Some(accuracy), None) => format!("accuracy {:.1} %", 100.0 * accuracy),
             (None, Some(perplexity)) => format!("perplexity {perplexity:.3}"),
-            (None, None) => correlation(evaluation),
+            (None, None) => match &evaluation.ranking {
+                Some(ranking) => ranked(ranking),
+                None => correlation(evaluation),
+            },
         };
         let rouge = evaluation.rouge.map_or(String::new(), |scores| format!("  ROUGE-1, -2, -L {}", scores.model));
         let text = format!(
@@ -134,6 +137,12 @@ impl Progress for TrainingBar {
 fn correlation(evaluation: &Evaluation) -> String {
     let pearson = evaluation.values.and_then(|values| values.pearson);
     pearson.map_or(String::new(), |pearson| format!("Pearson {pearson:.4}"))
+}
+
+/// Scores of a ranking in one line.
+fn ranked(ranking: &RankingFigures) -> String {
+    let named = RankingScores::NAMES.iter().zip(ranking.scores.values());
+    named.map(|(name, value)| format!("{name} {:.2} %", 100.0 * value)).collect::<Vec<_>>().join("  ")
 }
 
 /// What a person sees of data, comparisons and entries.
@@ -182,7 +191,10 @@ impl Watch for Console {
                 format!("test accuracy {:.1} %, perplexity {perplexity:.3}", 100.0 * accuracy)
             }
             (Some(accuracy), None) => format!("test accuracy {:.1} %", 100.0 * accuracy),
-            (None, perplexity) => format!("test perplexity {:.3}", perplexity.unwrap_or(f64::NAN)),
+            (None, perplexity) => match &result.test_ranking {
+                Some(ranking) => format!("test {}", ranked(ranking)),
+                None => format!("test perplexity {:.3}", perplexity.unwrap_or(f64::NAN)),
+            },
         };
         let before = if fresh { "" } else { " (done before)" };
         let RunResult { label, seed, milliseconds_per_step: time, .. } = result;

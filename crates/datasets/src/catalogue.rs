@@ -273,7 +273,7 @@ pub const CATALOGUE: &[Dataset] = &[
         "mind",
         "impressions of news readers (Wu et al. 2020), small and large",
         "Microsoft Research licence; not for commercial use",
-        &[],
+        &["news"],
         "MINDsmall_train.zip and MINDsmall_dev.zip, after agreeing to the terms at msnews.github.io",
     ),
     by_hand(

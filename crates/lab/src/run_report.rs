@@ -3,7 +3,9 @@
 use std::{io, path::Path};
 
 use regard_report::{Axis, Block, Cell, Chart, Column, Data, Format, Report, Section, Series, Table, Written};
-use regard_tasks::train::{Environment, Evaluation, LanguageFigures, Record, Split, StepReport, SummaryScores};
+use regard_tasks::train::{
+    Environment, Evaluation, LanguageFigures, RankingFigures, RankingScores, Record, Split, StepReport, SummaryScores,
+};
 
 /// Points of a curve over updates.
 const POINTS: usize = 200;
@@ -113,6 +115,15 @@ impl RunReport<'_> {
                     row(&format!("test ROUGE-L{who}"), scores.rouge_l.into(), "");
                 }
             }
+            if let Some(RankingFigures { scores, chance, best }) = &test.ranking {
+                let all =
+                    [("test", Some(scores)), ("random order:", Some(chance)), ("true probabilities:", best.as_ref())];
+                for (of, scores) in all.iter().filter_map(|(of, scores)| Some((of, (*scores)?))) {
+                    for (name, value) in RankingScores::NAMES.iter().zip(scores.values()) {
+                        row(&format!("{of} {name}"), (100.0 * value).into(), "%");
+                    }
+                }
+            }
             if let Some(figures) = &test.language {
                 row("test perplexity per word", figures.perplexity_per_word.into(), "");
                 row("test loss per character", figures.bits_per_character.into(), "bit");
@@ -148,6 +159,14 @@ impl RunReport<'_> {
         )];
         if !accuracy.points.is_empty() {
             blocks.push(chart("accuracy", "Accuracy", Axis::new("accuracy", "%"), vec![accuracy]));
+        }
+        let curve = |place: usize| {
+            let value = move |e: &Evaluation| Some(e.ranking?.scores.values()[place]);
+            self.curve(RankingScores::NAMES[place], place, Split::Valid, value)
+        };
+        let ranking: Vec<Series> = (0..4).map(curve).filter(|line| !line.points.is_empty()).collect();
+        if !ranking.is_empty() {
+            blocks.push(chart("ranking", "Ranking of the validation split", Axis::new("score", "%"), ranking));
         }
         blocks.push(chart(
             "learning-rate",

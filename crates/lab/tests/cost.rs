@@ -12,7 +12,7 @@ use regard_lab::cost::{Count, ModelCost, ModelSizes, Run};
 use regard_nn::attention::AttentionConfig;
 use regard_nn::models::{
     AdaptiveSoftmaxConfig, Classifier, LanguageModel, MaskedModel, ModelConfig, NormKind, NormPlace, Pooling,
-    Translator, parameter_count,
+    Recommender, Translator, parameter_count,
 };
 use regard_tasks::data::{Objective, Shape};
 
@@ -67,6 +67,7 @@ fn variants() -> Vec<AttentionConfig> {
 
 const CLASSIFY: Objective = Objective::Classify { classes: 5 };
 const PAIRS: Objective = Objective::ClassifyPairs { classes: 5 };
+const RANK: Objective = Objective::Rank { history: 7, candidates: 5 };
 const NEXT: Objective = Objective::NextToken { certain: false };
 
 fn sized(config: &ModelConfig, attention: &AttentionConfig, objective: Objective) -> ModelSizes {
@@ -91,6 +92,10 @@ fn parameters_are_those_of_the_built_models() {
             assert_eq!(counted(&sizes), parameter_count(&model) as Count, "{attention:?} {config:?}");
             let model = LanguageModel::new(&config, &attention, 11, CONTEXT, 0, &device).expect("language model");
             let sizes = sized(&config, &attention, NEXT);
+            assert_eq!(counted(&sizes), parameter_count(&model) as Count, "{attention:?} {config:?}");
+            let config = ModelConfig { embedding_width: (!bias).then_some(6), embedding_norm: bias, ..config };
+            let model = Recommender::new(&config, &attention, 11, CONTEXT, 7, 0, &device).expect("recommender");
+            let sizes = sized(&config, &attention, RANK);
             assert_eq!(counted(&sizes), parameter_count(&model) as Count, "{attention:?} {config:?}");
         }
     }
@@ -144,6 +149,37 @@ fn a_pair_costs_two_sequences_and_its_head() {
                 assert_eq!((pair.parameters, pair.multiply_adds, pair.activation_bytes), twice, "{}", one.name);
             }
         }
+    }
+}
+
+/// All titles of a reader go through the first encoder, and their vectors through one of the same blocks.
+#[test]
+fn a_reader_costs_its_titles_and_its_history() {
+    for attention in variants() {
+        let config = ModelConfig { width: 16, pooling: Pooling::Attention, ..ModelConfig::default() };
+        let run = |length| Run { batch: 3, length, decoded: 0 };
+        let cost =
+            |objective, length| ModelCost::of(&sized(&config, &attention, objective), run(length)).expect("sizes");
+        let reader = cost(RANK, 8).parts;
+        let find = |name: &str| reader.iter().find(|part| part.name == name).unwrap_or_else(|| panic!("{name}"));
+        // 7 titles read and 5 offered, of 8 words each.
+        for one in cost(CLASSIFY, 8).parts.iter().filter(|part| part.name != "head") {
+            let own = find(&one.name);
+            let all = (one.parameters, 12 * one.multiply_adds, 12 * one.activation_bytes);
+            assert_eq!((own.parameters, own.multiply_adds, own.activation_bytes), all, "{}", one.name);
+        }
+        assert_eq!(find("pooling").multiply_adds, 12 * 2 * 8 * 16);
+        // 7 vectors; sizes that depend on the longest sequence, as a prior by position, have the longest history.
+        let own = AttentionConfig { position: Position::None, ..attention.clone() };
+        let shape = Shape { objective: CLASSIFY, vocabulary: 11, max_length: 7 };
+        let history = ModelCost::of(&ModelSizes::new(&config, &(&own).into(), shape), run(7)).expect("sizes").parts;
+        for one in history.iter().filter(|part| !part.name.ends_with("embedding") && part.name != "head") {
+            let own = find(&format!("histories: {}", one.name));
+            let all = (one.parameters, one.multiply_adds, one.activation_bytes);
+            assert_eq!((own.parameters, own.multiply_adds, own.activation_bytes), all, "{}", one.name);
+        }
+        assert_eq!(find("histories: pooling").multiply_adds, 2 * 7 * 16);
+        assert_eq!(find("scores").multiply_adds, 5 * 16);
     }
 }
 

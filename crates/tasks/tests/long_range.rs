@@ -176,7 +176,8 @@ fn gradients_reach_the_tokens_of_both_documents() {
     let model = build(Mechanism::Mgk, Pooling::Mean, &data);
     // Tokens 11 and 12 are those of the first documents of two pairs, 13 and 14 those of the second.
     let ids: Vec<i32> = [11, 13, 12, 14].iter().flat_map(|id| [*id, 20, *id]).collect();
-    let batch = Batch { tokens: TokenBatch::full(ids, 4).unwrap(), targets: [0, 1].into(), source: None };
+    let batch =
+        Batch { tokens: TokenBatch::full(ids, 4).unwrap(), targets: [0, 1].into(), source: None, readers: None };
     let gradients = model.loss(&batch, 0.0, &Context::evaluation()).backward();
     let Model::Classifier(classifier) = &model else { panic!("a classifier") };
     let embedding = classifier.token_embedding();

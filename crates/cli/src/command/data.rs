@@ -5,15 +5,16 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use regard_datasets::{CATALOGUE, Dataset, Finding, State, Store, find, option, verify};
 use regard_report::{Cell, Column, Format, Table};
-use regard_tasks::{Class, run::nearest};
+use regard_tasks::{Class, data::TaskName, run::nearest};
 use serde_json::{Value, json};
 
 use super::{
     cache_directory,
     prepare::{self, Prepare},
+    resolve,
 };
 use crate::{
-    args::Common,
+    args::{Common, Source},
     console,
     error::{Failure, Outcome},
     output,
@@ -50,6 +51,13 @@ enum Action {
     },
     /// Prepare large texts for the task lm: ids in files that training maps into memory, written in bounded memory.
     Prepare(Prepare),
+    /// Write the log that the task news generates, as the folders 'train' and 'test' in the format of MIND.
+    Write {
+        /// The folder to write to.
+        folder: PathBuf,
+        #[command(flatten)]
+        source: Source,
+    },
     /// Hold data sets, or folders with a SHA256SUMS, to their checksums; default: every set that is there.
     Verify {
         /// Data sets or folders.
@@ -58,7 +66,7 @@ enum Action {
     },
 }
 
-/// Lists, shows, fetches, prepares or verifies data sets.
+/// Lists, shows, fetches, prepares, writes or verifies data sets.
 ///
 /// # Errors
 /// An unknown set; files that are missing or not what they should be; a network or disk that fails.
@@ -73,6 +81,7 @@ pub fn run(args: &Data, common: &Common) -> Outcome {
         Action::Show { name } => show(&store, known(name)?, common),
         Action::Fetch { name, from_file, mirror } => fetch(&store, known(name)?, from_file, mirror.as_deref(), common),
         Action::Prepare(args) => prepare::run(args, common),
+        Action::Write { folder, source } => write(folder, source, common),
         Action::Verify { what } => verify_all(&store, what, common),
     }
 }
@@ -200,6 +209,25 @@ fn fetch(store: &Store, set: &Dataset, given: &[PathBuf], mirror: Option<&str>, 
         fetched.bytes,
         fetched.folder.display()
     ))
+}
+
+fn write(folder: &Path, source: &Source, common: &Common) -> Outcome {
+    let config = resolve(source)?;
+    let (task, news) = (&config.task, &config.task.news);
+    if task.name != TaskName::News || news.train.is_some() {
+        let seen =
+            if task.name == TaskName::News { "reads its log from folders".into() } else { format!("is {}", task.name) };
+        return Err(Failure::usage(format!(
+            "the task {seen}, expected one whose log is generated: --preset news, or --task news without folders"
+        )));
+    }
+    task.check()?;
+    news.generated.write(folder, task.seed.unwrap_or(config.seed)).map_err(|error| Failure::written(&error))?;
+    let [train, test] = ["train", "test"].map(|name| folder.join(name));
+    if common.json {
+        return output::json(&json!({ "train": train, "test": test }));
+    }
+    output::line(format_args!("task.news.train={}\ntask.news.test={}", train.display(), test.display()))
 }
 
 fn verify_all(store: &Store, what: &[String], common: &Common) -> Outcome {

@@ -8,7 +8,10 @@ use regard_metrics::BLEU_SIGNATURE;
 use regard_tasks::{
     data::{Objective, Shape, TaskData, TaskName},
     run::{Run, Which},
-    train::{Evaluation, LanguageFigures, Split, SummaryScores, ValueScores, evaluate, measure_bleu, measure_rouge},
+    train::{
+        Evaluation, LanguageFigures, RankingFigures, RankingScores, Split, SummaryScores, ValueScores, evaluate,
+        measure_bleu, measure_rouge,
+    },
 };
 
 use super::cache_directory;
@@ -89,6 +92,7 @@ pub fn run(args: &Eval, common: &Common) -> Outcome {
         result.values.map(|scores| correlations(&scores)),
         result.perplexity.map(|perplexity| format!("perplexity  {perplexity:.4}")),
         result.language.as_ref().and_then(spelled),
+        result.ranking.as_ref().map(ranked),
         bleu.map(|bleu| format!("{bleu}, {BLEU_SIGNATURE}")),
         result.rouge.map(|scores| rouge(&scores)),
         Some(format!("speed       {:.1} sequences/s", result.sequences_per_second())),
@@ -120,6 +124,20 @@ pub(super) fn rouge(SummaryScores { model, lead, lead_sentences }: &SummaryScore
     format!(
         "ROUGE       {model} (F1 of ROUGE-1, -2, -L)\nlead        {lead} (the first {lead_sentences} {plural} of a document)"
     )
+}
+
+/// Scores of a ranking beside those that they lie between.
+pub(super) fn ranked(figures: &RankingFigures) -> String {
+    let RankingFigures { scores, chance, best } = figures;
+    let known = if best.is_some() { "   by the true probabilities" } else { "" };
+    let mut lines = vec![format!("ranking       model   random order{known}")];
+    let best = best.map(|best| best.values());
+    for (place, name) in RankingScores::NAMES.iter().enumerate() {
+        let [own, random] = [scores, chance].map(|scores| 100.0 * scores.values()[place]);
+        let best = best.map_or(String::new(), |best| format!("   {:>23.2} %", 100.0 * best[place]));
+        lines.push(format!("{name:<10} {own:>6.2} %   {random:>10.2} %{best}"));
+    }
+    lines.join("\n")
 }
 
 /// Perplexity by the number of tokens before one in its window.

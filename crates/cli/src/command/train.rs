@@ -83,6 +83,7 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
                 test.values.map(|scores| super::eval::correlations(&scores) + "\n"),
                 test.perplexity.map(|perplexity| format!("perplexity  {perplexity:.4}\n")),
                 test.language.as_ref().and_then(super::eval::spelled).map(|lines| lines + "\n"),
+                test.ranking.as_ref().map(|ranking| super::eval::ranked(ranking) + "\n"),
                 test.bleu.map(|bleu| format!("BLEU        {bleu:.2} ({BLEU_SIGNATURE})\n")),
                 test.rouge.map(|scores| super::eval::rouge(&scores) + "\n"),
             ];

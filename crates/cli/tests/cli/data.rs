@@ -37,6 +37,49 @@ fn a_set_is_brought_by_hand_listed_and_verified() {
 }
 
 #[test]
+fn a_generated_log_is_written_and_read_back() {
+    let folder = TempDir::new().unwrap();
+    let out = argument(&folder.path().join("news"));
+    let sizes = ["users=30", "news=40", "impressions=60", "test_impressions=12"]
+        .map(|size| format!("task.news.generated.{size}"));
+    let mut small: Vec<&str> = vec!["--preset", "news"];
+    small.extend(sizes.iter().flat_map(|size| ["--set", size.as_str()]));
+    let written = Ended::of(regard(["data", "write", &out]).args(&small)).success();
+    let folders: Vec<&str> = written.lines().collect();
+    assert_eq!(folders, [format!("task.news.train={out}/train"), format!("task.news.test={out}/test")]);
+    let train = |name: &str, from: &[&str]| {
+        let mut command = regard(["train", "--preset", "news", "--json", "--quiet", "--cache", "none", "--out"]);
+        command.arg(folder.path().join(name)).args(&small).args(from);
+        command.args(["--set", "train.steps=2", "--set", "train.batch=4", "--set", "model.width=8"]);
+        serde_json::from_str::<Value>(&Ended::of(&mut command).success()).unwrap()["test"].clone()
+    };
+    let (read, generated) = (train("read", &["--set", folders[0], "--set", folders[1]]), train("generated", &[]));
+    let auc = |test: &Value| test["ranking"]["auc"].as_f64().unwrap();
+    assert_eq!((auc(&read), &read["loss"], &read["sequences"]), (auc(&generated), &generated["loss"], &12.into()));
+    // Only who generates a log knows what can be had of it.
+    assert!(read["ranking"]["best"].is_null() && generated["ranking"]["best"]["auc"].as_f64().unwrap() > 0.5);
+    let shown = run(["eval", &argument(&folder.path().join("generated"))]).success();
+    assert!(
+        shown.contains("AUC ") && shown.contains("nDCG@10") && shown.contains("by the true probabilities"),
+        "{shown}"
+    );
+    run(["data", "write", &out, "--preset", "copy"]).failure(USAGE, &["the task is copy", "--preset news"]);
+    fs::write(folder.path().join("news/train/behaviors.tsv"), "1\tU1\n").unwrap();
+    let cut = run([
+        "train",
+        "--preset",
+        "news",
+        "--set",
+        folders[0],
+        "--set",
+        folders[1],
+        "--out",
+        &argument(&folder.path().join("cut")),
+    ]);
+    cut.failure(DATA, &["behaviors.tsv:1: 2 tab-separated columns, expected 5"]);
+}
+
+#[test]
 fn what_is_not_there_is_said_with_what_to_do() {
     let folder = TempDir::new().unwrap();
     let sets = &argument(folder.path());

@@ -34,6 +34,10 @@ pub fn capture(model: &Model, data: &TaskData, wanted: &Captured) -> Result<Vec<
         Model::Classifier(model) => (model.attention(), model.sizes().layers),
         Model::Language(model) => (model.attention(), model.sizes().layers),
         Model::Masked(model) => (model.attention(), model.sizes().layers),
+        Model::Recommender(_) => {
+            let problem = "the model is a recommender, which has two encoders; expected a model with one attention";
+            return Err(SourceError::Model(problem.into()));
+        }
         Model::Translator(_) => {
             let problem = "the model is a translator, which has three attentions; expected a model with one";
             return Err(SourceError::Model(problem.into()));

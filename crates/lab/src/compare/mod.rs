@@ -16,7 +16,7 @@ use regard_nn::{attention::Attentions, models::ModelConfig};
 use regard_tasks::{
     Failure,
     run::RunConfig,
-    train::{LanguageFigures, SummaryScores},
+    train::{LanguageFigures, RankingFigures, SummaryScores},
 };
 use serde::{Deserialize, Serialize};
 
@@ -79,7 +79,7 @@ pub struct RunResult {
     pub test_accuracy: Option<f64>,
     /// Mean loss on the test split in nats.
     pub test_loss: f64,
-    /// `exp` of the test loss; absent for classification.
+    /// `exp` of the test loss; absent for classification and ranking.
     pub test_perplexity: Option<f64>,
     /// Test loss by position, word, character and byte, of running text in three parts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -90,6 +90,9 @@ pub struct RunResult {
     /// ROUGE on the test split; summaries only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test_rouge: Option<SummaryScores>,
+    /// How well the test split is ranked; recommendation only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test_ranking: Option<RankingFigures>,
     /// Number of parameters.
     pub parameters: usize,
     /// Multiply-adds of the forward pass over one sequence of maximum length.
@@ -102,7 +105,7 @@ pub struct RunResult {
     pub sequences_per_second: f64,
     /// Total time of all updates in seconds.
     pub train_seconds: f64,
-    /// Step and validation metric of each evaluation: accuracy for classifiers, loss for others.
+    /// Step and validation metric of each evaluation: accuracy for classifiers, AUC for recommenders, loss for others.
     pub curve: Vec<(usize, f64)>,
     /// Step and training loss, averaged over the updates since the point before.
     pub training_loss: Vec<(usize, f64)>,

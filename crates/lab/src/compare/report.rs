@@ -1,7 +1,7 @@
 //! The comparison as a table, files and an HTML page.
 
 use regard_report::{Axis, Best, Block, Cell, Chart, Column, Data, Format, Mark, Report, Section, Series, Table};
-use regard_tasks::train::Environment;
+use regard_tasks::train::{Environment, RankingFigures, RankingScores};
 use serde_json::json;
 
 use super::{RunResult, study::Measure};
@@ -32,9 +32,43 @@ fn bits_per_byte(result: &RunResult) -> Option<f64> {
     result.test_language.as_ref()?.bits_per_byte
 }
 
+/// Scores of texts that models write and of rankings.
+const SCORED: [Measure; 8] = [
+    Measure::Bleu,
+    Measure::Rouge1,
+    Measure::Rouge2,
+    Measure::RougeL,
+    Measure::Auc,
+    Measure::Mrr,
+    Measure::Ndcg5,
+    Measure::Ndcg10,
+];
+
 impl Comparison {
-    fn classifies(&self) -> bool {
-        self.results.iter().any(|result| result.test_perplexity.is_none() && result.test_accuracy.is_some())
+    /// What the comparison is about.
+    fn measure(&self) -> Measure {
+        if self.ranking().is_some() {
+            Measure::Auc
+        } else if self.results.iter().any(|result| result.test_perplexity.is_none() && result.test_accuracy.is_some()) {
+            Measure::Accuracy
+        } else {
+            Measure::Loss
+        }
+    }
+
+    fn quality(&self) -> impl Fn(&RunResult) -> f64 + use<> {
+        let measure = self.measure();
+        move |result| measure.of(result).unwrap_or(f64::NAN)
+    }
+
+    fn ranking(&self) -> Option<RankingFigures> {
+        self.results.iter().find_map(|result| result.test_ranking)
+    }
+
+    /// A figure to hold the measure against, with its name.
+    fn bound(&self) -> Option<(f64, &'static str)> {
+        let best = self.ranking().and_then(|ranking| ranking.best).map(|best| (best.auc, "true probabilities"));
+        self.majority.map(|share| (share, "most frequent class")).or(best)
     }
 
     fn of<'a>(&'a self, label: &'a str) -> impl Iterator<Item = &'a RunResult> {
@@ -50,20 +84,14 @@ impl Comparison {
         // The copy task has both.
         let accuracy = self.results.iter().any(|result| result.test_accuracy.is_some());
         let perplexity = self.results.iter().any(|result| result.test_perplexity.is_some());
-        let rouge = self.results.iter().any(|result| result.test_rouge.is_some());
-        let written = [
-            ("BLEU", Measure::Bleu, self.results.iter().any(|result| result.test_bleu.is_some())),
-            ("ROUGE-1", Measure::Rouge1, rouge),
-            ("ROUGE-2", Measure::Rouge2, rouge),
-            ("ROUGE-L", Measure::RougeL, rouge),
-        ];
+        let scored: Vec<Measure> = SCORED
+            .into_iter()
+            .filter(|measure| self.results.iter().any(|result| measure.of(result).is_some()))
+            .collect();
         let mut columns = vec![Column::text("mechanism")];
-        columns.extend(
-            written
-                .iter()
-                .filter(|(.., has)| *has)
-                .map(|(name, measure, _)| Column::number(*name, measure.format()).best(Best::Highest)),
-        );
+        let ranking = self.ranking();
+        columns
+            .extend(scored.iter().map(|measure| Column::number(measure.name(), measure.format()).best(Best::Highest)));
         columns.extend(accuracy.then(|| Column::number("accuracy", Format::Percent(1)).best(Best::Highest)));
         columns.extend(perplexity.then(|| Column::number("perplexity", Format::Significant(4)).best(Best::Lowest)));
         // Figures of models of subwords, characters or bytes that others can be held against.
@@ -83,12 +111,7 @@ impl Comparison {
                 |value: &dyn Fn(&RunResult) -> f64| Cell::estimate(&self.of(label).map(value).collect::<Vec<_>>());
             let first = self.of(label).next();
             let mut row: Vec<Cell> = vec![label.as_str().into()];
-            row.extend(
-                written
-                    .iter()
-                    .filter(|(.., has)| *has)
-                    .map(|(_, measure, _)| column(&|r| measure.of(r).unwrap_or(f64::NAN))),
-            );
+            row.extend(scored.iter().map(|measure| column(&|r| measure.of(r).unwrap_or(f64::NAN))));
             row.extend(accuracy.then(|| column(&|r| r.test_accuracy.unwrap_or(f64::NAN))));
             row.extend(perplexity.then(|| column(&|r| r.test_perplexity.unwrap_or(f64::NAN))));
             row.extend(spelled.then(|| column(&|r| bits_per_byte(r).unwrap_or(f64::NAN))));
@@ -112,6 +135,19 @@ impl Comparison {
         if let Some(scores) = self.results.iter().find_map(|result| result.test_rouge) {
             let sentences = scores.lead_sentences;
             table = table.note(format!("ROUGE-1, -2 and -L of the first sentences ({sentences}): {}.", scores.lead));
+        }
+        let percent = |scores: RankingScores| {
+            let named = RankingScores::NAMES.iter().zip(scores.values());
+            named.map(|(name, value)| format!("{name} {:.2} %", 100.0 * value)).collect::<Vec<_>>().join(", ")
+        };
+        if let Some(RankingFigures { chance, best, .. }) = ranking {
+            table = table.note(format!("A random order can be expected to have {}.", percent(chance)));
+            if let Some(best) = best {
+                table = table.note(format!(
+                    "The true probabilities of the clicks have {}; no model can be expected to do better.",
+                    percent(best)
+                ));
+            }
         }
         match self.majority {
             Some(share) => {
@@ -149,16 +185,17 @@ impl Comparison {
             let ranked = self.labels.iter().map(|label| (label, mean(label, value)));
             ranked.filter(|(_, value)| value.is_finite()).max_by(|a, b| a.1.total_cmp(&b.1))
         };
-        let quality = best(&|r| if self.classifies() { r.test_accuracy.unwrap_or(f64::NAN) } else { -r.test_loss });
+        let (measure, own) = (self.measure(), self.quality());
+        let quality = best(&|r| measure.sign() * own(r));
         let speed = best(&|r| -r.milliseconds_per_step);
         let memory = best(&|r| r.peak_bytes.map_or(f64::NAN, |bytes| -(bytes as f64)));
         let mut text =
             format!("{} mechanisms, the same transformer, the same data ({}).", self.labels.len(), self.setting);
         if let Some((label, value)) = quality {
-            let figure = if self.classifies() {
-                format!("{:.1} % accuracy", 100.0 * value)
-            } else {
-                format!("a loss of {:.3} nat", -value)
+            let figure = match measure {
+                Measure::Accuracy => format!("{:.1} % accuracy", 100.0 * value),
+                Measure::Auc => format!("an AUC of {:.2} %", 100.0 * value),
+                _ => format!("a loss of {:.3} nat", -value),
             };
             text += &format!(" Best on the test split: {label} with {figure}.");
         }
@@ -179,12 +216,15 @@ impl Comparison {
     }
 
     fn quality_axis(&self) -> Axis {
-        if self.classifies() { Axis::new("test accuracy", "%") } else { Axis::new("test loss", "nat") }
+        match self.measure() {
+            Measure::Accuracy => Axis::new("test accuracy", "%"),
+            Measure::Auc => Axis::new("test AUC", "%"),
+            _ => Axis::new("test loss", "nat"),
+        }
     }
 
     pub(super) fn trade_offs(&self) -> Vec<Block> {
-        let classifies = self.classifies();
-        let quality = |r: &RunResult| if classifies { r.test_accuracy.unwrap_or(f64::NAN) } else { r.test_loss };
+        let quality = self.quality();
         let marks = |x: &dyn Fn(&RunResult) -> f64| -> Vec<Mark> {
             let mark = |(style, label): (usize, &String)| {
                 let (xs, ys): (Vec<f64>, Vec<f64>) = self.of(label).map(|r| (x(r), quality(r))).unzip();
@@ -199,8 +239,8 @@ impl Comparison {
             let mut chart =
                 Chart::new(title, format!("{}; {}", self.setting, self.runs()), Data::Scatter(marks(value)))
                     .axes(x, self.quality_axis());
-            if let Some(share) = self.majority {
-                chart = chart.rule(share, "most frequent class");
+            if let Some((value, name)) = self.bound() {
+                chart = chart.rule(value, name);
             }
             Block::Chart { name: name.into(), chart }
         };
@@ -221,11 +261,15 @@ impl Comparison {
             Data::Lines(self.labels.iter().enumerate().map(line).collect())
         };
         let subtitle = format!("{}; {}", self.setting, self.runs());
-        let metric = if self.classifies() { Axis::new("accuracy", "%") } else { Axis::new("loss", "nat") };
+        let metric = match self.measure() {
+            Measure::Accuracy => Axis::new("accuracy", "%"),
+            Measure::Auc => Axis::new("AUC", "%"),
+            _ => Axis::new("loss", "nat"),
+        };
         let valid = Chart::new("On the validation split", subtitle.as_str(), series(&|r| &r.curve))
             .axes(Axis::new("update", ""), metric);
-        let valid = match self.majority {
-            Some(share) => valid.rule(share, "most frequent class"),
+        let valid = match self.bound() {
+            Some((value, name)) => valid.rule(value, name),
             None => valid,
         };
         let train = Chart::new("Training loss", subtitle, series(&|r| &r.training_loss))

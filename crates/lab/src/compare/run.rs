@@ -216,6 +216,7 @@ pub(super) fn run_one(
         test_language: test.language.clone(),
         test_bleu: test.bleu,
         test_rouge: test.rouge,
+        test_ranking: test.ranking,
         parameters,
         multiply_adds: multiply_adds(plan, candidate),
         milliseconds_per_step: times.get(times.len() / 2).copied().unwrap_or(0.0),

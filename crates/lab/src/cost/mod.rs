@@ -8,6 +8,7 @@ pub mod formulas;
 pub mod mechanism;
 mod memory;
 pub mod model;
+mod readers;
 mod sizes;
 mod support;
 

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::{
     CostError, Count, Head, ModelSizes, Run,
     mechanism::{AttentionCost, attention_cost},
+    readers,
 };
 
 /// Cost of one part of the model.
@@ -18,8 +19,8 @@ pub struct Part {
     pub name: String,
     /// Number of parameters.
     pub parameters: Count,
-    /// Multiply-adds of the forward pass over one sequence of [`Run::length`], or one pair of them. Training takes about
-    /// three times as many.
+    /// Multiply-adds of the forward pass over one sequence of [`Run::length`], one pair of them, or all that one reader has read
+    /// or is offered. Training takes about three times as many.
     pub multiply_adds: Count,
     /// Bytes that a training step on the whole batch keeps for its backward pass, f32, dropout masks not counted.
     pub activation_bytes: Count,
@@ -47,9 +48,9 @@ pub struct Part {
 pub struct ModelCost {
     /// The sizes of the step.
     pub run: Run,
-    /// Whether an item of a batch is a pair of sequences.
+    /// Sequences of an item of a batch: two for a pair, those of a reader, else one.
     #[serde(skip)]
-    pub pairs: bool,
+    pub sequences: Count,
     /// Its parts, bottom to top; layers are summed.
     pub parts: Vec<Part>,
 }
@@ -72,7 +73,11 @@ impl ModelCost {
                 vec![("encoder ", encoder), ("decoder ", cost(&decoder.attention, run)?), ("cross ", cross)]
             }
         };
-        Ok(Self { run, pairs: matches!(sizes.head, Head::Pairs(_)), parts: parts(sizes, &attentions, run) })
+        let mut parts = parts(sizes, &attentions, run);
+        if let Head::Readers { history, candidates } = sizes.head {
+            parts.extend(readers::encoder(sizes, run, history, candidates)?);
+        }
+        Ok(Self { run, sequences: sizes.head.sequences(), parts })
     }
 
     /// The sum over all parts, named `total`.
@@ -96,7 +101,12 @@ impl ModelCost {
             Column::number("decode state", Format::Bytes),
         ];
         let Run { batch, length, decoded } = self.run;
-        let (item, rows) = if self.pairs { ("one pair of sequences", 2 * batch) } else { ("one sequence", batch) };
+        let rows = self.sequences * batch as Count;
+        let item = match self.sequences {
+            1 => "one sequence".into(),
+            2 => "one pair of sequences".into(),
+            more => format!("{more} sequences of one reader, each"),
+        };
         let mut table = Table::new(title, columns).note(format!(
             "Multiply-adds: forward, {item} of {length} tokens. Activations: kept for the backward pass of a step \
              on {rows} x {length} tokens in f32, dropout masks apart. Decode state: one sequence of {decoded} tokens."
@@ -109,16 +119,16 @@ impl ModelCost {
     }
 }
 
-const FLOAT: Count = size_of::<f32>() as Count;
+pub(super) const FLOAT: Count = size_of::<f32>() as Count;
 
-fn parts(sizes: &ModelSizes, attentions: &[(&str, AttentionCost)], run: Run) -> Vec<Part> {
+pub(super) fn parts(sizes: &ModelSizes, attentions: &[(&str, AttentionCost)], run: Run) -> Vec<Part> {
     let count = |size: usize| size as Count;
     let model = &sizes.model;
     let (width, embedded) = (count(model.width), count(model.embedding_width()));
     let (layers, vocabulary) = (count(model.layers), count(sizes.vocabulary));
     let length = count(run.length);
     // A pair is two sequences through one model.
-    let sequences = if matches!(sizes.head, Head::Pairs(_)) { 2 } else { 1 };
+    let sequences = sizes.head.sequences();
     let batch = sequences * count(run.batch);
     let tokens = batch * length;
     let part = |name: &str, parameters, multiply_adds, floats: Count, state: Count| Part {
@@ -218,6 +228,7 @@ fn parts(sizes: &ModelSizes, attentions: &[(&str, AttentionCost)], run: Run) -> 
             let floats = count(run.batch) * (vectors + features + classes) + tokens * (width + scores);
             part("head", parameters, operations, floats, 0)
         }
+        Head::Readers { .. } => readers::pooling(model, run, sequences),
         Head::Tokens if model.adaptive_softmax.is_used() => adaptive_softmax(sizes, length, tokens),
         Head::Tokens => {
             let inputs = if model.head_transform { embedded } else { width };

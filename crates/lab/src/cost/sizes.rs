@@ -37,6 +37,25 @@ pub enum Head {
     Pairs(usize),
     /// Logits over the vocabulary at each position.
     Tokens,
+    /// Scores of what is offered to a reader: one vector for each title read or offered, then a second encoder over those that
+    /// were read. All titles are equally long, and no two readers share one.
+    Readers {
+        /// Titles read.
+        history: usize,
+        /// Titles offered.
+        candidates: usize,
+    },
+}
+
+impl Head {
+    /// Sequences of an item.
+    pub(super) fn sequences(self) -> Count {
+        match self {
+            Self::Classes(_) | Self::Tokens => 1,
+            Self::Pairs(_) => 2,
+            Self::Readers { history, candidates } => history as Count + candidates as Count,
+        }
+    }
 }
 
 /// Sizes of a model: blocks of attention and feed-forward over token embeddings.
@@ -153,6 +172,7 @@ impl ModelSizes {
                 Objective::Classify { classes } => Head::Classes(classes),
                 Objective::Regress => Head::Classes(1),
                 Objective::ClassifyPairs { classes } => Head::Pairs(classes),
+                Objective::Rank { history, candidates } => Head::Readers { history, candidates },
                 _ => Head::Tokens,
             },
             attention: sizes(shape.objective.attention(&attentions.encoder)),
@@ -179,6 +199,8 @@ impl ModelSizes {
                 1,
                 1 << 26,
             ),
+            ("history", if let Head::Readers { history, .. } = self.head { history } else { 1 }, 1, 1 << 20),
+            ("candidates", if let Head::Readers { candidates, .. } = self.head { candidates } else { 1 }, 1, 1 << 20),
         ];
         in_range(&sizes)?;
         let softmax = &self.model.adaptive_softmax;

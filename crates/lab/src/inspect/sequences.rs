@@ -29,6 +29,8 @@ impl Recording {
         match model {
             // One sequence of a pair has attention, but no logits.
             Model::Classifier(model) => drop(model.vectors(&batch.tokens, &context)),
+            // The titles alone: of a reader's history only their vectors are left.
+            Model::Recommender(model) => drop(model.news(&batch.tokens, &context)),
             _ => drop(model.predictions(batch, &context)),
         }
         let tokens = batch.source.as_ref().unwrap_or(&batch.tokens).length;
@@ -65,7 +67,7 @@ fn unpadded(batch: Batch) -> Vec<Batch> {
     let one = |row: usize| {
         let tokens = cut(&batch.tokens, row);
         let targets = if of_tokens { batch.targets[..tokens.length].into() } else { batch.targets.clone() };
-        Batch { tokens, targets, source: batch.source.as_ref().map(|source| cut(source, row)) }
+        Batch { tokens, targets, source: batch.source.as_ref().map(|source| cut(source, row)), readers: None }
     };
     (0..batch.tokens.batch).map(one).collect()
 }

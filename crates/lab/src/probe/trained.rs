@@ -62,6 +62,7 @@ pub fn measure_model(
         let seen = match model {
             Model::Classifier(_) => "a classifier",
             Model::Translator(_) => "a translator",
+            Model::Recommender(_) => "a recommender",
             _ => "a masked model",
         };
         return Err(ProbeError::Model(format!(

@@ -1,10 +1,10 @@
 //! A classifier of sequences or of pairs of them.
 
 use burn::module::{Module, Param};
-use burn::tensor::{Device, Tensor, TensorData, activation};
+use burn::tensor::{Device, Tensor};
 use regard_kernels::Error;
 
-use super::{Body, ModelConfig, Pooling, Sizes, TokenBatch};
+use super::{Body, ModelConfig, Pooling, Sizes, TokenBatch, pooling::pooled};
 use crate::{
     attention::AttentionConfig,
     blocks::{Context, Init},
@@ -145,7 +145,8 @@ impl Classifier {
     /// # Panics
     /// Tokens that [`TokenBatch::check`] refuses.
     pub fn vectors(&self, tokens: &TokenBatch, context: &Context) -> Tensor<3> {
-        self.pool(self.body.forward(tokens, context), tokens)
+        let states = self.body.forward(tokens, context);
+        pooled(states, self.pool.as_ref().map(Param::val), self.pooling, tokens.padding.as_deref())
     }
 
     /// The token vectors `[vocabulary,d]`.
@@ -162,35 +163,4 @@ impl Classifier {
     pub fn attention(&self) -> &AttentionConfig {
         self.body.options()
     }
-
-    /// One vector per sequence, `[B,1,d]`; 0 for a sequence without a real token.
-    fn pool(&self, x: Tensor<3>, tokens: &TokenBatch) -> Tensor<3> {
-        let (batch, length) = (tokens.batch, tokens.length);
-        let device = x.device();
-        match (&self.pool, self.pooling) {
-            (None, Pooling::First) => x.narrow(1, 0, 1),
-            (Some(scores), _) => {
-                // [B,N,1] to [B,1,N]; padding gets a score far below any other.
-                let scores = ops::linear(x.clone(), scores.val(), None).transpose();
-                let real = Tensor::<3>::from_data(TensorData::new(real(tokens, |_| 1.0), [batch, 1, length]), &device);
-                let hidden = real.clone().sub_scalar(1.0).mul_scalar(1e30);
-                (activation::softmax(scores + hidden, 2) * real).matmul(x)
-            }
-            (None, _) => {
-                let shares = real(tokens, |count| 1.0 / count as f32);
-                Tensor::<3>::from_data(TensorData::new(shares, [batch, 1, length]), &device).matmul(x)
-            }
-        }
-    }
-}
-
-/// `value` of the number of real tokens in its row for each real token, 0 for the others.
-fn real(tokens: &TokenBatch, value: impl Fn(usize) -> f32) -> Vec<f32> {
-    let Some(padding) = &tokens.padding else { return vec![value(tokens.length); tokens.batch * tokens.length] };
-    let rows = padding.as_slice().chunks_exact(tokens.length);
-    rows.flat_map(|row| {
-        let share = value(row.iter().filter(|&&real| real != 0).count().max(1));
-        row.iter().map(move |&real| if real != 0 { share } else { 0.0 })
-    })
-    .collect()
 }

@@ -15,6 +15,8 @@ mod image;
 mod language_model;
 mod masked;
 mod parameters;
+mod pooling;
+mod recommender;
 mod translator;
 
 pub use batch::{TokenBatch, special};
@@ -30,6 +32,7 @@ pub use parameters::{
     NamedParameter, ParameterError, ParameterMap, ParameterPath, compact_weights, is_buffer, load_parameters,
     named_parameters, parameter_count,
 };
+pub use recommender::{Readers, Recommender};
 pub use translator::{TranslationState, Translator};
 
 pub use crate::config::{Activation, AdaptiveSoftmaxConfig, ModelConfig, NormKind, NormPlace, Pooling, Sizes};

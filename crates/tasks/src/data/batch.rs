@@ -53,7 +53,7 @@ pub struct ClassificationBatch {
 impl From<ClassificationBatch> for Batch {
     fn from(batch: ClassificationBatch) -> Self {
         let tokens = padded(batch.tokens, &batch.lengths, batch.padded_length);
-        Self { tokens, targets: batch.labels.into(), source: None }
+        Self { tokens, targets: batch.labels.into(), source: None, readers: None }
     }
 }
 

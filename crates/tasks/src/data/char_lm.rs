@@ -167,7 +167,7 @@ impl From<LanguageBatch> for Batch {
             padding: None,
             types: None,
         };
-        Self { tokens, targets: batch.targets.into(), source: None }
+        Self { tokens, targets: batch.targets.into(), source: None, readers: None }
     }
 }
 

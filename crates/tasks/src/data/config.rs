@@ -5,8 +5,8 @@ use std::{fmt, path::Path, str::FromStr};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CharLmConfig, CopyConfig, DataError, ImageConfig, ListOpsConfig, LmConfig, MaskedLmConfig, PathfinderConfig,
-    Progress, RetrievalConfig, SummaryConfig, TaskData, TaskOptions, TextConfig, TranslationConfig,
+    CharLmConfig, CopyConfig, DataError, ImageConfig, ListOpsConfig, LmConfig, MaskedLmConfig, NewsConfig,
+    PathfinderConfig, Progress, RetrievalConfig, SummaryConfig, TaskData, TaskOptions, TextConfig, TranslationConfig,
     tokenizer::SMALLEST_VOCABULARY,
 };
 
@@ -86,6 +86,8 @@ tasks! {
     MaskedLm = "masked-lm", masked_lm: MaskedLmConfig;
     /// Language model on texts in three parts.
     Lm = "lm", lm: LmConfig;
+    /// News recommendation.
+    News = "news", news: NewsConfig;
 }
 
 impl TaskName {

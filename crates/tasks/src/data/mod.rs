@@ -15,6 +15,7 @@ mod image;
 pub mod listops;
 mod lm;
 mod masked_lm;
+mod news;
 mod order;
 pub mod pathfinder;
 mod plain_text;
@@ -44,6 +45,7 @@ pub use self::{
         TokenIds, TokenKind, VOCABULARY, WordVocabulary, is_wikitext, prepare,
     },
     masked_lm::{MaskedBatch, MaskedBatches, MaskedData, MaskedLmConfig, Windows},
+    news::{CLICK, GeneratedNews, Impression, ImpressionLog, ImpressionPart, NewsConfig, NewsData},
     pathfinder::PathfinderConfig,
     plain_text::{NotText, TextLines, decode_text, read_text},
     retrieval::{DocumentPairs, PairData, RetrievalConfig, RetrievalFormat},
@@ -61,6 +63,7 @@ pub use self::{
     tokenizer::TextTokenizer,
     translation::{SentencePairs, TranslationBatch, TranslationBatches, TranslationConfig, TranslationData},
 };
+pub(crate) use news::{NewsRows, histories as news_histories, titles as news_titles};
 pub(crate) use summary::with_query;
 pub(crate) use task::padded;
 pub(crate) use text::expressions;

@@ -3,10 +3,13 @@
 use std::{fmt::Debug, path::Path, sync::Arc};
 
 use regard_kernels::Padding;
-use regard_nn::{attention::AttentionConfig, models::TokenBatch};
+use regard_nn::{
+    attention::AttentionConfig,
+    models::{Readers, TokenBatch},
+};
 use serde::{Deserialize, Serialize};
 
-use super::{DataError, Progress, References, SentencePairs, TextTokenizer, TextUnits, Vocabulary};
+use super::{DataError, ImpressionPart, Progress, References, SentencePairs, TextTokenizer, TextUnits, Vocabulary};
 
 /// The data of any task.
 pub type TaskData = Box<dyn Task>;
@@ -46,6 +49,13 @@ pub enum Objective {
         /// Tokens of a summary with its end, at most; the shape's length is that of documents.
         longest: usize,
     },
+    /// Ranking what is offered to a reader.
+    Rank {
+        /// Longest history of a reader.
+        history: usize,
+        /// What is offered in training: one click and what it stands against.
+        candidates: usize,
+    },
 }
 
 impl Objective {
@@ -64,7 +74,7 @@ impl Objective {
 
     /// Whether perplexity is measured.
     pub fn has_perplexity(self) -> bool {
-        !matches!(self, Self::Classify { .. } | Self::ClassifyPairs { .. } | Self::Regress)
+        !matches!(self, Self::Classify { .. } | Self::ClassifyPairs { .. } | Self::Regress | Self::Rank { .. })
     }
 
     /// Whether one sequence is written from another, by a model with an encoder and a decoder.
@@ -78,11 +88,11 @@ impl Objective {
     }
 
     /// The attention of the model's first stack: causal for a language model whatever the key says, never causal for a
-    /// masked model.
+    /// masked model or a recommender.
     pub fn attention(self, options: &AttentionConfig) -> AttentionConfig {
         let causal = match self {
             Self::NextToken { .. } => true,
-            Self::Fill => false,
+            Self::Fill | Self::Rank { .. } => false,
             Self::Classify { .. }
             | Self::ClassifyPairs { .. }
             | Self::Regress
@@ -153,7 +163,7 @@ impl Split {
 ///     let ids: Vec<i32> = (0..8 * rows).map(|i| (first as i32 + i as i32) * 7 % 10).collect();
 ///     let targets: Vec<i32> = ids.chunks(8).map(|row| row[0] % 2).collect();
 ///     let tokens = TokenBatch { ids: ids.into(), batch: rows, length: 8, padding: None, types: None };
-///     Batch { tokens, targets: targets.into(), source: None }
+///     Batch { tokens, targets: targets.into(), source: None, readers: None }
 /// }
 ///
 /// impl Task for Parity {
@@ -243,6 +253,11 @@ pub trait Task: Debug + Send + Sync {
     fn summaries(&self, _: Split) -> Option<&References> {
         None
     }
+
+    /// What readers were offered, if that is to be ranked.
+    fn impressions(&self, _: Split) -> Option<ImpressionPart<'_>> {
+        None
+    }
 }
 
 /// The text of an evaluation split: what its loss is shared among.
@@ -309,13 +324,15 @@ pub struct Held {
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// The sequences; of translations and summaries what is to be written, each after a begin token. The sequences of a pair are
-    /// rows `2 i` and `2 i + 1`.
+    /// rows `2 i` and `2 i + 1`. Of news, each title that readers name once.
     pub tokens: TokenBatch,
-    /// One per sequence or pair (classification, or a score as [`score_target`] writes it) or one per token (the others), row
-    /// by row; negative ones are ignored.
+    /// One per sequence or pair (classification, or a score as [`score_target`] writes it), one per reader (ranking: the place of
+    /// the click in what is offered) or one per token (the others), row by row; negative ones are ignored.
     pub targets: Arc<[i32]>,
     /// The source sequences of translations, the documents of summaries.
     pub source: Option<TokenBatch>,
+    /// Who reads the sequences, and what they are offered, in ranking.
+    pub readers: Option<Readers>,
 }
 
 /// A score from 0 as a target: the bits of the number, which are not negative either.

@@ -91,6 +91,16 @@ pub const PRESETS: &[(&str, &str, &str)] = &[
         "words of WikiText-103, as in the Scatterbrain paper",
         include_str!("../../configs/wikitext103-scatterbrain.toml"),
     ),
+    (
+        "news",
+        "news recommendation on a generated log whose best scores are known, about a minute on 2 cores",
+        include_str!("../../configs/news.toml"),
+    ),
+    (
+        "mind",
+        "news recommendation on MIND, in the setting of the Fastformer paper",
+        include_str!("../../configs/mind.toml"),
+    ),
     ("char-lm", "character language model on Shakespeare", include_str!("../../configs/char-lm.toml")),
 ];
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use regard_metrics::{Confusion, accuracy, count_correct, perplexity, predicted};
 use regard_nn::blocks::Context;
 
-use super::{ClassScores, Evaluation, Items, Model, TrainError, ValueScores, language::LanguageTally};
+use super::{ClassScores, Evaluation, Items, Model, TrainError, ValueScores, language::LanguageTally, ranking};
 use crate::data::{Objective, Split, TaskData, split_batches, target_score};
 
 /// Measures `model` on a split of `data` in batches of `rows`: all of it or, if `most` is not 0, that many batches
@@ -35,6 +35,9 @@ pub(super) fn measure(
     step: usize,
     mut by_sequence: Option<&mut Items>,
 ) -> Result<Evaluation, TrainError> {
+    if let (Model::Recommender(model), Some(part)) = (model, data.impressions(split)) {
+        return Ok(ranking::measure(model, part, split, [rows, most], step, by_sequence)?);
+    }
     let objective = data.shape().objective;
     let extent = data.extent(split);
     let mut tally = LanguageTally::default();
@@ -86,6 +89,7 @@ pub(super) fn measure(
         perplexity,
         bleu: None,
         rouge: None,
+        ranking: None,
         averaged: None,
         language,
         items,

@@ -174,7 +174,7 @@ mod tests {
     fn batch(rows: std::ops::Range<i32>) -> Batch {
         let ids: Vec<i32> = rows.clone().flat_map(|row| (0..6).map(move |i| (row * 5 + i * i) % 9)).collect();
         let tokens = TokenBatch::full(ids, rows.len()).unwrap();
-        Batch { tokens, targets: rows.map(|row| row % 3).collect(), source: None }
+        Batch { tokens, targets: rows.map(|row| row % 3).collect(), source: None, readers: None }
     }
 
     fn model() -> Model {
@@ -262,7 +262,7 @@ mod tests {
             let mut model = Model::Language(model).with_host(parameters.collect()).unwrap();
             let ids = |name: &str| tensors.tensor(name).i64().iter().map(|&id| id as i32).collect::<Vec<_>>();
             let tokens = TokenBatch::full(ids("tokens"), size("batch")).unwrap();
-            let batch = Batch { tokens, targets: ids("targets").into(), source: None };
+            let batch = Batch { tokens, targets: ids("targets").into(), source: None, readers: None };
             let rate = number("lr");
             let mut adam = AdamW::new(OptimizerConfig {
                 learning_rate: rate,

@@ -83,6 +83,13 @@ impl Items {
         }
     }
 
+    /// Adds an impression by the loss of its clicks together; its targets are the places of the clicks.
+    pub(super) fn add_clicks(&mut self, clicked: &[bool], loss: f64) {
+        self.losses.push(loss as f32);
+        let places = (0..).zip(clicked).filter(|(_, clicked)| **clicked);
+        self.add_targets(&places.map(|(place, _)| place).collect::<Vec<i32>>());
+    }
+
     fn add_targets(&mut self, own: &[i32]) {
         self.targets.push(counted(own).count() as u32);
         counted(own).for_each(|target| self.fingerprint.add(target));
@@ -142,7 +149,7 @@ mod tests {
     fn batch(targets: &[i32], rows: usize) -> Batch {
         let length = targets.len() / rows;
         let tokens = TokenBatch { ids: vec![0; targets.len()].into(), batch: rows, length, padding: None, types: None };
-        Batch { tokens, targets: targets.into(), source: None }
+        Batch { tokens, targets: targets.into(), source: None, readers: None }
     }
 
     #[test]
@@ -165,7 +172,13 @@ mod tests {
         let mut labels = Items::default();
         let targets = [1, 0];
         let tokens = batch.tokens.clone();
-        labels.add(&Batch { tokens, targets: targets.into(), source: None }, &whole[..4], &targets, 2, true);
+        labels.add(
+            &Batch { tokens, targets: targets.into(), source: None, readers: None },
+            &whole[..4],
+            &targets,
+            2,
+            true,
+        );
         assert_eq!((&labels.targets[..], &labels.correct[..]), (&[1, 1][..], &[0, 1][..]));
     }
 

@@ -11,7 +11,8 @@ use regard_nn::{
     attention::Attentions,
     blocks::Context,
     models::{
-        Classifier, LanguageModel, MaskedModel, ModelConfig, Translator, is_buffer, load_parameters, named_parameters,
+        Classifier, LanguageModel, MaskedModel, ModelConfig, Recommender, Translator, is_buffer, load_parameters,
+        named_parameters,
     },
     ops,
 };
@@ -31,15 +32,18 @@ pub enum Model {
     Translator(Translator),
     /// The masked tokens.
     Masked(MaskedModel),
+    /// Scores of news for readers.
+    Recommender(Recommender),
 }
 
 /// Checks that the head suits the objective.
 ///
 /// # Errors
-/// An adaptive softmax in a model that is no language model.
+/// An adaptive softmax in a model that is no language model; pooling that a recommender cannot have.
 pub(crate) fn check_head(config: &ModelConfig, objective: Objective) -> Result<(), Error> {
     match objective {
         Objective::NextToken { .. } => Ok(()),
+        Objective::Rank { .. } if !config.adaptive_softmax.is_used() => Recommender::check(config),
         _ if !config.adaptive_softmax.is_used() => Ok(()),
         _ => Err(Error::option("model.adaptive_softmax.cutoffs", "set", "none: only language models have such a head")),
     }
@@ -99,6 +103,9 @@ impl Model {
             Objective::Translate | Objective::Summarize { .. } => {
                 Self::Translator(Translator::new(config, &attentions, vocabulary, length, seed, device)?)
             }
+            Objective::Rank { history, .. } => {
+                Self::Recommender(Recommender::new(config, attention, vocabulary, length, history, seed, device)?)
+            }
             Objective::Fill => Self::Masked(MaskedModel::new(config, attention, vocabulary, length, seed, device)?),
         })
     }
@@ -109,7 +116,7 @@ impl Model {
     /// # Panics
     /// A batch of another task.
     pub fn predictions(&self, batch: &Batch, context: &Context) -> (Tensor<2>, Arc<[i32]>) {
-        let Batch { tokens, targets, source } = batch;
+        let Batch { tokens, targets, source, readers } = batch;
         match self {
             Self::Classifier(model) => (model.forward(tokens, context), targets.clone()),
             Self::Language(model) => (model.forward(tokens, context).flatten(0, 1), targets.clone()),
@@ -118,6 +125,10 @@ impl Model {
                 model.forward_counted(source, tokens, targets, context)
             }
             Self::Masked(model) => model.forward_counted(tokens, targets, context),
+            Self::Recommender(model) => {
+                let readers = readers.as_ref().expect("a batch of impressions");
+                (model.forward(tokens, readers, context), targets.clone())
+            }
         }
     }
 

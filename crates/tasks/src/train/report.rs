@@ -5,7 +5,7 @@ use std::path::Path;
 use regard_metrics::{Confusion, pearson, spearman};
 use serde::{Deserialize, Serialize};
 
-use super::{LanguageFigures, RouterReport, SummaryScores, TrainError};
+use super::{LanguageFigures, RankingFigures, RouterReport, SummaryScores, TrainError};
 use crate::data::Split;
 
 /// One update.
@@ -47,7 +47,7 @@ pub struct Evaluation {
     /// Of scores: how they go with those given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub values: Option<ValueScores>,
-    /// `exp(loss)`; absent for classification and scores.
+    /// `exp(loss)`; absent for classification, scores and ranking.
     pub perplexity: Option<f64>,
     /// BLEU of translations by beam search ([`BLEU_SIGNATURE`](regard_metrics::BLEU_SIGNATURE)), 0 to 100; measured on the test
     /// split of translation alone.
@@ -56,6 +56,9 @@ pub struct Evaluation {
     /// ROUGE of summaries by beam search, beside the first sentences; measured of the model that a run ends with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rouge: Option<SummaryScores>,
+    /// Of a recommender: how well it ranks what was offered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranking: Option<RankingFigures>,
     /// Checkpoints that the model is the mean of; absent where it is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub averaged: Option<usize>,
@@ -108,11 +111,12 @@ impl ValueScores {
 }
 
 impl Evaluation {
-    /// The figure that chooses the best model, higher being better: the accuracy of a classifier, the negative loss of
-    /// all others.
+    /// The figure that chooses the best model, higher being better: the accuracy of a classifier, the AUC of a recommender, the
+    /// negative loss of models with a perplexity.
     pub fn score(&self) -> f64 {
-        match (self.accuracy, self.perplexity) {
-            (Some(accuracy), None) => accuracy,
+        match (self.accuracy, self.perplexity, &self.ranking) {
+            (Some(accuracy), None, _) => accuracy,
+            (_, _, Some(ranking)) => ranking.scores.auc,
             _ => -self.loss,
         }
     }

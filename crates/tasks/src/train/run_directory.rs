@@ -166,6 +166,10 @@ impl RunDirectory {
             (tag("rouge-1"), evaluation.rouge.map(|scores| scores.model.rouge_1)),
             (tag("rouge-2"), evaluation.rouge.map(|scores| scores.model.rouge_2)),
             (tag("rouge-l"), evaluation.rouge.map(|scores| scores.model.rouge_l)),
+            (tag("auc"), evaluation.ranking.map(|ranking| ranking.scores.auc)),
+            (tag("mrr"), evaluation.ranking.map(|ranking| ranking.scores.mrr)),
+            (tag("ndcg_5"), evaluation.ranking.map(|ranking| ranking.scores.ndcg_5)),
+            (tag("ndcg_10"), evaluation.ranking.map(|ranking| ranking.scores.ndcg_10)),
         ];
         let values: Vec<_> = values.iter().filter_map(|(tag, value)| Some((tag.as_str(), (*value)?))).collect();
         self.events.scalars(evaluation.step, &values)
@@ -291,6 +295,7 @@ mod tests {
             perplexity: None,
             bleu: None,
             rouge: None,
+            ranking: None,
             averaged: None,
             language: None,
             items: 4,

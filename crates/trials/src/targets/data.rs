@@ -3,8 +3,8 @@
 use std::{io::Write, path::PathBuf};
 
 use regard_tasks::data::{
-    CharLmConfig, ListOpsConfig, LmConfig, MaskedLmConfig, SummaryConfig, TaskConfig, TaskData, TaskName, TextConfig,
-    TextLines, TokenKind, TranslationConfig, decode_text, listops as expressions, load_listops,
+    CharLmConfig, ListOpsConfig, LmConfig, MaskedLmConfig, NewsConfig, SummaryConfig, TaskConfig, TaskData, TaskName,
+    TextConfig, TextLines, TokenKind, TranslationConfig, decode_text, listops as expressions, load_listops,
 };
 
 use super::{Target, put, scratch};
@@ -110,12 +110,12 @@ pub fn csv() -> Target {
 }
 
 /// JSON objects.
-pub fn json_lines() -> Target {
+pub fn text_json_lines() -> Target {
     let samples = vec![
         b"{\"label\": 1, \"text\": \"good\"}\n{\"sentence\": \"\\u00e9\", \"label\": \"3\"}\n".to_vec(),
         b"{\"label\":0,\"text\":\"a\",\"id\":[{}]}\n{\"label\":2,\"text\":\"b\"}\n".to_vec(),
     ];
-    rows("json-lines", "train.jsonl", samples)
+    rows("text-json-lines", "train.jsonl", samples)
 }
 
 fn characters(name: &'static str, samples: Vec<Vec<u8>>) -> Target {
@@ -251,4 +251,36 @@ pub fn translation() -> Target {
         put(&directory, "train.de", input);
         loads(&task).is_some()
     })
+}
+
+/// One of the two files of a log of news.
+fn log(name: &'static str, file: &'static str) -> Target {
+    let news = "N1\ta\tb\tRain again\t\t\t[]\t[]\nN2\ta\tb\tBread rises: why?\t\t\t[]\t[]\n";
+    let behaviors = "1\tU1\t11/11/2019 9:05:58 AM\tN1 N2\tN1-0 N2-1\n2\tU2\t-\t\tN2-0 N1-1\n";
+    let directory = scratch();
+    let [_, second] = [("news.tsv", news), ("behaviors.tsv", behaviors)]
+        .map(|(name, content)| put(&directory, name, content.as_bytes()));
+    let folder = second.parent().map(PathBuf::from);
+    let news_config =
+        NewsConfig { train: folder.clone(), test: folder, history: 2, max_length: 3, ..NewsConfig::default() };
+    let task = TaskConfig { name: TaskName::News, news: news_config, ..TaskConfig::default() };
+    let sample = if file == "news.tsv" { news } else { behaviors };
+    let words = [&WORDS[..], &["N1", "-1", "-0", "\tU3\t", "-"]].concat();
+    Target::new(name, vec![sample.into(), sample.repeat(2).into()], &words, move |input| {
+        put(&directory, file, input);
+        let Some(data) = loads(&task) else { return false };
+        let batch = data.batches(1, 3).expect("clicks")(0);
+        assert!(batch.items() > 0 && batch.readers.is_some(), "a batch without readers");
+        true
+    })
+}
+
+/// Titles.
+pub fn news() -> Target {
+    log("news", "news.tsv")
+}
+
+/// What was read, offered and clicked on.
+pub fn behaviors() -> Target {
+    log("behaviors", "behaviors.tsv")
 }

@@ -86,7 +86,7 @@ pub const ALL: &[(&str, Build)] = &[
     ("cache", data::cache),
     ("text", data::text),
     ("csv", data::csv),
-    ("json-lines", data::json_lines),
+    ("text-json-lines", data::text_json_lines),
     ("char-lm", data::char_lm),
     ("gzip", data::gzip),
     ("bzip2", data::bzip2),
@@ -95,6 +95,8 @@ pub const ALL: &[(&str, Build)] = &[
     ("summary", data::summary),
     ("lm", data::lm),
     ("json-lines", data::json_lines),
+    ("news", data::news),
+    ("behaviors", data::behaviors),
 ];
 
 /// A directory for files that are written a thousand times a second: in memory, where the system has such a place.

@@ -56,6 +56,7 @@ pub fn metrics() -> Target {
         perplexity: None,
         bleu: None,
         rouge: None,
+        ranking: None,
         averaged: None,
         language: None,
         items: 4,

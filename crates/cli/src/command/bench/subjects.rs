@@ -192,7 +192,8 @@ fn recipe(config: &RunConfig, vocabulary: Option<usize>, configured: bool) -> Ou
         | Objective::Regress
         | Objective::Fill
         | Objective::Translate
-        | Objective::Summarize { .. } => {
+        | Objective::Summarize { .. }
+        | Objective::Rank { .. } => {
             return Err(Failure::usage(format!(
                 "--level step with the task {task}: only steps of classifiers and language models are measured, expected \
                  listops, pathfinder, text, image, char-lm or copy"

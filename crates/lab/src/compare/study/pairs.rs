@@ -302,6 +302,7 @@ mod tests {
             test_perplexity: None,
             test_bleu: None,
             test_rouge: None,
+            test_ranking: None,
             test_language: None,
             parameters: 1,
             multiply_adds: None,

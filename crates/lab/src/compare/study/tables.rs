@@ -26,11 +26,22 @@ pub enum Measure {
     Rouge2,
     /// ROUGE-L of summaries, 0 to 100.
     RougeL,
+    /// Area under the ROC curve of rankings.
+    Auc,
+    /// Mean reciprocal rank.
+    Mrr,
+    /// Normalised discounted cumulative gain of five places.
+    #[serde(rename = "ndcg-5")]
+    Ndcg5,
+    /// The same of ten places.
+    #[serde(rename = "ndcg-10")]
+    Ndcg10,
 }
 
 impl Measure {
     /// That of a result, if it is finite.
     pub fn of(self, result: &RunResult) -> Option<f64> {
+        let ranking = result.test_ranking.map(|ranking| ranking.scores);
         let value = match self {
             Self::Accuracy => result.test_accuracy,
             Self::Perplexity => result.test_perplexity,
@@ -39,24 +50,36 @@ impl Measure {
             Self::Rouge1 => result.test_rouge.map(|scores| scores.model.rouge_1),
             Self::Rouge2 => result.test_rouge.map(|scores| scores.model.rouge_2),
             Self::RougeL => result.test_rouge.map(|scores| scores.model.rouge_l),
+            Self::Auc => ranking.map(|scores| scores.auc),
+            Self::Mrr => ranking.map(|scores| scores.mrr),
+            Self::Ndcg5 => ranking.map(|scores| scores.ndcg_5),
+            Self::Ndcg10 => ranking.map(|scores| scores.ndcg_10),
         };
         value.filter(|value| value.is_finite())
     }
 
-    /// That of a task: the one its study names, else the first that its results have of BLEU, ROUGE-1, accuracy and
+    /// That of a task: the one its study names, else the first that its results have of BLEU, ROUGE-1, AUC, accuracy and
     /// perplexity.
     pub fn of_task(study: &Study, records: &[CellRecord], task: &str) -> Self {
         let named = study.tasks.iter().find(|own| own.label == task).and_then(|task| task.measure);
         let results = || records.iter().filter(|r| r.place.task == task).filter_map(|r| Some(&r.finished()?.result));
         let has = |measure: &Self| results().any(|result| measure.of(result).is_some());
-        let mut usual = [Self::Bleu, Self::Rouge1, Self::Accuracy, Self::Perplexity].into_iter();
+        let mut usual = [Self::Bleu, Self::Rouge1, Self::Auc, Self::Accuracy, Self::Perplexity].into_iter();
         named.or_else(|| usual.find(has)).unwrap_or(Self::Loss)
     }
 
     /// 1 where more is better, else -1.
     pub fn sign(self) -> f64 {
         match self {
-            Self::Accuracy | Self::Bleu | Self::Rouge1 | Self::Rouge2 | Self::RougeL => 1.0,
+            Self::Accuracy
+            | Self::Bleu
+            | Self::Rouge1
+            | Self::Rouge2
+            | Self::RougeL
+            | Self::Auc
+            | Self::Mrr
+            | Self::Ndcg5
+            | Self::Ndcg10 => 1.0,
             Self::Perplexity | Self::Loss => -1.0,
         }
     }
@@ -68,6 +91,7 @@ impl Measure {
             Self::Perplexity => Format::Significant(4),
             Self::Loss => Format::Fixed(3),
             Self::Bleu | Self::Rouge1 | Self::Rouge2 | Self::RougeL => Format::Fixed(1),
+            Self::Auc | Self::Mrr | Self::Ndcg5 | Self::Ndcg10 => Format::Percent(2),
         }
     }
 
@@ -81,6 +105,10 @@ impl Measure {
             Self::Rouge1 => "ROUGE-1",
             Self::Rouge2 => "ROUGE-2",
             Self::RougeL => "ROUGE-L",
+            Self::Auc => "AUC",
+            Self::Mrr => "MRR",
+            Self::Ndcg5 => "nDCG@5",
+            Self::Ndcg10 => "nDCG@10",
         }
     }
 }
@@ -377,6 +405,10 @@ impl Results {
             "ROUGE-1",
             "ROUGE-2",
             "ROUGE-L",
+            "AUC",
+            "MRR",
+            "nDCG@5",
+            "nDCG@10",
             "loss",
             "parameters",
             "multiply-adds",
@@ -395,13 +427,18 @@ impl Results {
             match &record.outcome {
                 Outcome::Finished(finished) => {
                     let result = &finished.result;
+                    let measured = |measure: Measure| Cell::from(measure.of(result));
                     row.extend([
                         result.test_accuracy.into(),
                         result.test_perplexity.into(),
                         result.test_bleu.into(),
-                        Measure::Rouge1.of(result).into(),
-                        Measure::Rouge2.of(result).into(),
-                        Measure::RougeL.of(result).into(),
+                        measured(Measure::Rouge1),
+                        measured(Measure::Rouge2),
+                        measured(Measure::RougeL),
+                        measured(Measure::Auc),
+                        measured(Measure::Mrr),
+                        measured(Measure::Ndcg5),
+                        measured(Measure::Ndcg10),
                         result.test_loss.into(),
                         result.parameters.into(),
                         result.multiply_adds.into(),
@@ -412,7 +449,7 @@ impl Results {
                     ]);
                 }
                 Outcome::Failed { reason, sentence } => {
-                    row.resize(17, Cell::Empty);
+                    row.resize(21, Cell::Empty);
                     row.extend([reason.words().into(), sentence.as_str().into()]);
                 }
             }

@@ -42,7 +42,12 @@ pub fn routers(model: &Model, data: &TaskData, wanted: &Wanted) -> Result<Vec<Ro
     let mut tallies: BTreeMap<(Stack, usize, Place), Tally> = BTreeMap::new();
     for batch in split_batches(data, wanted.split, ROWS, wanted.batches)? {
         let log = Arc::new(RouterLog::with_choices());
-        model.predictions(&batch, &Context::evaluation().with_router_log(log.clone()));
+        let context = Context::evaluation().with_router_log(log.clone());
+        match model {
+            // Those of titles, which have tokens.
+            Model::Recommender(model) => drop(model.news(&batch.tokens, &context)),
+            _ => drop(model.predictions(&batch, &context)),
+        }
         for record in log.take() {
             let Some(chosen) = &record.chosen else { continue };
             let tokens = real_tokens(queries(&batch, &record));

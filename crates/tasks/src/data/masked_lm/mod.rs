@@ -82,7 +82,7 @@ pub struct MaskedBatch {
 impl From<MaskedBatch> for Batch {
     fn from(batch: MaskedBatch) -> Self {
         let tokens = padded(batch.inputs, &batch.lengths, batch.length);
-        Self { tokens, targets: batch.targets.into(), source: None }
+        Self { tokens, targets: batch.targets.into(), source: None, readers: None }
     }
 }
 

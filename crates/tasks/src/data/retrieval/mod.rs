@@ -118,7 +118,7 @@ impl DocumentPairs {
             row.iter_mut().zip(document).for_each(|(id, byte)| *id = i32::from(*byte) + 1);
         }
         let targets: Vec<i32> = items.iter().map(|&i| i32::from(self.labels[i])).collect();
-        Batch { tokens: padded(ids, &lengths, length), targets: targets.into(), source: None }
+        Batch { tokens: padded(ids, &lengths, length), targets: targets.into(), source: None, readers: None }
     }
 }
 

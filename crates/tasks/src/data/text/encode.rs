@@ -144,7 +144,7 @@ impl TextEncoder {
 }
 
 /// The words and punctuation marks of a text in lower case, separated by spaces.
-pub(super) fn words_of(text: &str) -> String {
+pub(in crate::data) fn words_of(text: &str) -> String {
     let mut spaced = String::with_capacity(text.len() + text.len() / 8);
     let mut inside = false;
     for c in text.to_lowercase().chars() {

@@ -17,6 +17,7 @@ mod set;
 #[cfg(test)]
 mod tests;
 
+pub(super) use self::encode::words_of;
 pub(crate) use self::input::expressions;
 pub use self::{
     config::TextConfig,

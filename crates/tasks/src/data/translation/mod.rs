@@ -81,7 +81,7 @@ impl From<TranslationBatch> for Batch {
     fn from(batch: TranslationBatch) -> Self {
         let source = Some(batch.sources());
         let tokens = padded(batch.inputs, &batch.target_lengths, batch.target_length);
-        Self { tokens, targets: batch.targets.into(), source }
+        Self { tokens, targets: batch.targets.into(), source, readers: None }
     }
 }
 
