@@ -60,7 +60,8 @@ fn unpadded(batch: Batch) -> Vec<Batch> {
     let cut = |tokens: &TokenBatch, row: usize| {
         let real = tokens.padding.as_ref().map(|padding| padding.row(row).iter().filter(|real| **real != 0).count());
         let (start, length) = (row * tokens.length, real.unwrap_or(tokens.length));
-        TokenBatch { ids: tokens.ids[start..start + length].into(), batch: 1, length, padding: None, types: None }
+        let types = tokens.types.as_ref().map(|types| types[start..start + length].into());
+        TokenBatch { ids: tokens.ids[start..start + length].into(), batch: 1, length, padding: None, types }
     };
     // One target per token, or one per item.
     let of_tokens = batch.targets.len() == batch.tokens.length;
@@ -70,4 +71,21 @@ fn unpadded(batch: Batch) -> Vec<Batch> {
         Batch { tokens, targets, source: batch.source.as_ref().map(|source| cut(source, row)), readers: None }
     };
     (0..batch.tokens.batch).map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use regard_kernels::Padding;
+
+    use super::*;
+
+    #[test]
+    fn a_sequence_keeps_its_types_without_its_padding() {
+        let padding = Some(Arc::new(Padding::from_lengths(&[2, 3], 3)));
+        let tokens = TokenBatch::new([1, 2, 0, 3, 4, 5], 2, 3, padding).unwrap();
+        let tokens = tokens.with_types([0, 1, 0, 0, 0, 1]).unwrap();
+        let cut = unpadded(Batch { tokens, targets: [1, 0].into(), source: None });
+        let seen: Vec<_> = cut.iter().map(|batch| (&batch.tokens.ids[..], batch.tokens.types.as_deref())).collect();
+        assert_eq!(seen, [(&[1, 2][..], Some(&[0, 1][..])), (&[3, 4, 5], Some(&[0, 0, 1]))]);
+    }
 }

@@ -29,6 +29,7 @@ pub struct Predictor {
 
 /// What makes tokens of a row.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // One value a predictor.
 enum Encoder {
     Text(TextEncoder),
     Expressions,

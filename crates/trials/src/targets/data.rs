@@ -104,18 +104,18 @@ pub fn text() -> Target {
 }
 
 /// Columns separated by commas.
-pub fn csv() -> Target {
+pub fn text_csv() -> Target {
     let samples = vec![b"0,good\r\n3,\"a \"\"b\"\", c\"\n1,x\n".to_vec(), b"2,8,\"two\nlines\"\n0,\xff\n".to_vec()];
-    rows("csv", "train.csv", samples)
+    rows("text-csv", "train.csv", samples)
 }
 
-/// JSON objects.
-pub fn text_json_lines() -> Target {
+/// JSON objects with label and text.
+pub fn text_json() -> Target {
     let samples = vec![
         b"{\"label\": 1, \"text\": \"good\"}\n{\"sentence\": \"\\u00e9\", \"label\": \"3\"}\n".to_vec(),
         b"{\"label\":0,\"text\":\"a\",\"id\":[{}]}\n{\"label\":2,\"text\":\"b\"}\n".to_vec(),
     ];
-    rows("text-json-lines", "train.jsonl", samples)
+    rows("text-json", "train.jsonl", samples)
 }
 
 fn characters(name: &'static str, samples: Vec<Vec<u8>>) -> Target {

@@ -20,11 +20,14 @@ enum State {
     Quote,
 }
 
+/// The columns of a record, and the line on which it begins.
+pub(super) type Columns = (u64, Vec<Vec<u8>>);
+
 /// The next record, and the line on which it begins; a field in quotes may hold line ends.
 ///
 /// # Errors
 /// A file that cannot be read; a quote that is never closed, or is followed by more of the field.
-pub(super) fn next(lines: &mut TextLines<impl BufRead>) -> Result<Option<(u64, Vec<Vec<u8>>)>, DataError> {
+pub(super) fn next(lines: &mut TextLines<impl BufRead>) -> Result<Option<Columns>, DataError> {
     let (mut fields, mut field, mut state) = (Vec::new(), Vec::new(), State::Start);
     let (mut began, mut bytes) = (None, 0);
     loop {
