@@ -53,7 +53,7 @@ fn a_prepared_text_is_trained_on_evaluated_and_continued_as_the_text_itself() {
             assert_eq!(text(format!("{out}/{kept}")), text(format!("{prepared}/{kept}")));
         }
         let cost = Ended::of(with("cost", &[format!("task.lm.prepared={prepared}")]).arg("--json")).json();
-        assert!(cost["parameters"].as_u64() == mapped["parameters"].as_u64(), "{cost} {mapped}");
+        assert!(cost["total"]["parameters"].as_u64() == mapped["parameters"].as_u64(), "{cost} {mapped}");
     }
     fs::write(folder.path().join("bytes/train.bin"), "changed").unwrap();
     let prepared = argument(folder.path().join("bytes"));

@@ -27,7 +27,8 @@ pub(super) struct Sample {
 impl Sample {
     /// At most `most` bytes of a text of `of` bytes; all of it if it has no more.
     pub fn new(most: u64, of: u64) -> Self {
-        Self { text: String::new(), most, of }
+        // A text that grows takes up to twice its size.
+        Self { text: String::with_capacity(most.min(of) as usize), most, of }
     }
 
     /// Whether it is the whole text.
