@@ -84,7 +84,7 @@ mod tests {
         let padding = Some(Arc::new(Padding::from_lengths(&[2, 3], 3)));
         let tokens = TokenBatch::new([1, 2, 0, 3, 4, 5], 2, 3, padding).unwrap();
         let tokens = tokens.with_types([0, 1, 0, 0, 0, 1]).unwrap();
-        let cut = unpadded(Batch { tokens, targets: [1, 0].into(), source: None });
+        let cut = unpadded(Batch { tokens, targets: [1, 0].into(), source: None, readers: None });
         let seen: Vec<_> = cut.iter().map(|batch| (&batch.tokens.ids[..], batch.tokens.types.as_deref())).collect();
         assert_eq!(seen, [(&[1, 2][..], Some(&[0, 1][..])), (&[3, 4, 5], Some(&[0, 0, 1]))]);
     }
