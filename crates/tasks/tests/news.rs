@@ -165,7 +165,6 @@ fn a_trained_model_lies_between_chance_and_the_true_probabilities() {
     let test = trainer.evaluate_best(Split::Test).unwrap();
     let figures = test.ranking.unwrap();
     let [own, chance, best] = [figures.scores, figures.chance, figures.best.unwrap()].map(|scores| scores.values());
-    println!("model {own:?}, chance {chance:?}, best {best:?}");
     for ((own, chance), best) in own.iter().zip(chance).zip(best) {
         assert!(chance + 0.5 * (best - chance) < *own && *own <= best, "{figures:?}");
     }

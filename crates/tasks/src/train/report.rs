@@ -106,6 +106,7 @@ impl Evaluation {
 /// A line of `metrics.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
+#[allow(clippy::large_enum_variant)] // Written and read line by line.
 pub enum Record {
     /// An update.
     Step(StepReport),
