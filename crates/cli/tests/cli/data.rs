@@ -48,7 +48,7 @@ fn a_generated_log_is_written_and_read_back() {
     let folders: Vec<&str> = written.lines().collect();
     assert_eq!(folders, [format!("task.news.train={out}/train"), format!("task.news.test={out}/test")]);
     let train = |name: &str, from: &[&str]| {
-        let mut command = regard(["train", "--preset", "news", "--json", "--quiet", "--cache", "none", "--out"]);
+        let mut command = regard(["train", "--json", "--quiet", "--cache", "none", "--out"]);
         command.arg(folder.path().join(name)).args(&small).args(from);
         command.args(["--set", "train.steps=2", "--set", "train.batch=4", "--set", "model.width=8"]);
         serde_json::from_str::<Value>(&Ended::of(&mut command).success()).unwrap()["test"].clone()
