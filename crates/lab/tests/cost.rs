@@ -67,7 +67,7 @@ fn variants() -> Vec<AttentionConfig> {
 
 const CLASSIFY: Objective = Objective::Classify { classes: 5 };
 const PAIRS: Objective = Objective::ClassifyPairs { classes: 5 };
-const RANK: Objective = Objective::Rank { history: 7, candidates: 5 };
+const RANK: Objective = Objective::Rank { history: CONTEXT, candidates: 5 };
 const NEXT: Objective = Objective::NextToken { certain: false };
 
 fn sized(config: &ModelConfig, attention: &AttentionConfig, objective: Objective) -> ModelSizes {
@@ -94,7 +94,7 @@ fn parameters_are_those_of_the_built_models() {
             let sizes = sized(&config, &attention, NEXT);
             assert_eq!(counted(&sizes), parameter_count(&model) as Count, "{attention:?} {config:?}");
             let config = ModelConfig { embedding_width: (!bias).then_some(6), embedding_norm: bias, ..config };
-            let model = Recommender::new(&config, &attention, 11, CONTEXT, 7, 0, &device).expect("recommender");
+            let model = Recommender::new(&config, &attention, 11, CONTEXT, CONTEXT, 0, &device).expect("recommender");
             let sizes = sized(&config, &attention, RANK);
             assert_eq!(counted(&sizes), parameter_count(&model) as Count, "{attention:?} {config:?}");
         }
@@ -162,23 +162,24 @@ fn a_reader_costs_its_titles_and_its_history() {
             |objective, length| ModelCost::of(&sized(&config, &attention, objective), run(length)).expect("sizes");
         let reader = cost(RANK, 8).parts;
         let find = |name: &str| reader.iter().find(|part| part.name == name).unwrap_or_else(|| panic!("{name}"));
-        // 7 titles read and 5 offered, of 8 words each.
+        // 12 titles read and 5 offered, of 8 words each.
         for one in cost(CLASSIFY, 8).parts.iter().filter(|part| part.name != "head") {
             let own = find(&one.name);
-            let all = (one.parameters, 12 * one.multiply_adds, 12 * one.activation_bytes);
+            let all = (one.parameters, 17 * one.multiply_adds, 17 * one.activation_bytes);
             assert_eq!((own.parameters, own.multiply_adds, own.activation_bytes), all, "{}", one.name);
         }
-        assert_eq!(find("pooling").multiply_adds, 12 * 2 * 8 * 16);
-        // 7 vectors; sizes that depend on the longest sequence, as a prior by position, have the longest history.
+        assert_eq!(find("pooling").multiply_adds, 17 * 2 * 8 * 16);
+        // 12 vectors; sizes that depend on the longest sequence, as a prior by position, have the longest history.
         let own = AttentionConfig { position: Position::None, ..attention.clone() };
-        let shape = Shape { objective: CLASSIFY, vocabulary: 11, max_length: 7 };
-        let history = ModelCost::of(&ModelSizes::new(&config, &(&own).into(), shape), run(7)).expect("sizes").parts;
+        let shape = Shape { objective: CLASSIFY, vocabulary: 11, max_length: CONTEXT };
+        let history =
+            ModelCost::of(&ModelSizes::new(&config, &(&own).into(), shape), run(CONTEXT)).expect("sizes").parts;
         for one in history.iter().filter(|part| !part.name.ends_with("embedding") && part.name != "head") {
             let own = find(&format!("histories: {}", one.name));
             let all = (one.parameters, one.multiply_adds, one.activation_bytes);
             assert_eq!((own.parameters, own.multiply_adds, own.activation_bytes), all, "{}", one.name);
         }
-        assert_eq!(find("histories: pooling").multiply_adds, 2 * 7 * 16);
+        assert_eq!(find("histories: pooling").multiply_adds, 2 * 12 * 16);
         assert_eq!(find("scores").multiply_adds, 5 * 16);
     }
 }

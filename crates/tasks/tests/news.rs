@@ -120,14 +120,14 @@ fn every_mechanism_learns_to_rank() {
     }
     // Whatever the key says, nothing is causal here.
     all[0].causal = true;
-    let steps = TrainConfig { accumulate: 1, evaluate_every: 0, checkpoint_every: 0, ..config(12) };
+    let steps = TrainConfig { accumulate: 1, evaluate_every: 0, checkpoint_every: 0, ..config(40) };
     for attention in all {
         let mut trainer = Trainer::new(build(&attention, &data, 0.0), &data, &steps, 1).unwrap();
-        // The same batch again and again, of which the loss must fall.
+        // Over an epoch of clicks, of which the updates see a part.
         let loss = |model: &Model| {
-            let batch = data.batches(1, 8).unwrap()(0);
-            let loss = model.clone().valid().loss(&batch, 0.0, &Context::evaluation());
-            f64::from(loss.into_scalar::<f32>())
+            let (model, mut batches) = (model.clone().valid(), data.batches(2, 8).unwrap());
+            let of = |batch| f64::from(model.loss(&batch, 0.0, &Context::evaluation()).into_scalar::<f32>());
+            (0..60).map(|index| of(batches(index))).sum::<f64>() / 60.0
         };
         let before = loss(trainer.model());
         trainer.run().unwrap();
@@ -165,7 +165,6 @@ fn a_trained_model_lies_between_chance_and_the_true_probabilities() {
     let test = trainer.evaluate_best(Split::Test).unwrap();
     let figures = test.ranking.unwrap();
     let [own, chance, best] = [figures.scores, figures.chance, figures.best.unwrap()].map(|scores| scores.values());
-    println!("model {own:?}, chance {chance:?}, best {best:?}");
     for ((own, chance), best) in own.iter().zip(chance).zip(best) {
         assert!(chance + 0.5 * (best - chance) < *own && *own <= best, "{figures:?}");
     }

@@ -39,7 +39,7 @@ fn a_set_is_brought_by_hand_listed_and_verified() {
 #[test]
 fn a_generated_log_is_written_and_read_back() {
     let folder = TempDir::new().unwrap();
-    let out = argument(&folder.path().join("news"));
+    let out = argument(folder.path().join("news"));
     let sizes = ["users=30", "news=40", "impressions=60", "test_impressions=12"]
         .map(|size| format!("task.news.generated.{size}"));
     let mut small: Vec<&str> = vec!["--preset", "news"];
@@ -48,7 +48,7 @@ fn a_generated_log_is_written_and_read_back() {
     let folders: Vec<&str> = written.lines().collect();
     assert_eq!(folders, [format!("task.news.train={out}/train"), format!("task.news.test={out}/test")]);
     let train = |name: &str, from: &[&str]| {
-        let mut command = regard(["train", "--preset", "news", "--json", "--quiet", "--cache", "none", "--out"]);
+        let mut command = regard(["train", "--json", "--quiet", "--cache", "none", "--out"]);
         command.arg(folder.path().join(name)).args(&small).args(from);
         command.args(["--set", "train.steps=2", "--set", "train.batch=4", "--set", "model.width=8"]);
         serde_json::from_str::<Value>(&Ended::of(&mut command).success()).unwrap()["test"].clone()
@@ -58,7 +58,7 @@ fn a_generated_log_is_written_and_read_back() {
     assert_eq!((auc(&read), &read["loss"], &read["sequences"]), (auc(&generated), &generated["loss"], &12.into()));
     // Only who generates a log knows what can be had of it.
     assert!(read["ranking"]["best"].is_null() && generated["ranking"]["best"]["auc"].as_f64().unwrap() > 0.5);
-    let shown = run(["eval", &argument(&folder.path().join("generated"))]).success();
+    let shown = run(["eval", &argument(folder.path().join("generated"))]).success();
     assert!(
         shown.contains("AUC ") && shown.contains("nDCG@10") && shown.contains("by the true probabilities"),
         "{shown}"
@@ -74,7 +74,7 @@ fn a_generated_log_is_written_and_read_back() {
         "--set",
         folders[1],
         "--out",
-        &argument(&folder.path().join("cut")),
+        &argument(folder.path().join("cut")),
     ]);
     cut.failure(DATA, &["behaviors.tsv:1: 2 tab-separated columns, expected 5"]);
 }

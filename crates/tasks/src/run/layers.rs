@@ -367,6 +367,7 @@ fn schema() -> Table {
     full.task.retrieval.train = path.clone();
     full.task.retrieval.valid = path.clone();
     full.task.retrieval.test = path.clone();
+    (full.task.news.train, full.task.news.test) = (path.clone(), path.clone());
     full.task.image.path = path.clone();
     full.task.char_lm.path = path.clone();
     full.task.translation.directory = path.clone();
@@ -454,7 +455,7 @@ mod tests {
     #[test]
     fn paths_without_a_default_can_be_set() {
         let mut layers = Layers::new();
-        for key in ["text.valid", "retrieval.train", "retrieval.valid", "retrieval.test", "image.path"] {
+        for key in ["text.valid", "retrieval.train", "retrieval.valid", "retrieval.test", "image.path", "news.train"] {
             layers.assign(&format!("task.{key}=some/file"), "--set").unwrap();
         }
         let task = layers.resolve().unwrap().task;
