@@ -11,6 +11,7 @@ from torch.utils.dlpack import from_dlpack
 
 from ..operator import Operator
 from .functions import apply
+from .settings import settings_of
 
 MIXTURES = ("mgk", "mlk")
 """Mechanisms with several keys a position."""

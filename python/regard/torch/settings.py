@@ -1,0 +1,104 @@
+"""What composed forms need to know of an operator, as plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from typing import Any
+
+from ..operator import Operator
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """An operator in plain values, which a compiler can read while it traces."""
+
+    mechanism: str
+    token_first: bool
+    causal: bool
+    window: int | None
+    scale: float | None
+    slopes: tuple[float, ...] | None
+    dropout: float
+    dropout_key: int
+    inputs: tuple[str, ...]
+    constants: tuple[str, ...]
+    budget: bool
+    components: int
+    shifted: bool
+    inference: str
+    score: str
+    per_position: bool
+    variances: str | tuple[float, ...]
+    features: str
+    support: str
+    radius: int
+    globals: int
+    block: int
+    blocks: tuple[str, ...]
+    naive: bool
+    active: int
+    gates: str
+    released_scores: bool
+    spec: str
+    """The operator as text, from which :func:`operator_of` makes it again."""
+
+
+def settings_of(operator: Operator) -> Settings:
+    """The settings of an operator, made once and kept with it."""
+    kept: Settings | None = operator.__dict__.get("_settings")
+    if kept is None:
+        kept = operator.__dict__["_settings"] = _read(operator)
+    return kept
+
+
+@functools.lru_cache(maxsize=256)
+def operator_of(spec: str) -> Operator:
+    """The operator that :attr:`Settings.spec` describes."""
+    mechanism, arguments, options = json.loads(spec)
+    return Operator(mechanism, **arguments, **options)
+
+
+def spec_of(mechanism: str, options: tuple[tuple[str, Any], ...]) -> str:
+    """Text for an operator that is not made yet."""
+    return settings_of(Operator(mechanism, **dict(options))).spec
+
+
+def _read(operator: Operator) -> Settings:
+    options, arguments = operator.options, operator._arguments
+    mixture, support, features = options["mixture"], options["support"], options["features"]
+    mechanism, variances = operator.mechanism, options["mixture"]["variances"]
+    is_mixture = mechanism in ("mgk", "mlk")
+    text = [operator._name, arguments, operator._options]
+    return Settings(
+        mechanism=mechanism,
+        token_first=operator.layout == "token_first",
+        causal=options["causal"],
+        window=options.get("window"),
+        scale=arguments["scale"],
+        slopes=None if arguments["slopes"] is None else tuple(arguments["slopes"]),
+        dropout=arguments["dropout"],
+        dropout_key=arguments["dropout_key"],
+        inputs=operator.inputs,
+        constants=operator.constants,
+        budget=options.get("budget") is not None and mechanism in ("performer", "sparse", "scatterbrain"),
+        components=options["keys"]["components"] if is_mixture else 1,
+        shifted=is_mixture and options["keys"]["design"] == "shifted",
+        inference=mixture["inference"],
+        score=mixture["score"],
+        per_position=mixture["prior"] == "per-position" or mixture["inference"] == "soft-em",
+        variances=variances if isinstance(variances, str) else tuple(variances),
+        features=features["kind"],
+        support=support["kind"],
+        radius=support["radius"],
+        globals=support["globals"],
+        block=support["block"],
+        blocks=tuple(support.get("layout") or ()),
+        naive=options["scatterbrain"]["combination"] == "naive",
+        active=options["moa"]["active"],
+        gates=options["moa"]["gates"],
+        released_scores=options["fastformer"]["scores"] == "released",
+        # Arrays among the options become lists.
+        spec=json.dumps(text, default=lambda value: value.tolist()),
+    )
