@@ -8,10 +8,15 @@ from torch._subclasses.fake_tensor import FakeTensor
 BACKENDS = ("kernels", "composed")
 
 
-def choose(backend: str | None, tensors: dict[str, torch.Tensor]) -> str:
-    """The backend of a call: the one that was asked for, else kernels if all tensors are on the CPU."""
+def check_backend(backend: str | None) -> None:
+    """Refuses a name that is none of a backend."""
     if backend is not None and backend not in BACKENDS:
         raise ValueError(f"backend is {backend!r}, expected 'kernels', 'composed' or None")
+
+
+def choose(backend: str | None, tensors: dict[str, torch.Tensor]) -> str:
+    """The backend of a call: the one that was asked for, else kernels if all tensors are on the CPU."""
+    check_backend(backend)
     elsewhere = [name for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor) and not tensor.is_cpu]
     if backend is None:
         return "composed" if elsewhere else "kernels"
@@ -21,6 +26,12 @@ def choose(backend: str | None, tensors: dict[str, torch.Tensor]) -> str:
     return backend
 
 
-def is_traced(tensors: dict[str, torch.Tensor]) -> bool:
-    """Whether a compiler looks on, so that kernels have to be an operator that it knows."""
-    return torch.compiler.is_compiling() or any(isinstance(tensor, FakeTensor) for tensor in tensors.values())
+def is_fake(tensors: dict[str, torch.Tensor]) -> bool:
+    """Whether tensors have shapes and no memory, so that kernels have to be an operator that PyTorch knows."""
+    return any(isinstance(tensor, FakeTensor) for tensor in tensors.values())
+
+
+def refuse_transforms() -> None:
+    """Refuses to run kernels inside ``torch.func``: they see numbers, not tensors that stand for many."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise ValueError("kernels inside a transform of torch.func, expected backend='composed' there")

@@ -18,9 +18,14 @@ def with_draws(settings: Settings, tensors: dict[str, torch.Tensor]) -> dict[str
     return {**tensors, "projection": _projection(settings.spec, q.shape[-1]).to(q.device)}
 
 
-@torch.compiler.disable
-@functools.lru_cache(maxsize=64)
+# A constant to a compiler, as are its arguments.
+@torch.compiler.assume_constant_result
 def _projection(spec: str, width: int) -> torch.Tensor:
+    return _drawn(spec, width)
+
+
+@functools.lru_cache(maxsize=64)
+def _drawn(spec: str, width: int) -> torch.Tensor:
     operator = operator_of(spec)
     token = torch.zeros(1, 1, 1, width)
     tensors = {name: token for name in ("q", "k", "v") if name in operator.inputs}

@@ -9,13 +9,12 @@ from torch.utils.dlpack import from_dlpack
 
 from ..functions import take_tensors
 from ..operator import Operator
-from .backend import choose, is_traced
+from .backend import choose, is_fake, refuse_transforms
 from .composed import compose
 from .draws import with_draws
-from .settings import operator_of, settings_of, spec_of
-from .traced import attend_traced
+from .settings import settings_of
+from .traced import PADDING, apply_traced, attend_traced
 
-PADDING = ("valid", "query_valid")
 Named = dict[str, torch.Tensor]
 
 
@@ -114,20 +113,16 @@ def apply(operator: Operator, *, backend: str | None = None, **tensors: torch.Te
     TypeError
         Numbers other than float32.
     """
-    return _apply(settings_of(operator).spec, operator, backend, tensors)
-
-
-def _apply(
-    spec: str, operator: Operator | None, backend: str | None, tensors: dict[str, torch.Tensor | None]
-) -> torch.Tensor:
     given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    if torch.compiler.is_compiling():
+        return apply_traced(operator._name, operator._arguments, operator._options, backend, given)
     if choose(backend, given) == "composed":
-        settings = settings_of(operator_of(spec) if operator is None else operator)
+        settings = settings_of(operator)
         return compose(settings, with_draws(settings, given))
     padding = {name: given.pop(name) for name in PADDING if name in given}
-    if is_traced(given):
-        return attend_traced(spec, given, padding)
-    operator = operator_of(spec) if operator is None else operator
+    if is_fake(given):
+        return attend_traced(settings_of(operator).spec, given, padding)
+    refuse_transforms()
     wide = bool(given) and all(getattr(tensor, "dtype", None) == torch.float64 for tensor in given.values())
     function = _Twin if wide else _Kernel
     out: torch.Tensor = function.apply(operator, padding, tuple(given), *given.values())
@@ -152,6 +147,12 @@ def attention(
     Options and further tensors are those of :func:`regard.attention`, ``reference`` aside: float64 tensors run the
     twin. ``backend`` is that of :func:`apply`.
     """
+    if torch.compiler.is_compiling():
+        names = [name for name, value in options.items() if isinstance(value, torch.Tensor)]
+        tensors = {name: options.pop(name) for name in names}
+        tensors |= {"q": q, "k": k, "v": v, "valid": valid, "query_valid": query_valid}
+        given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        return apply_traced(mechanism, {}, options, backend, given)
     tensors = take_tensors(options)
     operator = Operator(mechanism, **options)
     return apply(operator, backend=backend, q=q, k=k, v=v, valid=valid, query_valid=query_valid, **tensors)

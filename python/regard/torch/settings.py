@@ -7,6 +7,8 @@ import functools
 import json
 from typing import Any
 
+import torch
+
 from ..operator import Operator
 
 
@@ -60,9 +62,16 @@ def operator_of(spec: str) -> Operator:
     return Operator(mechanism, **arguments, **options)
 
 
-def spec_of(mechanism: str, options: tuple[tuple[str, Any], ...]) -> str:
-    """Text for an operator that is not made yet."""
-    return settings_of(Operator(mechanism, **dict(options))).spec
+@torch.compiler.assume_constant_result
+def spec_of(mechanism: str, arguments: dict[str, Any], options: dict[str, Any]) -> str:
+    """The text of an operator with these arguments and options, for a compiler that traces its making."""
+    return settings_of(Operator(mechanism, **arguments, **options)).spec
+
+
+@torch.compiler.assume_constant_result
+def settings_of_spec(spec: str) -> Settings:
+    """The settings of the operator that a text describes."""
+    return settings_of(operator_of(spec))
 
 
 def _read(operator: Operator) -> Settings:

@@ -12,7 +12,12 @@ from typing import Any
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from .settings import Settings, operator_of, settings_of
+from .backend import choose
+from .composed import compose
+from .draws import with_draws
+from .settings import Settings, operator_of, settings_of, settings_of_spec, spec_of
+
+PADDING = ("valid", "query_valid")
 
 
 def _named(names: str, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
@@ -95,3 +100,19 @@ def attend_traced(
     names = ",".join([*given, *padding])
     out: torch.Tensor = torch.ops.regard.attend(spec, names, [*given.values(), *padding.values()])
     return out if torch.is_autocast_enabled("cpu") else out.to(first)
+
+
+def apply_traced(
+    mechanism: str,
+    arguments: dict[str, Any],
+    options: dict[str, Any],
+    backend: str | None,
+    given: dict[str, torch.Tensor],
+) -> torch.Tensor:
+    """What ``apply`` does, in steps that a compiler can trace: the operator itself is a text to it."""
+    spec = spec_of(mechanism, arguments, options)
+    if choose(backend, given) == "composed":
+        settings = settings_of_spec(spec)
+        return compose(settings, with_draws(settings, given))
+    padding = {name: given.pop(name) for name in PADDING if name in given}
+    return attend_traced(spec, given, padding)

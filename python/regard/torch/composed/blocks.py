@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,11 @@ def rows_in_block(queries: int, bytes_of_row: int) -> int:
     return max(1, -(-queries // blocks))
 
 
+def without_autocast(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Inside, sums keep the type of their inputs."""
+    return contextlib.nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
+
+
 class _Recomputed(torch.autograd.Function):
     """Applies a function of tensors; the backward pass applies it again instead of keeping what it made."""
 
@@ -59,7 +65,7 @@ class _Recomputed(torch.autograd.Function):
             out: torch.Tensor = ctx.function(*every)
             return out
 
-        with torch.autocast(grad.device.type, enabled=False):
+        with without_autocast(grad.device):
             _, pull = torch.func.vjp(of_wanted, *[tensors[n] for n in wanted])
             gradients = dict(zip(wanted, pull(grad)))
         return (None, *[gradients.get(n) for n in range(len(tensors))])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .blocks import without_autocast
 from .fastformer import fastformer
 from .gaussian import gaussian, variances
 from .heads import mixture_of_heads
@@ -43,10 +44,12 @@ def compose(settings: Settings, tensors: Named) -> torch.Tensor:
     given = {name: tensor for name, tensor in tensors.items() if name not in padding}
     _check_names(settings, given)
     dtype = given[first].dtype
+    # What is drawn has no type of its own.
+    given |= {name: given[name].to(dtype) for name in settings.constants if name in given}
     # Softmax takes 16 bits as they are: what sums them is in 32 bits anyway.
     keeps = settings.mechanism == "softmax" and len({tensor.dtype for tensor in given.values()}) == 1
     given = _one_type(given, keeps)
-    with torch.autocast(given[first].device.type, enabled=False):
+    with without_autocast(given[first].device):
         return _form(settings, given, padding).to(dtype)
 
 
