@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.dlpack import from_dlpack
 
 from .settings import Settings, operator_of
@@ -15,6 +16,8 @@ def with_draws(settings: Settings, tensors: dict[str, torch.Tensor]) -> dict[str
     if "projection" not in settings.constants or "projection" in tensors or settings.budget or "q" not in tensors:
         return tensors
     q = tensors["q"]
+    if q.is_meta or isinstance(q, FakeTensor):
+        return {**tensors, "projection": q.new_empty((settings.rows, q.shape[-1]))}
     return {**tensors, "projection": _projection(settings.spec, q.shape[-1]).to(q.device)}
 
 

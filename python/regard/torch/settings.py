@@ -31,9 +31,9 @@ class Settings:
     shifted: bool
     inference: str
     score: str
-    per_position: bool
     variances: str | tuple[float, ...]
     features: str
+    rows: int
     support: str
     radius: int
     globals: int
@@ -96,9 +96,9 @@ def _read(operator: Operator) -> Settings:
         shifted=is_mixture and options["keys"]["design"] == "shifted",
         inference=mixture["inference"],
         score=mixture["score"],
-        per_position=mixture["prior"] == "per-position" or mixture["inference"] == "soft-em",
         variances=variances if isinstance(variances, str) else tuple(variances),
         features=features["kind"],
+        rows=features["rows"],
         support=support["kind"],
         radius=support["radius"],
         globals=support["globals"],

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Named = dict[str, torch.Tensor]
 
+PADDING = ("valid", "query_valid")
 WITH_DEFAULTS = ("variance", "log_prior", "log_scale", "projection")
 """Inputs that need not be given."""
 HALVES = (torch.float16, torch.bfloat16)
@@ -40,9 +41,9 @@ def compose(settings: Settings, tensors: Named) -> torch.Tensor:
     """
     _refuse(settings)
     first = "x" if settings.mechanism == "moa" else "q"
-    padding = {name: tensors[name] for name in ("valid", "query_valid") if name in tensors}
-    given = {name: tensor for name, tensor in tensors.items() if name not in padding}
+    given = {name: tensor for name, tensor in tensors.items() if name not in PADDING}
     _check_names(settings, given)
+    padding = {name: tensors[name].to(given[first].device) for name in PADDING if name in tensors}
     dtype = given[first].dtype
     # What is drawn has no type of its own.
     given |= {name: given[name].to(dtype) for name in settings.constants if name in given}
@@ -229,8 +230,8 @@ def _check_shapes(settings: Settings, q: torch.Tensor, k: torch.Tensor, v: torch
         raise ValueError(f"tensor 'v' has shape {seen}, expected the batch rows, heads and tokens of 'k'")
     components = k.shape[2] if mixture else 1
     if "log_prior" in given:
-        prior = (heads, components, keys) if settings.per_position and settings.mechanism == "mgk" else (heads, components)
-        _check_shape("log_prior", given["log_prior"], prior)
+        per_position = settings.mechanism == "mgk" and given["log_prior"].ndim == 3
+        _check_shape("log_prior", given["log_prior"], (heads, components, keys) if per_position else (heads, components))
     if "variance" in given:
         _check_shape("variance", given["variance"], (components,))
     if "log_scale" in given:

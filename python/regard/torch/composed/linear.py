@@ -9,14 +9,18 @@ from __future__ import annotations
 import math
 
 import torch
+from torch.nn import functional
 
-from .blocks import averages, products
+from .blocks import averages, recomputed, rows_in_block
 from .mask import Mask
 
 LOWEST = -1e30
 """A log scale below that of any feature."""
 CHUNK = 64
-"""Keys that causal queries look at pair by pair; those before are in a state."""
+"""Keys from one state of causal attention to the next, fewer where there are fewer."""
+PAIRS = 16
+"""Keys that causal queries look at pair by pair, a divisor of the chunk. In logarithms: no later key can hide an earlier
+one, however much larger its features are."""
 
 
 def log_elu(x: torch.Tensor) -> torch.Tensor:
@@ -112,18 +116,54 @@ def attend_linearly(
 
 
 def _causal(log_q: torch.Tensor, log_k: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    queries, keys = log_q.shape[2], log_k.shape[2]
+    batch, heads, queries, features = log_q.shape
+    keys = log_k.shape[2]
     # All queries see the keys before the first one's position; queries before the first key see nothing.
     early, blind = max(keys - queries, 0), max(queries - keys, 0)
+    tokens = queries - blind
+    chunk = min(CHUNK, -(-tokens // PAIRS) * PAIRS)
+    chunks = -(-tokens // chunk)
+
+    def chunked(x: torch.Tensor, fill: float = 0.0) -> torch.Tensor:
+        x = functional.pad(x, (0, 0, 0, chunks * chunk - tokens), value=fill)
+        return x.unflatten(2, (chunks, chunk)).transpose(1, 2).flatten(0, 1)
+
+    q, k, v = chunked(log_q[:, :, blind:]), chunked(log_k[:, :, early:], -math.inf), chunked(values[:, :, early:])
+    each = Sums.of(k, v)
+    scales, sums = (x.unflatten(0, (batch, chunks)).unbind(1) for x in (each.scale, each.sums))
     state = Sums.of(log_k[:, :, :early], values[:, :, :early])
-    outs = [values.new_zeros((*log_q.shape[:2], blind, values.shape[-1] - 1))]
-    for first in range(0, min(queries, keys), CHUNK):
-        q = log_q[:, :, blind + first : blind + first + CHUNK]
-        k, v = (x[:, :, early + first : early + first + CHUNK] for x in (log_k, values))
-        scale = torch.maximum(state.scale, k.detach().amax(2, keepdim=True))
-        features, _ = queries_under(q, scale)
-        of_keys, before = (k - scale).exp(), state.under(scale)
-        pairs = products(features, of_keys).tril()
-        outs.append(divide(averages(pairs, v) + averages(features, before)))
-        state = Sums(scale, before + of_keys.transpose(-1, -2) @ v)
+    states = []
+    for scale, total in zip(scales, sums):
+        states.append(state)
+        state = state + Sums(scale, total)
+    before = [torch.stack([getattr(s, name) for s in states], 1).flatten(0, 1) for name in ("scale", "sums")]
+
+    size = rows_in_block(batch * chunks, heads * PAIRS * PAIRS * features * q.element_size())
+    parts = zip(*(x.split(size) for x in (q, k, v, *before)))
+    seen = torch.cat([recomputed(_chunk, *part) for part in parts])
+    seen = seen.unflatten(0, (batch, chunks)).transpose(1, 2).flatten(2, 3)[:, :, :tokens]
+    return functional.pad(seen, (0, 0, blind, 0)) if blind else seen
+
+
+def _chunk(
+    log_q: torch.Tensor, log_k: torch.Tensor, values: torch.Tensor, scale: torch.Tensor, sums: torch.Tensor
+) -> torch.Tensor:
+    """Outputs of the queries of a chunk, with the sums over all keys before it."""
+    outs = []
+    for first in range(0, log_q.shape[2], PAIRS):
+        state = Sums(scale, sums)
+        if first:
+            state = state + Sums.of(log_k[:, :, :first], values[:, :, :first])
+        q, k, v = (x[:, :, first : first + PAIRS] for x in (log_q, log_k, values))
+        features, top = queries_under(q, state.scale)
+        far = averages(features, state.sums)
+        k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+        near_top = (q + k.detach().cummax(2).values).detach().amax(-1, keepdim=True).clamp(min=LOWEST)
+        logs = q[:, :, :, None] + k[:, :, None] - near_top[..., None]
+        later = torch.ones(PAIRS, PAIRS, dtype=torch.bool, device=q.device).triu(1)
+        near = averages(logs.masked_fill(later[..., None], -math.inf).exp().sum(-1), v)
+        # Where there is nothing before, its scale means nothing.
+        top = torch.where(far[..., -1:].detach() > 0, top, LOWEST)
+        common = torch.maximum(top, near_top)
+        outs.append(divide(far * (top - common).exp() + near * (near_top - common).exp()))
     return torch.cat(outs, 2)
