@@ -46,6 +46,15 @@ def test_modules_compile_in_one_graph(mechanism: str, backend: str) -> None:
         assert torch.allclose(seen, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["bigbird", "smyrf", "lsh"])
+def test_supports_compile_in_one_graph(kind: str) -> None:
+    torch._dynamo.reset()
+    sizes = {"support__block": 4, "support__random": 1, "support__cluster": 8, "support__bucket": 8}
+    attend = layer("sparse", "composed", support__kind=kind, **sizes)
+    x = tokens(2, 19, 16)
+    assert torch.allclose(torch.compile(attend, fullgraph=True, backend="eager")(x), attend(x), atol=1e-6)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("mechanism", [name for name in ("softmax", "performer", "mgk") if name in NAMES])
 def test_functions_compile_in_one_graph(mechanism: str, backend: str) -> None:

@@ -37,8 +37,15 @@ class Settings:
     support: str
     radius: int
     globals: int
+    random: int
+    support_seed: int
     block: int
     blocks: tuple[str, ...]
+    rounds: int
+    cluster: int
+    bucket: int
+    cyclic: bool
+    hash_values: int | None
     naive: bool
     active: int
     gates: str
@@ -102,8 +109,15 @@ def _read(operator: Operator) -> Settings:
         support=support["kind"],
         radius=support["radius"],
         globals=support["globals"],
+        random=support["random"],
+        support_seed=support["seed"],
         block=support["block"],
         blocks=tuple(support.get("layout") or ()),
+        rounds=support["rounds"],
+        cluster=support["cluster"],
+        bucket=support["bucket"],
+        cyclic=support["cyclic"],
+        hash_values=support.get("hash_values"),
         naive=options["scatterbrain"]["combination"] == "naive",
         active=options["moa"]["active"],
         gates=options["moa"]["gates"],

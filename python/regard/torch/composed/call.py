@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .blocks import without_autocast
+from .blocks import spread, without_autocast
 from .fastformer import fastformer
 from .gaussian import gaussian, variances
+from .hashes import chunks, clusters, directions_of
 from .heads import mixture_of_heads
 from .linear import attend_linearly, log_elu, log_exponential, log_mixture
 from .mask import Mask
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 Named = dict[str, torch.Tensor]
 
 PADDING = ("valid", "query_valid")
-WITH_DEFAULTS = ("variance", "log_prior", "log_scale", "projection")
+WITH_DEFAULTS = ("variance", "log_prior", "log_scale", "projection", "directions", "rotations")
 """Inputs that need not be given."""
 HALVES = (torch.float16, torch.bfloat16)
 WILD = 2.0**40
@@ -69,7 +70,9 @@ def _form(settings: Settings, given: Named, padding: Named) -> torch.Tensor:
         q = _silent(q, query_valid, always=False)
     if valid is not None:
         k, v = _silent(k, valid), _silent(v, valid)
-    out = _of_heads(settings, given, q, k, v, valid)
+    if "k" not in given:
+        k = directions_of(k)
+    out = _of_heads(settings, given, q, k, v, valid, query_valid)
     return out.transpose(1, 2) if settings.token_first else out
 
 
@@ -80,6 +83,7 @@ def _of_heads(
     k: torch.Tensor,
     v: torch.Tensor,
     valid: torch.Tensor | None,
+    query_valid: torch.Tensor | None,
 ) -> torch.Tensor:
     """Mechanisms with heads of queries, keys and values, all head first."""
     mechanism, heads, width = settings.mechanism, q.shape[1], q.shape[3]
@@ -116,8 +120,23 @@ def _of_heads(
         logs = (_logs(settings, given, q, scale), _logs(settings, given, k, scale))
     if mechanism == "performer" or settings.support == "empty":
         return attend_linearly(*logs, v, mask, valid)  # type: ignore[misc]
-    support = Support(settings.support, settings.radius, settings.globals, settings.block, settings.blocks)
-    return attend_to_support(q, k, v, mask, support, scale, logs, settings.naive, valid)
+    groups = None
+    if settings.support == "smyrf":
+        groups = clusters(q, spread(k, heads), given["directions"], settings.cluster, valid, query_valid)
+    elif settings.support == "lsh":
+        groups = (chunks(q, given["rotations"], settings.bucket, valid),) * 2
+    support = Support(
+        settings.support,
+        settings.radius,
+        settings.globals,
+        settings.random,
+        settings.support_seed,
+        settings.block,
+        settings.blocks,
+        settings.bucket,
+        settings.cyclic,
+    )
+    return attend_to_support(q, k, v, mask, support, scale, logs, settings.naive, valid, groups)
 
 
 def _logs(settings: Settings, given: Named, x: torch.Tensor, scale: float) -> torch.Tensor:
@@ -158,12 +177,11 @@ def _moa(settings: Settings, given: Named, padding: Named) -> torch.Tensor:
 
 def _refuse(settings: Settings) -> None:
     """Options without a composed form."""
-    on_cpu = "expected tensors on the CPU and backend='kernels', or {} here"
-    if settings.mechanism in ("sparse", "scatterbrain") and settings.support in ("bigbird", "smyrf", "lsh"):
-        instead = on_cpu.format("'local', 'longformer', 'block', 'full' or 'empty'")
-        raise ValueError(f"support.kind is {settings.support!r}, which has no composed form: {instead}")
     if settings.budget:
-        raise ValueError(f"a budget has no composed form: {on_cpu.format('the sizes of support and features')}")
+        raise ValueError(
+            "a budget has no composed form, expected the sizes of support and features here, or tensors on the CPU and "
+            "backend='kernels'"
+        )
 
 
 def _check_names(settings: Settings, given: Named) -> None:
@@ -198,8 +216,9 @@ def _one_type(given: Named, keeps: bool) -> Named:
 
 def _head_first(settings: Settings, given: Named) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Queries ``[B,H,N,D]``, keys ``[B,Hk,(M,)S,D]`` and values ``[B,Hk,S,Dv]``; keys of mixtures have components."""
-    q, k = given["q"], given["k"]
-    v = given.get("v", q)
+    q = given["q"]
+    # With LSH the queries are the keys.
+    k, v = given.get("k", q), given.get("v", q)
     for name, tensor in (("q", q), ("v", v)):
         if tensor.ndim != 4:
             raise ValueError(f"tensor {name!r} has shape {list(tensor.shape)}, expected 4 axes")
@@ -217,12 +236,12 @@ def _check_shapes(settings: Settings, q: torch.Tensor, k: torch.Tensor, v: torch
     mixture = settings.mechanism in ("gaussian", "mgk", "mlk")
     if k.ndim != (5 if mixture else 4):
         raise ValueError(
-            f"tensor 'k' has shape {list(given['k'].shape)}, expected {'one key a component' if mixture else '4 axes'}"
+            f"tensor 'k' has shape {list(given.get('k', q).shape)}, expected {'one key a component' if mixture else '4 axes'}"
         )
     key_heads, keys = k.shape[1], k.shape[-2]
     if k.shape[0] != batch or k.shape[-1] != width or heads % key_heads:
         raise ValueError(
-            f"tensor 'k' has shape {list(given['k'].shape)}, expected {batch} batch rows, {width} channels and a number "
+            f"tensor 'k' has shape {list(given.get('k', q).shape)}, expected {batch} batch rows, {width} channels and a number "
             f"of heads that divides {heads}"
         )
     if tuple(v.shape[:3]) != (batch, key_heads, keys):

@@ -19,11 +19,6 @@ class Mask:
     causal: bool
     window: int | None
 
-    @property
-    def is_open(self) -> bool:
-        """Whether every query sees every key."""
-        return not self.causal and self.window is None
-
     def reach(self, first: int, last: int) -> tuple[int, int]:
         """The range of keys that queries ``first`` to ``last - 1`` see."""
         offset = self.keys - self.queries

@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional
 
 from .blocks import averages, products, recomputed, rows_in_block
-from .dropout import factors
 from .mask import Mask
+from .random import factors
 
 FUSED = ("cpu", "cuda")
 """Devices whose ``scaled_dot_product_attention`` keeps no matrix of scores."""
@@ -66,7 +66,9 @@ def _fused(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scal
         # Only the kernels for 16 bits on CUDA read one head of keys for several of queries.
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
         grouped = False
-    out = functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
+    # An argument that PyTorch has since 2.5.
+    shares = {"enable_gqa": True} if grouped else {}
+    out = functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, **shares)
     return out[..., :value_width]
 
 

@@ -15,26 +15,40 @@ import torch
 from .blocks import averages, products, recomputed, rows_in_block
 from .linear import LOWEST, Sums, divide, queries_under, with_ones
 from .mask import Mask
+from .random import blocks
 
 Ranges = tuple[tuple[int, int], ...]
+HASHED = ("smyrf", "lsh")
+"""Supports that the contents of tokens decide: all keys are near."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Support:
-    """``support.*``: ``local``, ``longformer`` or ``block``."""
+    """``support.*``: ``local``, ``longformer``, ``bigbird``, ``block``, ``smyrf`` or ``lsh``."""
 
     kind: str
     radius: int
     globals: int
+    random: int
+    seed: int
     block: int
     blocks: tuple[str, ...]
+    bucket: int
+    cyclic: bool
 
     def plans(self, mask: Mask, rows: int) -> list[Plan]:
         """Blocks of at most ``rows`` queries."""
-        return self._of_layout(mask, rows) if self.kind == "block" else self._of_bands(mask, rows)
+        if self.kind == "block":
+            return self._of_layout(mask, rows)
+        if self.kind == "bigbird":
+            return self._of_random_blocks(mask, rows)
+        if self.kind in HASHED:
+            bounds = [(first, min(first + rows, mask.queries)) for first in range(0, mask.queries, rows)]
+            return [Plan(first, last, ((0, mask.reach(first, last)[1]),)) for first, last in bounds]
+        return self._of_bands(mask, rows)
 
     def _of_bands(self, mask: Mask, rows: int) -> list[Plan]:
-        offset, leading = mask.keys - mask.queries, self.globals if self.kind == "longformer" else 0
+        offset, leading = mask.keys - mask.queries, 0 if self.kind == "local" else self.globals
         leading = min(leading, mask.keys)
         # Global queries see all; they go in blocks of their own.
         bounds = [0, *(n for n in (min(max(n - offset, 0), mask.queries) for n in (0, leading)) if n), mask.queries]
@@ -52,6 +66,23 @@ class Support:
                 apart = min(leading, low)
                 high = max(high, min(leading, seen)) if low < leading else high
                 plans.append(Plan(first, last, ((0, apart), (low, high)), (apart, low), (high, seen)))
+        return plans
+
+    def _of_random_blocks(self, mask: Mask, rows: int) -> list[Plan]:
+        offset, plans = mask.keys - mask.queries, []
+        for band in self._of_bands(mask, rows):
+            first = band.first
+            while first < band.last:
+                # Queries before the first key are in the first block.
+                row = max(first + offset, 0) // self.block
+                last = min(band.last, (row + 1) * self.block - offset)
+                seen = mask.reach(first, last)[1]
+                chosen = blocks(self.seed, row, -(-mask.keys // self.block), self.random)
+                ranges = [*band.near, *((n * self.block, (n + 1) * self.block) for n in chosen)]
+                near = _joined(ranges, seen)
+                far = [(a, b) for (_, a), (b, _) in zip(((0, 0), *near), (*near, (seen, seen))) if b > a]
+                plans.append(Plan(first, last, near, apart=tuple(far), row=row))
+                first = last
         return plans
 
     def _of_layout(self, mask: Mask, rows: int) -> list[Plan]:
@@ -72,16 +103,35 @@ class Support:
                 plans.append(Plan(first, last, tuple(near), apart=tuple(far), row=row))
         return plans
 
-    def contains(self, plan: Plan, distances: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Which ``keys [k]`` are in the support of the queries of a block, by their ``distances [n,k]``."""
+    def contains(self, mask: Mask, plan: Plan, distances: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """Which ``keys [k]`` are in the support of the queries of a block, by their ``distances [n,k]``, without hashes."""
         if self.kind == "block":
             chosen = torch.tensor([entry == "1" for entry in self.blocks[plan.row]], device=keys.device)
             return chosen[keys // self.block].expand(distances.shape)
         near = distances.abs() <= self.radius
-        if self.kind == "longformer":
+        if self.kind != "local":
             positions = keys - distances
             near = near | (keys < self.globals) | ((positions >= 0) & (positions < self.globals))
+        if self.kind == "bigbird":
+            count = -(-mask.keys // self.block)
+            chosen = blocks(self.seed, plan.row, count, self.random)
+            flags = torch.tensor([n in chosen for n in range(count)], device=keys.device)
+            near = near | flags[keys // self.block]
         return near
+
+    def meets(self, total: int, queries: torch.Tensor, groups: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
+        """Which of ``total`` keys share a group in some round: groups ``[R,B,H,n]``, ``[R,B,H,k]`` to ``[B,H,n,k]``."""
+        met = None
+        for own, other in zip(queries.unbind(0), groups.unbind(0)):
+            own, other = own[..., None], other[..., None, :]
+            round_met = own == other
+            if self.kind == "lsh":
+                last = -(-total // self.bucket) - 1
+                before = torch.where(own > 0, own - 1, last if self.cyclic else -1)
+                round_met = round_met | (other == before)
+            met = round_met if met is None else met | round_met
+        assert met is not None
+        return met & (distances != 0) if self.kind == "lsh" else met
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,15 +162,21 @@ def attend_to_support(
     logs: tuple[torch.Tensor, torch.Tensor] | None = None,
     naive: bool = False,
     valid: torch.Tensor | None = None,
+    groups: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Weights ``exp(scale q.k)`` on the support and, with ``logs`` of features, their products off it.
 
     ``q [B,H,N,D]``, ``k [B,Hk,S,D]``, ``v [B,Hk,S,Dv]``, logs ``[B,H,N,m]`` and ``[B,Hk,S,m]``, ``valid [B,S]`` to
-    ``[B,H,N,Dv]``. With ``naive`` products count on the support too.
+    ``[B,H,N,Dv]``. With ``naive`` products count on the support too. ``groups [R,B,H,N]`` and ``[R,B,H,S]`` are those of
+    a support by hashes.
     """
     batch, heads, queries, _ = q.shape
-    most = support.block if support.kind == "block" else max(128, support.radius)
-    width = mask.keys if support.kind == "block" else min(mask.keys, 2 * support.radius + 1 + most + support.globals)
+    most, width = queries, mask.keys
+    if support.kind in ("block", "bigbird"):
+        most = support.block
+    elif support.kind not in HASHED:
+        most = max(128, support.radius)
+        width = min(mask.keys, 2 * support.radius + 1 + most + support.globals)
     rows = min(most, rows_in_block(queries, batch * heads * width * q.element_size()))
     plans, values = support.plans(mask, rows), with_ones(v)
     far: list[Sums] = []
@@ -134,11 +190,26 @@ def attend_to_support(
         given = [q[:, :, plan.first : plan.last], _cut(k, plan.near, 2), _cut(values, plan.near, 2)]
         if logs is not None:
             given += [log_q[:, :, plan.first : plan.last], _cut(log_k, plan.near, 2), far[n].scale, far[n].sums]
+        if groups is not None:
+            given += [groups[0][..., plan.first : plan.last], _cut(groups[1], plan.near, 3)]
         if valid is not None:
             given.append(_cut(valid, plan.near, 1))
         block = _Block(mask, support, plan, scale, naive, logs is not None, valid is not None)
         outs.append(recomputed(block, *given))
     return torch.cat(outs, 2)
+
+
+def _joined(ranges: Sequence[tuple[int, int]], end: int) -> Ranges:
+    """Ranges up to ``end`` in order, those that overlap or touch as one."""
+    joined: list[tuple[int, int]] = []
+    for start, stop in sorted((min(a, end), min(b, end)) for a, b in ranges):
+        if stop <= start:
+            continue
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], stop)
+        else:
+            joined.append((start, stop))
+    return tuple(joined)
 
 
 def _cut(tensor: torch.Tensor, ranges: Ranges, axis: int) -> torch.Tensor:
@@ -189,10 +260,8 @@ class _Block:
         places = torch.arange(self.mask.keys, device=q.device)
         keys = _cut(places, self.plan.near, 0)
         distances = self.mask.distances(self.plan.first, self.plan.last, keys)
-        on = self.support.contains(self.plan, distances, keys)
         seen = self.mask.seen(distances, rest[-1] if self.has_valid else None)
-        if seen is not None:
-            on = on & seen
+        on = self._support(distances, keys, seen, rest[4:6] if self.has_features else rest[:2])
         if k.shape[2] == 0:
             sums, top = values.new_zeros((*q.shape[:3], values.shape[-1])), q.new_full((1,), LOWEST)
         else:
@@ -204,6 +273,21 @@ class _Block:
         low, low_top = self._low_rank(on, seen, values, *rest[:4])
         common = torch.maximum(top, low_top)
         return divide(sums * (top - common).exp() + low * (low_top - common).exp())
+
+    def _support(
+        self, distances: torch.Tensor, keys: torch.Tensor, seen: torch.Tensor | None, groups: tuple[torch.Tensor, ...]
+    ) -> torch.Tensor:
+        """The pairs of the support that are seen."""
+        if self.support.kind not in HASHED:
+            on = self.support.contains(self.mask, self.plan, distances, keys)
+            return on if seen is None else on & seen
+        on = self.support.meets(self.mask.keys, *groups, distances)
+        on = on if seen is None else on & seen
+        if self.support.kind == "lsh":
+            # A token looks at itself only where there is nothing else.
+            own = distances == 0 if seen is None else (distances == 0) & seen
+            on = on | own & ~on.any(-1, keepdim=True)
+        return on
 
     def _low_rank(
         self,

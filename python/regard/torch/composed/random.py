@@ -1,6 +1,8 @@
-"""Dropout on weights, the same choice as the kernels': a function of a key and of where a weight stands."""
+"""The random choices of the kernels, bit for bit: functions of a key and of where a number stands."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 
@@ -10,7 +12,7 @@ _LOW = 0xFFFFFFFF
 
 
 def factors(key: int, rate: float, rows: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """Factors of weights: 0, or ``1 / (1 - rate)`` where kept.
+    """Factors of weights under dropout: 0, or ``1 / (1 - rate)`` where kept.
 
     ``rows [B,H,n]`` number the queries, ``(b H + h) N + i``; ``keys [k]``: factors ``[B,H,n,k]``.
     """
@@ -35,7 +37,30 @@ def _whiten(x: torch.Tensor) -> torch.Tensor:
     return x ^ _shift(x, 31)
 
 
-def _mix(x: torch.Tensor) -> torch.Tensor:
+def _mix(x: Any) -> Any:
     x = ((x ^ (x >> 16)) * 0x21F0AAAD) & _LOW
     x = ((x ^ (x >> 15)) * 0x735A2D97) & _LOW
     return x ^ (x >> 15)
+
+
+def blocks(seed: int, query_block: int, key_blocks: int, count: int) -> list[int]:
+    """The random key blocks of a query block (algorithm of Bentley and Floyd 1987)."""
+    stream = _whiten_number(_substream(_substream(seed, 4), query_block))
+    chosen: list[int] = []
+    for end in range(max(key_blocks - count, 0), key_blocks):
+        choice = (_mix(_mix(end ^ stream & _LOW) ^ stream >> 32) * (end + 1)) >> 32
+        chosen.append(end if choice in chosen else choice)
+    return chosen
+
+
+def _substream(key: int, part: int) -> int:
+    return _whiten_number(_whiten_number(key) ^ part)
+
+
+def _whiten_number(x: int) -> int:
+    """:func:`_whiten` for one number without a sign."""
+    whole = (1 << 64) - 1
+    x = (x + _ADD) & whole
+    x = ((x ^ (x >> 30)) * _FIRST) & whole
+    x = ((x ^ (x >> 27)) * _SECOND) & whole
+    return x ^ (x >> 31)
