@@ -18,6 +18,9 @@ import regard.torch as attentive  # noqa: E402
 
 LAYOUT = ["1010", "0101", "1001", "0110"]
 
+RANDOM = {f"support__{name}": 1 for name in ("radius", "globals", "random")}
+RANDOM |= {"support__kind": "bigbird", "support__block": 3}
+
 # Designs beside the default one of each mechanism.
 DESIGNS: list[tuple[str, dict[str, Any]]] = [
     ("softmax", {"window": 3}),
@@ -33,11 +36,11 @@ DESIGNS: list[tuple[str, dict[str, Any]]] = [
     ("sparse", {"support__kind": "empty"}),
     ("sparse", {"support__kind": "block", "support__block": 5, "support__layout": LAYOUT}),
     ("scatterbrain", {"support__kind": "longformer", "support__radius": 2, "support__globals": 3}),
-    ("sparse", {"support__kind": "bigbird", "support__radius": 1, "support__globals": 1, "support__block": 3, "support__random": 1}),
+    ("sparse", RANDOM),
     ("sparse", {"support__kind": "smyrf", "support__cluster": 5}),
     ("sparse", {"support__kind": "lsh", "support__bucket": 5}),
     ("sparse", {"support__kind": "lsh", "support__bucket": 5, "support__cyclic": False}),
-    ("scatterbrain", {"support__kind": "bigbird", "support__radius": 1, "support__globals": 1, "support__block": 3, "support__random": 1}),
+    ("scatterbrain", RANDOM),
     ("scatterbrain", {"support__kind": "smyrf", "support__cluster": 5}),
     ("scatterbrain", {"support__kind": "lsh", "support__bucket": 5}),
     ("scatterbrain", {"support__kind": "full"}),
@@ -58,11 +61,11 @@ def small_blocks(request: pytest.FixtureRequest):
     attentive.set_block_bytes(before)
 
 
-def run(attend: regard.Operator, given: dict[str, Any], backend: str, **padding: Any) -> dict[str, Any]:
+def run(attend: regard.Operator, given: dict[str, Any], backend: str | None, **padding: Any) -> dict[str, Any]:
     """The output and all gradients."""
     leaves = {name: tensor.detach().clone().requires_grad_() for name, tensor in given.items()}
     out = attentive.apply(attend, backend=backend, **leaves, **padding)
-    slope = torch.linspace(-1, 2, out.numel(), dtype=out.dtype).reshape(out.shape).cos()
+    slope = torch.linspace(-1, 2, out.numel()).to(out).reshape(out.shape).cos()
     (out * slope).sum().backward()
     return {"out": out.detach(), **{name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}}
 
@@ -89,7 +92,9 @@ def drawn(mechanism: str, queries: int = 19, keys: int = 19, key_heads: int = 2,
     heads = {1: [0], 2: [0, 1], 4: [0, 1, 0, 1]}[key_heads]
     given["q"] = given["q"][:, :, :queries]
     for name in "kv":
-        given[name] = given[name][:, heads][..., :keys, :] + torch.arange(key_heads).reshape(-1, 1, 1, *[1] * (given[name].ndim - 4))
+        chosen = given[name][:, heads][..., :keys, :]
+        # No two heads alike.
+        given[name] = chosen + torch.arange(key_heads).reshape(-1, *[1] * (chosen.ndim - 2))
     return given
 
 
@@ -258,6 +263,24 @@ def test_halves(mechanism: str, dtype: Any) -> None:
             assert (tensor.float() - expected[name].float()).abs().max() <= close, name
 
 
+DEVICES = [name for name in ("cuda", "mps", "xpu") if getattr(torch, name).is_available()]
+
+
+@pytest.mark.skipif(not DEVICES, reason="no device but the CPU")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("padding", ["none", "left"])
+def test_other_devices(mechanism: str, padding: str, device: str) -> None:
+    given, valid = drawn(mechanism), padded(padding, 19)
+    attend = operator(mechanism, causal=True)
+    expected = run(attend, given, "kernels", valid=valid)
+    moved = {name: x.to(device) for name, x in given.items()}
+    seen = run(attend, moved, None, valid=valid)
+    largest = max(x.abs().max() for x in expected.values())
+    for name, x in seen.items():
+        assert x.device.type == device
+        assert (x.cpu() - expected[name]).abs().max() <= 1e-4 * largest, name
+
+
 def test_errors() -> None:
     q = torch.randn(1, 2, 9, 8)
 
@@ -273,12 +296,15 @@ def test_errors() -> None:
         ((q, q, q), {"valid": torch.ones(1, 8)}, "tensor 'valid' has shape"),
         ((q, q, q), {"wieght": q}, "tensor 'wieght' is no input of softmax"),
         ((q, q), {}, "tensor 'v' is missing"),
+        ((q, q[:, :, :0], q[:, :, :0]), {}, "expected every size at least 1"),
         ((q, q.to("meta"), q), {}, "expected one device"),
         ((q.to("meta"), q.to("meta"), q.to("meta")), {"backend": "kernels"}, "tensor 'q' is on meta, expected the CPU"),
         ((q, q, q), {"mechanism": "scatterbrain", "budget": "1/2"}, "a budget has no composed form"),
     ):
         with pytest.raises(ValueError, match=message):
             attend(*given, **changed)
+    with pytest.raises(TypeError, match="tensor 'k' is a ndarray, expected a tensor of PyTorch"):
+        attend(q, q.numpy(), q)
     with pytest.raises(TypeError, match="tensor 'q' holds int64 numbers"):
         attend(q.long(), q, q)
     with pytest.raises(TypeError, match="tensor 'k' holds float64 numbers"):

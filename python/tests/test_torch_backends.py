@@ -1,4 +1,4 @@
-"""`regard.torch` on both backends as part of a model: compiled, under autocast, saved, moved, trained by two processes."""
+"""`regard.torch` on both backends, as part of a model: compiled, under autocast, saved, trained by two processes."""
 
 from __future__ import annotations
 

@@ -16,19 +16,26 @@ def check_backend(backend: str | None) -> None:
 
 def choose(backend: str | None, tensors: dict[str, torch.Tensor]) -> str:
     """The backend of a call: the one that was asked for, else kernels if all tensors are on the CPU."""
-    check_backend(backend)
-    elsewhere = [name for name, tensor in tensors.items() if isinstance(tensor, torch.Tensor) and not tensor.is_cpu]
+    elsewhere = None
+    for name, tensor in tensors.items():
+        if isinstance(tensor, torch.Tensor) and not tensor.is_cpu:
+            elsewhere = name
+            break
     if backend is None:
         return "composed" if elsewhere else "kernels"
+    check_backend(backend)
     if backend == "kernels" and elsewhere:
-        device = tensors[elsewhere[0]].device
-        raise ValueError(f"tensor {elsewhere[0]!r} is on {device}, expected the CPU, or backend='composed' there")
+        device = tensors[elsewhere].device
+        raise ValueError(f"tensor {elsewhere!r} is on {device}, expected the CPU, or backend='composed' there")
     return backend
 
 
 def is_fake(tensors: dict[str, torch.Tensor]) -> bool:
     """Whether tensors have shapes and no memory, so that kernels have to be an operator that PyTorch knows."""
-    return any(isinstance(tensor, FakeTensor) for tensor in tensors.values())
+    for tensor in tensors.values():
+        if isinstance(tensor, FakeTensor):
+            return True
+    return False
 
 
 def refuse_transforms() -> None:

@@ -11,7 +11,7 @@ from ..functions import take_tensors
 from ..operator import Operator
 from .backend import choose, is_fake, refuse_transforms
 from .composed import compose
-from .composed.call import PADDING
+from .composed.inputs import PADDING
 from .draws import with_draws
 from .settings import settings_of
 from .traced import apply_traced, attend_traced

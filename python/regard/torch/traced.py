@@ -14,7 +14,7 @@ from torch.utils.dlpack import from_dlpack
 
 from .backend import choose
 from .composed import compose
-from .composed.call import PADDING
+from .composed.inputs import PADDING
 from .draws import with_draws
 from .settings import Settings, operator_of, settings_of, settings_of_spec, spec_of
 

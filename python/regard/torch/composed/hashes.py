@@ -1,4 +1,4 @@
-"""Groups of queries and keys from hashing: clusters of SMYRF (Daras et al. 2020), chunks of LSH (Kitaev et al. 2020)."""
+"""Groups of queries and keys: clusters of SMYRF (Daras et al. 2020), chunks of LSH (Kitaev et al. 2020)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ def clusters(
     valid: torch.Tensor | None,
     query_valid: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Clusters of queries ``[R,B,H,N]`` and of keys ``[R,B,H,S]`` for ``q [B,H,N,D]``, ``k [B,H,S,D]``, ``directions [R,D+2]``.
+    """Clusters of queries ``[R,B,H,N]`` and of keys ``[R,B,H,S]``.
 
-    Queries and keys get a channel each that makes them equally long, so that a large product means a small angle; they are
-    sorted along each direction, padding last, and cut into as many groups.
+    ``q [B,H,N,D]``, ``k [B,H,S,D]``, ``directions [R,D+2]``. Queries and keys get a channel each that makes them
+    equally long, so that a large product means a small angle; they are sorted along each direction, padding last, and
+    cut into as many groups.
     """
     q, k, directions = q.detach(), k.detach(), directions.detach()
     squares = [x.square().sum(-1) for x in (q, k)]
@@ -34,9 +35,9 @@ def clusters(
 
 
 def chunks(q: torch.Tensor, rotations: torch.Tensor, bucket: int, valid: torch.Tensor | None) -> torch.Tensor:
-    """Chunks ``[R,B,H,N]`` of tokens ``q [B,H,N,D]`` for ``rotations [R,D,V]``: sorted by hash and position, padding last.
+    """Chunks ``[R,B,H,N]`` of tokens ``q [B,H,N,D]`` for ``rotations [R,D,V]``.
 
-    The hash is the place of the largest of ``[q R, -q R]``.
+    Tokens are sorted by hash and position, padding last; the hash is the place of the largest of ``[q R, -q R]``.
     """
     turned = torch.einsum("bhnd,rdv->rbhnv", q.detach(), rotations.detach())
     hashes = torch.cat([turned, -turned], -1).argmax(-1)

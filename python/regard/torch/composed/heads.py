@@ -27,9 +27,10 @@ def mixture_of_heads(
     valid: torch.Tensor | None,
     query_valid: torch.Tensor | None,
 ) -> torch.Tensor:
-    """``x [B,N,d]``, ``x_kv [B,S,d]``, ``w_gate [d,E]``, ``w_query [E,d,D]``, ``w_key w_value [d,D]``, ``w_out [E,D,d]``.
+    """Tokens ``x [B,N,d]`` and ``x_kv [B,S,d]`` to ``[B,N,d]``.
 
-    All experts are applied to all tokens and those chosen are picked: no token is ever dropped.
+    ``w_gate [d,E]``, ``w_query [E,d,D]``, ``w_key w_value [d,D]``, ``w_out [E,D,d]``. All experts
+    are applied to all tokens and those chosen are picked: no token is ever dropped.
     """
     experts, _, width = w_query.shape
     probabilities = (x @ w_gate).softmax(-1)

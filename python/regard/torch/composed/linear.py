@@ -1,7 +1,7 @@
 """Positive features instead of scores: linear attention, its mixture, Performer; time linear in the length.
 
-Features are logarithms until they are multiplied: each feature of the keys has a scale, which the queries undo, and each
-query has one, which cancels.
+Features are logarithms until they are multiplied: each feature of the keys has a scale, which the queries undo, and
+each query has one, which cancels.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ LOWEST = -1e30
 CHUNK = 64
 """Keys from one state of causal attention to the next, fewer where there are fewer."""
 PAIRS = 16
-"""Keys that causal queries look at pair by pair, a divisor of the chunk. In logarithms: no later key can hide an earlier
-one, however much larger its features are."""
+"""Keys that causal queries look at pair by pair, a divisor of the chunk.
+
+In logarithms: no later key can hide an earlier one, however much larger its features are."""
 
 
 def log_elu(x: torch.Tensor) -> torch.Tensor:

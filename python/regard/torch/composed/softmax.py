@@ -1,4 +1,7 @@
-"""Softmax of scores, and of cosines: one fused operation of PyTorch where nothing but causality is asked, else blocks."""
+"""Softmax of scores, and of cosines.
+
+One fused operation of PyTorch where nothing but causality is asked, else blocks of queries.
+"""
 
 from __future__ import annotations
 
@@ -144,8 +147,10 @@ class _Block:
             if mixed:
                 seen = seen.repeat_interleave(self.weighing.components, -1)
             lowest = torch.finfo(scores.dtype).min
-            # A row that sees nothing is uniform after the softmax, and 0 after the mask.
-            weights = scores.masked_fill(~seen, lowest).softmax(-1).masked_fill(~seen, 0.0)
+            weights = scores.masked_fill(~seen, lowest).softmax(-1)
+            if self.has_valid or self.mask.queries > self.mask.keys:
+                # A row that sees nothing is uniform after the softmax, and 0 after the mask.
+                weights = weights.masked_fill(~seen, 0.0)
         # The components of a position share its value.
         return weights.unflatten(-1, (-1, self.weighing.components)).sum(-1) if mixed else weights
 
