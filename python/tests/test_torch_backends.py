@@ -74,6 +74,20 @@ def test_functions_compile_in_one_graph(mechanism: str, backend: str) -> None:
     assert torch.equal(torch.compile(apply, fullgraph=True, backend="eager")(given), attend(given))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_other_lengths_and_seeds_compile_again(backend: str) -> None:
+    torch._dynamo.reset()
+    attend = lambda made, q, seed: (
+        attentive.apply(made, q=q, k=q, v=q, backend=backend)
+        + attentive.attention(q, q, q, "performer", seed=seed, features__rows=12, backend=backend)
+    )
+    compiled = torch.compile(attend, fullgraph=True, backend="eager")
+    for length, seed in ((9, 1), (9, 2), (11, 3), (14, 3)):
+        made = regard.Operator("performer", seed=seed, features__rows=12)
+        q = tokens(1, 2, length, 8)
+        assert torch.allclose(compiled(made, q, seed), attend(made, q, seed), atol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_compiled_kernels_of_other_types(dtype: Any) -> None:
     torch._dynamo.reset()

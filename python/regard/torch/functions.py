@@ -13,7 +13,7 @@ from .backend import choose, is_fake, refuse_transforms
 from .composed import compose
 from .composed.inputs import PADDING
 from .draws import with_draws
-from .settings import settings_of
+from .settings import settings_of, spec_of
 from .traced import apply_traced, attend_traced
 
 Named = dict[str, torch.Tensor]
@@ -116,7 +116,9 @@ def apply(operator: Operator, *, backend: str | None = None, **tensors: torch.Te
     """
     given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     if torch.compiler.is_compiling():
-        return apply_traced(operator._name, operator._arguments, operator._options, backend, given)
+        kept = operator.__dict__.get("_settings")
+        spec = spec_of(operator._name, operator._arguments, operator._options) if kept is None else kept.spec
+        return apply_traced(spec, backend, given)
     if choose(backend, given) == "composed":
         settings = settings_of(operator)
         return compose(settings, with_draws(settings, given))
@@ -153,7 +155,7 @@ def attention(
         tensors = {name: options.pop(name) for name in names}
         tensors |= {"q": q, "k": k, "v": v, "valid": valid, "query_valid": query_valid}
         given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-        return apply_traced(mechanism, {}, options, backend, given)
+        return apply_traced(spec_of(mechanism, {}, options), backend, given)
     tensors = take_tensors(options)
     operator = Operator(mechanism, **options)
     return apply(operator, backend=backend, q=q, k=k, v=v, valid=valid, query_valid=query_valid, **tensors)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+from operator import index
 from typing import Any
 
 import torch
@@ -69,9 +70,22 @@ def operator_of(spec: str) -> Operator:
     return Operator(mechanism, **arguments, **options)
 
 
-@torch.compiler.assume_constant_result
 def spec_of(mechanism: str, arguments: dict[str, Any], options: dict[str, Any]) -> str:
     """The text of an operator with these arguments and options, for a compiler that traces its making."""
+    return _spec(mechanism, _constant(arguments), _constant(options))
+
+
+def _constant(value: Any) -> Any:
+    """Options with integers that a compiler takes for constants: it would rather have them vary."""
+    if isinstance(value, dict):
+        return {name: _constant(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_constant(item) for item in value]
+    return index(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+@torch.compiler.assume_constant_result
+def _spec(mechanism: str, arguments: dict[str, Any], options: dict[str, Any]) -> str:
     return settings_of(Operator(mechanism, **arguments, **options)).spec
 
 

@@ -16,7 +16,7 @@ from .backend import choose
 from .composed import compose
 from .composed.inputs import PADDING
 from .draws import with_draws
-from .settings import Settings, operator_of, settings_of, settings_of_spec, spec_of
+from .settings import Settings, operator_of, settings_of, settings_of_spec
 
 
 def _named(names: str, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
@@ -101,15 +101,8 @@ def attend_traced(
     return out if torch.is_autocast_enabled("cpu") else out.to(first)
 
 
-def apply_traced(
-    mechanism: str,
-    arguments: dict[str, Any],
-    options: dict[str, Any],
-    backend: str | None,
-    given: dict[str, torch.Tensor],
-) -> torch.Tensor:
+def apply_traced(spec: str, backend: str | None, given: dict[str, torch.Tensor]) -> torch.Tensor:
     """What ``apply`` does, in steps that a compiler can trace: the operator itself is a text to it."""
-    spec = spec_of(mechanism, arguments, options)
     if choose(backend, given) == "composed":
         settings = settings_of_spec(spec)
         return compose(settings, with_draws(settings, given))
