@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 BACKENDS = ("kernels", "composed")
+
+
+def constant(function: Function) -> Function:
+    """Marks a function of constants whose result is a constant to a compiler that traces its call.
+
+    This is what ``torch.compiler.assume_constant_result`` does, without importing the compiler, which takes a second.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 def check_backend(backend: str | None) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.dlpack import from_dlpack
 
+from .backend import constant
 from .settings import Settings, operator_of
 
 
@@ -35,8 +36,7 @@ def _shape(settings: Settings, name: str, width: int, tokens: int) -> tuple[int,
     return settings.rounds, width, values // 2
 
 
-# A constant to a compiler, as are its arguments.
-@torch.compiler.assume_constant_result
+@constant
 def _draw(spec: str, name: str, width: int, tokens: int) -> torch.Tensor:
     return _drawn(spec, width, tokens)[name]
 

@@ -8,9 +8,8 @@ import json
 from operator import index
 from typing import Any
 
-import torch
-
 from ..operator import Operator
+from .backend import constant
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,12 +83,12 @@ def _constant(value: Any) -> Any:
     return index(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-@torch.compiler.assume_constant_result
+@constant
 def _spec(mechanism: str, arguments: dict[str, Any], options: dict[str, Any]) -> str:
     return settings_of(Operator(mechanism, **arguments, **options)).spec
 
 
-@torch.compiler.assume_constant_result
+@constant
 def settings_of_spec(spec: str) -> Settings:
     """The settings of the operator that a text describes."""
     return settings_of(operator_of(spec))

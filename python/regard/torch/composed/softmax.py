@@ -134,25 +134,23 @@ class _Block:
         if self.has_bias:
             scores = scores + rest[-1].to(scores.dtype)
         seen = self.mask.seen(distances, rest[0] if self.has_valid else None)
+        alike = 1 if weighing.hard else weighing.components
+        if alike > 1 and seen is not None:
+            seen = seen.repeat_interleave(alike, -1)
         weights = self._weights(scores, seen)
         if weighing.dropout:
-            weights = weights * self._kept(q, keys).to(weights.dtype)
-        return averages(weights, v).to(dtype)
+            # The components of a position are kept or dropped together.
+            kept = self._kept(q, keys).to(weights.dtype)
+            weights = weights * (kept if alike == 1 else kept.repeat_interleave(alike, -1))
+        return averages(weights, v if alike == 1 else v.repeat_interleave(alike, 2)).to(dtype)
 
     def _weights(self, scores: torch.Tensor, seen: torch.Tensor | None) -> torch.Tensor:
-        mixed = not self.weighing.hard and self.weighing.components > 1
         if seen is None:
-            weights = scores.softmax(-1)
-        else:
-            if mixed:
-                seen = seen.repeat_interleave(self.weighing.components, -1)
-            lowest = torch.finfo(scores.dtype).min
-            weights = scores.masked_fill(~seen, lowest).softmax(-1)
-            if self.has_valid or self.mask.queries > self.mask.keys:
-                # A row that sees nothing is uniform after the softmax, and 0 after the mask.
-                weights = weights.masked_fill(~seen, 0.0)
-        # The components of a position share its value.
-        return weights.unflatten(-1, (-1, self.weighing.components)).sum(-1) if mixed else weights
+            return scores.softmax(-1)
+        weights = scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(-1)
+        # A row that sees nothing is uniform after the softmax, and 0 after the mask.
+        may_see_nothing = self.has_valid or self.mask.queries > self.mask.keys
+        return weights.masked_fill(~seen, 0.0) if may_see_nothing else weights
 
     def _kept(self, q: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         batch, heads, _, _ = q.shape
