@@ -1,8 +1,8 @@
-"""Mechanisms as functions and modules of PyTorch, for tensors in the memory of the processor.
+"""Mechanisms as functions and modules of PyTorch.
 
-Tensors pass through DLPack without a copy; the backward passes are those of the kernels. Autograd has them as it has
-its own operators: an error where a tensor was changed in place between the passes, float32 under autocast, no second
-derivative.
+Tensors on the CPU go through the kernels: by DLPack, without a copy, with the kernels' own backward passes. Tensors on
+other devices go through :mod:`.composed`, the same mechanisms of PyTorch operations. ``backend="kernels"`` or
+``"composed"`` asks for one of them. Autograd has both as it has its own operators.
 """
 
 try:
@@ -10,7 +10,8 @@ try:
 except ImportError as error:
     raise ImportError("regard.torch needs PyTorch, expected it to be installed: pip install torch") from error
 
+from .composed import get_block_bytes, set_block_bytes
 from .functions import apply, attention, router_losses
 from .layers import MultiheadAttention
 
-__all__ = ["MultiheadAttention", "apply", "attention", "router_losses"]
+__all__ = ["MultiheadAttention", "apply", "attention", "get_block_bytes", "router_losses", "set_block_bytes"]

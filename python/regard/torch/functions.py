@@ -9,8 +9,13 @@ from torch.utils.dlpack import from_dlpack
 
 from ..functions import take_tensors
 from ..operator import Operator
+from .backend import choose, is_fake, refuse_transforms
+from .composed import compose
+from .composed.inputs import PADDING
+from .draws import with_draws
+from .settings import settings_of, spec_of
+from .traced import apply_traced, attend_traced
 
-PADDING = ("valid", "query_valid")
 Named = dict[str, torch.Tensor]
 
 
@@ -91,21 +96,36 @@ class _Twin(torch.autograd.Function):
         return _in_order(ctx.names, [tensor.dtype for tensor in ctx.saved_tensors], gradients)
 
 
-def apply(operator: Operator, **tensors: torch.Tensor | None) -> torch.Tensor:
+def apply(operator: Operator, *, backend: str | None = None, **tensors: torch.Tensor | None) -> torch.Tensor:
     """The output of an operator for tensors by name, differentiable in all that are not drawn.
 
     ``valid [B,S]`` and ``query_valid [B,N]`` are padding, true for real tokens. Tensors are float32, or float16 and
-    bfloat16, which become float32 inside and are rounded again on the way out; where all of them are float64, the slow float64 twin runs, as ``torch.autograd.gradcheck`` asks for.
+    bfloat16, which become float32 inside and are rounded again on the way out; where all of them are float64, the slow
+    float64 twin runs, as ``torch.autograd.gradcheck`` asks for.
+
+    ``backend`` is ``"kernels"``, for tensors on the CPU, ``"composed"``, operations of PyTorch for tensors on any
+    device, or None: kernels on the CPU and composed forms elsewhere. See :mod:`regard.torch.composed`.
 
     Raises
     ------
     ValueError
-        Shapes that do not fit together, a tensor that is missing, unknown, or on another device.
+        Shapes that do not fit together, a tensor that is missing, unknown, or on another device; an option without a
+        composed form, where one is asked for.
     TypeError
         Numbers other than float32.
     """
     given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    if torch.compiler.is_compiling():
+        kept = operator.__dict__.get("_settings")
+        spec = spec_of(operator._name, operator._arguments, operator._options) if kept is None else kept.spec
+        return apply_traced(spec, backend, given)
+    if choose(backend, given) == "composed":
+        settings = settings_of(operator)
+        return compose(settings, with_draws(settings, given))
     padding = {name: given.pop(name) for name in PADDING if name in given}
+    if is_fake(given):
+        return attend_traced(settings_of(operator).spec, given, padding)
+    refuse_transforms()
     wide = bool(given) and all(getattr(tensor, "dtype", None) == torch.float64 for tensor in given.values())
     function = _Twin if wide else _Kernel
     out: torch.Tensor = function.apply(operator, padding, tuple(given), *given.values())
@@ -120,6 +140,7 @@ def attention(
     *,
     valid: torch.Tensor | None = None,
     query_valid: torch.Tensor | None = None,
+    backend: str | None = None,
     **options: Any,
 ) -> torch.Tensor:
     """:func:`regard.attention` for autograd.
@@ -127,11 +148,17 @@ def attention(
     ``q [B,H,N,D]``, ``k [B,Hk,S,D]``, ``v [B,Hk,S,Dv]`` to out ``[B,H,N,Dv]``.
 
     Options and further tensors are those of :func:`regard.attention`, ``reference`` aside: float64 tensors run the
-    twin.
+    twin. ``backend`` is that of :func:`apply`.
     """
+    if torch.compiler.is_compiling():
+        names = [name for name, value in options.items() if isinstance(value, torch.Tensor)]
+        tensors = {name: options.pop(name) for name in names}
+        tensors |= {"q": q, "k": k, "v": v, "valid": valid, "query_valid": query_valid}
+        given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        return apply_traced(spec_of(mechanism, {}, options), backend, given)
     tensors = take_tensors(options)
     operator = Operator(mechanism, **options)
-    return apply(operator, q=q, k=k, v=v, valid=valid, query_valid=query_valid, **tensors)
+    return apply(operator, backend=backend, q=q, k=k, v=v, valid=valid, query_valid=query_valid, **tensors)
 
 
 def router_losses(

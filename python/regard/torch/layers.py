@@ -10,7 +10,9 @@ from torch import nn
 from torch.utils.dlpack import from_dlpack
 
 from ..operator import Operator
+from .backend import check_backend
 from .functions import apply
+from .settings import settings_of
 
 MIXTURES = ("mgk", "mlk")
 """Mechanisms with several keys a position."""
@@ -40,6 +42,9 @@ class MultiheadAttention(nn.Module):
         Whether projections have biases.
     dropout : float
         Dropout on attention weights while training, from PyTorch's generator.
+    backend : str, optional
+        ``"kernels"``, ``"composed"`` or, by default, the first for tokens on the CPU and the second elsewhere; an
+        attribute that may be changed. Parameters are the same for both.
     **options
         Options of :class:`regard.Operator` but ``layout``: ``causal``, ``window``, ``scale``, ``seed``,
         ``keys__components`` ...
@@ -59,9 +64,12 @@ class MultiheadAttention(nn.Module):
         key_value_heads: int | None = None,
         bias: bool = True,
         dropout: float = 0.0,
+        backend: str | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
+        check_backend(backend)
+        self.backend = backend
         key_value_heads = num_heads if key_value_heads is None else key_value_heads
         if num_heads < 1 or embed_dim < 1 or embed_dim % num_heads:
             raise ValueError(f"embed_dim is {embed_dim} with {num_heads} heads, expected a multiple of the heads")
@@ -75,6 +83,8 @@ class MultiheadAttention(nn.Module):
         # Refuses a dropout out of range; the one without is for evaluation.
         Operator(**self._settings, dropout=dropout)
         self.operator = Operator(**self._settings)
+        # Made here, so that a compiler finds it.
+        settings_of(self.operator)
         self.embed_dim, self.num_heads, self.key_value_heads = embed_dim, num_heads, key_value_heads
         self.head_dim, self.dropout = embed_dim // num_heads, dropout
         chosen = self.operator.options
@@ -209,7 +219,7 @@ class MultiheadAttention(nn.Module):
             tensors["q"] = self._project("q", query, (self.num_heads,))
             tensors["k"] = self._project("k", key, keys or (self.key_value_heads,))
             tensors["v"] = self._project("v", value, (self.key_value_heads,))
-        out = apply(self._now(), valid=valid, query_valid=query_valid, **tensors)
+        out = apply(self._now(), backend=self.backend, valid=valid, query_valid=query_valid, **tensors)
         if self.out_proj is not None:
             joined: torch.Tensor = self.out_proj(out.flatten(-2))
             return joined
