@@ -264,9 +264,13 @@ fn log(name: &'static str, file: &'static str) -> Target {
     let news_config =
         NewsConfig { train: folder.clone(), test: folder, history: 2, max_length: 3, ..NewsConfig::default() };
     let task = TaskConfig { name: TaskName::News, news: news_config, ..TaskConfig::default() };
-    let sample = if file == "news.tsv" { news } else { behaviors };
+    // Each piece of news has an id of its own.
+    let samples = match file {
+        "news.tsv" => vec![news.into(), format!("{news}{}", news.replace('N', "M")).into()],
+        _ => vec![behaviors.into(), behaviors.repeat(2).into()],
+    };
     let words = [&WORDS[..], &["N1", "-1", "-0", "\tU3\t", "-"]].concat();
-    Target::new(name, vec![sample.into(), sample.repeat(2).into()], &words, move |input| {
+    Target::new(name, samples, &words, move |input| {
         put(&directory, file, input);
         let Some(data) = loads(&task) else { return false };
         let batch = data.batches(1, 3).expect("clicks")(0);
