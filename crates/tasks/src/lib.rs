@@ -1,6 +1,7 @@
 //! Data sets and the training loop.
 
 pub mod data;
+mod digest;
 mod failure;
 pub mod run;
 pub mod train;

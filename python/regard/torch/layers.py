@@ -11,6 +11,7 @@ from torch.utils.dlpack import from_dlpack
 
 from ..operator import Operator
 from .backend import check_backend
+from .composed.gaussian import variances
 from .functions import apply
 from .settings import settings_of
 
@@ -182,13 +183,9 @@ class MultiheadAttention(nn.Module):
                     bound = math.sqrt(6 / (parameter.shape[-2] + parameter.shape[-1]))
                     parameter.uniform_(-bound, bound)
 
-    def _variances(self) -> list[float]:
+    def _variances(self) -> tuple[float, ...]:
         """``mixture.variances`` in numbers."""
-        chosen, root = self.operator.options["mixture"]["variances"], math.sqrt(self.head_dim)
-        if not isinstance(chosen, str):
-            return [float(variance) for variance in chosen]
-        second = {"paper": root, "paper-1-3": 3 * root, "released-lm": root / 3}[chosen]
-        return [root, *[second] * (self.components - 1)]
+        return variances(settings_of(self.operator).variances, self.components, self.head_dim)
 
     def forward(
         self,

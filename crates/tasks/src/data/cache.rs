@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use super::{
     ClassificationData, DataError, GREYS, ListOpsConfig, PathfinderConfig, Progress, Sequences, listops, pathfinder,
 };
+use crate::digest::hexadecimal;
 
 /// First bytes of every file.
 const MAGIC: &[u8; 8] = b"regardds";
@@ -125,7 +126,7 @@ impl Generated {
     }
 
     fn file_name(&self, digest: &[u8; 32]) -> PathBuf {
-        let digits: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        let digits = hexadecimal(&digest[..8]);
         format!("{}-{digits}.bin", self.name).into()
     }
 }

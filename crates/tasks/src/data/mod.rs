@@ -63,7 +63,7 @@ pub use self::{
     tokenizer::TextTokenizer,
     translation::{SentencePairs, TranslationBatch, TranslationBatches, TranslationConfig, TranslationData},
 };
-pub(crate) use news::{NewsRows, histories as news_histories, titles as news_titles};
+pub(crate) use news::{NewsRows, check_rows as check_impressions, histories as news_histories, titles as news_titles};
 pub(crate) use summary::with_query;
 pub(crate) use task::padded;
 pub(crate) use text::expressions;

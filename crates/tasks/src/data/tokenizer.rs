@@ -154,6 +154,11 @@ impl TextTokenizer {
     }
 }
 
+/// That a vocabulary is smaller than what was asked for, since a text has no more; `None` if it is not.
+pub(super) fn fewer(seen: usize, asked: usize, has_no_more: &str) -> Option<String> {
+    (seen < asked).then(|| format!("a vocabulary of {seen}, not {asked}: {has_no_more}"))
+}
+
 impl fmt::Debug for TextTokenizer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TextTokenizer").field("vocabulary", &self.vocabulary()).finish_non_exhaustive()

@@ -14,7 +14,7 @@ use crate::{
         Batch, BatchOptions, Encoded, InputOptions, Objective, Shape, Split, Target, TaskConfig, TaskName, TextEncoder,
         TextInput, expressions, listops, score_target,
     },
-    train::{ClassScores, Model, ValueScores, row_losses},
+    train::{ClassScores, Model, ValueScores, confused, row_losses},
 };
 
 /// The classifier of a run, with what makes rows of texts into its tokens. The data of the run are not needed.
@@ -308,9 +308,7 @@ impl Figures {
             return Self { rows, loss, accuracy: None, classes: None, values: Some(ValueScores::of(&pairs)) };
         }
         let correct = count_correct(logits, &numbers, classes);
-        let predicted: Option<Vec<usize>> = regard_metrics::predicted(logits, classes).collect();
-        let confusion = predicted
-            .map(|predicted| Confusion::of(numbers.iter().map(|number| *number as usize).zip(predicted), classes));
+        let confusion = confused(Confusion::of([], classes), logits, &numbers, classes);
         Self {
             rows,
             loss,

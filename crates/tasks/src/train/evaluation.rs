@@ -99,7 +99,7 @@ pub(super) fn measure(
 }
 
 /// With the predictions of a batch; `None` if one is not a number.
-fn confused(mut confusion: Confusion, logits: &[f32], labels: &[i32], classes: usize) -> Option<Confusion> {
+pub(crate) fn confused(mut confusion: Confusion, logits: &[f32], labels: &[i32], classes: usize) -> Option<Confusion> {
     for (predicted, label) in predicted(logits, classes).zip(labels) {
         confusion.add(usize::try_from(*label).ok()?, predicted?);
     }

@@ -34,7 +34,7 @@ pub use config::{OptimizerConfig, ScheduleConfig, ScheduleKind, TrainConfig};
 pub use environment::Environment;
 pub use error::TrainError;
 pub use evaluation::evaluate;
-pub(crate) use evaluation::row_losses;
+pub(crate) use evaluation::{confused, row_losses};
 pub use items::{Fingerprint, Items, TEST_ITEMS};
 pub use language::{LanguageFigures, PositionLoss};
 pub use lock::{DirectoryLock, occupied, sweep};

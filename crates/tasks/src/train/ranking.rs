@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Evaluation, Items};
 use crate::data::{
-    DataError, Impression, ImpressionLog, ImpressionPart, NewsRows, Split, evenly, news_histories, news_titles,
+    DataError, Impression, ImpressionLog, ImpressionPart, NewsRows, Split, check_impressions, evenly, news_histories,
+    news_titles,
 };
 
 /// Titles that are encoded at a time in an evaluation.
@@ -123,9 +124,7 @@ pub(super) fn measure(
     step: usize,
     mut by_sequence: Option<&mut Items>,
 ) -> Result<Evaluation, DataError> {
-    if rows == 0 {
-        return Err(DataError::Value("batches of 0 impressions; expected at least 1".into()));
-    }
+    check_impressions(rows)?;
     let ImpressionPart { log, chosen } = part;
     let context = Context::evaluation();
     let start = Instant::now();

@@ -11,7 +11,7 @@ import math
 import torch
 from torch.nn import functional
 
-from .blocks import averages, recomputed, rows_in_block
+from .blocks import averages, recomputed, rows_in_block, spread
 from .mask import Mask
 
 LOWEST = -1e30
@@ -42,7 +42,7 @@ def log_mixture(k: torch.Tensor, log_prior: torch.Tensor | None, heads: int) -> 
     logs = log_elu(k)
     if log_prior is None:
         return logs.logsumexp(2)
-    logs = logs.repeat_interleave(heads // k.shape[1], 1)
+    logs = spread(logs, heads)
     return (logs + log_prior.to(k.dtype)[:, :, None, None]).logsumexp(2)
 
 
@@ -92,7 +92,7 @@ class Sums:
 
 def queries_under(logs: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Features of queries ``[B,H,n,m]`` for keys under a scale ``[B,Hk,1,m]``, and the log scale of each query."""
-    lifted = logs + scale.repeat_interleave(logs.shape[1] // scale.shape[1], 1)
+    lifted = logs + spread(scale, logs.shape[1])
     top = lifted.detach().amax(-1, keepdim=True)
     return (lifted - top).exp(), top
 
@@ -104,8 +104,7 @@ def attend_linearly(
 
     ``log_q [B,H,N,m]``, ``log_k [B,Hk,S,m]``, ``v [B,Hk,S,Dv]``, ``valid [B,S]`` to ``[B,H,N,Dv]``.
     """
-    if log_k.shape[1] != v.shape[1]:
-        v = v.repeat_interleave(log_k.shape[1] // v.shape[1], 1)
+    v = spread(v, log_k.shape[1])
     if valid is not None:
         log_k = log_k.masked_fill(~valid[:, None, :, None], -math.inf)
     values = with_ones(v)
@@ -158,7 +157,7 @@ def _chunk(
         q, k, v = (x[:, :, first : first + PAIRS] for x in (log_q, log_k, values))
         features, top = queries_under(q, state.scale)
         far = averages(features, state.sums)
-        k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+        k = spread(k, q.shape[1])
         near_top = (q + k.detach().cummax(2).values).detach().amax(-1, keepdim=True).clamp(min=LOWEST)
         logs = q[:, :, :, None] + k[:, :, None] - near_top[..., None]
         later = torch.ones(PAIRS, PAIRS, dtype=torch.bool, device=q.device).triu(1)

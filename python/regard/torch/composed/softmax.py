@@ -10,7 +10,7 @@ import dataclasses
 import torch
 from torch.nn import functional
 
-from .blocks import averages, products, recomputed, rows_in_block
+from .blocks import averages, products, recomputed, rows_in_block, spread
 from .mask import Mask
 from .random import factors
 
@@ -67,7 +67,7 @@ def _fused(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scal
     grouped = k.shape[1] != q.shape[1]
     if grouped and (q.device.type != "cuda" or q.dtype == torch.float32):
         # Only the kernels for 16 bits on CUDA read one head of keys for several of queries.
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+        k, v = (spread(x, q.shape[1]) for x in (k, v))
         grouped = False
     # An argument that PyTorch has since 2.5.
     shares = {"enable_gqa": True} if grouped else {}

@@ -1,9 +1,10 @@
 //! Operations, parameters, time and memory of Fastformer by length.
 
-use regard_kernels::{AttentionOptions, Mechanism, Storage};
+use regard_kernels::{AttentionOptions, Mechanism};
 use regard_report::{Axis, Chart, Column, Data, Format, Scale as Ticks, Series, Table, number::significant};
 use regard_tasks::Failure;
 
+use super::timing;
 use crate::{
     bench::{self, Level, Measurement, Pass, Plan, Subject},
     cost::{
@@ -11,7 +12,7 @@ use crate::{
         formulas::{fastformer_parameters, fastformer_parameters_dense},
         mechanism::attention_cost,
     },
-    reproduce::{Clause, Entry, Estimate, Finding, Paper, Scale, Setup, Workbench},
+    reproduce::{Clause, Entry, Finding, Paper, Scale, Setup, Workbench},
 };
 
 pub const ENTRY: Entry = Entry {
@@ -74,21 +75,8 @@ fn run(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
         own_heads: false,
         recipe: None,
     });
-    let plan = Plan {
-        level: Level::Operator,
-        subjects: &subjects,
-        lengths,
-        heads: &[HEADS],
-        head_widths: &[HEAD],
-        batches: &[1],
-        threads: &[],
-        warm_ups: 2,
-        repeats: 15,
-        seconds: 20.0,
-        longest_quadratic: 16_384,
-        storage: Storage::F32,
-        seed: 1,
-    };
+    let plan =
+        Plan { longest_quadratic: 16_384, ..timing::plan(Level::Operator, &subjects, lengths, &[HEADS], &[HEAD]) };
     let watch = |m: &Measurement| bench.note(&format!("{} at {} tokens", m.label, m.at.length));
     let measured = bench::run(&plan, &watch, &bench.stop)?;
     judge(&measured, lengths)
@@ -100,15 +88,9 @@ fn judge(measured: &[Measurement], lengths: &[usize]) -> Result<Finding, Failure
         measured.iter().find(|row| row.label == mechanism.to_string() && row.at.length == length)
     };
     let time = |mechanism, length| of(mechanism, length).and_then(|row| row.time(Pass::Forward));
-    // The ratio of two medians with bounds from deciles: repetitions of one program are not independent draws.
-    let ratio = |one: (Mechanism, usize), other: (Mechanism, usize), read: fn(f64) -> f64| {
-        let ratio = time(one.0, one.1).zip(time(other.0, other.1)).map(|(one, other)| one.over(&other));
-        let interval = ratio.map(|ratio| [read(ratio.low), read(ratio.high)]);
-        let runs = of(one.0, one.1).map_or(0, |row| row.runs);
-        Estimate::of_interval(ratio.map_or(f64::NAN, |ratio| read(ratio.median)), interval, runs, 0.8, "runs")
-    };
     // From 1,024 to 8,192 tokens, three times twice.
-    let exponent = |mechanism| ratio((mechanism, ENDS[1]), (mechanism, ENDS[0]), |ratio| ratio.log2() / 3.0);
+    let exponent =
+        |mechanism| timing::ratio(of(mechanism, ENDS[1]), of(mechanism, ENDS[0]), |ratio| ratio.log2() / 3.0);
     let bytes =
         |length: usize| of(own, length).and_then(|row| row.forward_bytes).map_or(f64::NAN, |bytes| bytes as f64);
     let growth = bytes(ENDS[1]) / bytes(ENDS[0]);
@@ -133,7 +115,7 @@ fn judge(measured: &[Measurement], lengths: &[usize]) -> Result<Finding, Failure
             .exactly(growth <= 8.0)
             .note(format!("{} times", significant(growth, 4))),
         Clause::paper("At 8,192 tokens full attention takes longer: ratio of times.")
-            .above(ratio((full, ENDS[1]), (own, ENDS[1]), |ratio| ratio), 1.0),
+            .above(timing::ratio(of(full, ENDS[1]), of(own, ENDS[1]), |ratio| ratio), 1.0),
         Clause::ours("The time of full attention is not linear: exponent.").above(exponent(full), 1.5),
     ];
     let mut table = Table::new(

@@ -1,14 +1,15 @@
 //! Measured time and memory of mixtures of keys with half the heads.
 
-use regard_kernels::{AttentionOptions, Mechanism, Storage, mechanism::KeyDesign};
+use regard_kernels::{AttentionOptions, Mechanism, mechanism::KeyDesign};
 use regard_report::{
     Axis, Cell, Chart, Column, Data, Format, Point, Scale as Ticks, Series, Table,
     number::{self, significant},
 };
 use regard_tasks::Failure;
 
+use super::timing;
 use crate::{
-    bench::{self, Level, Measurement, Pass, Plan, Sizes, Subject, TimeRatio},
+    bench::{self, Level, Measurement, Pass, Sizes, Subject, TimeRatio},
     reproduce::{Clause, Entry, Finding, Paper, Scale, Setup, Verdict, Workbench},
 };
 
@@ -67,21 +68,8 @@ fn run(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     for &heads in heads {
         let subjects = subjects(heads);
         for (level, pass, name) in USES {
-            let plan = Plan {
-                level,
-                subjects: &subjects,
-                lengths,
-                heads: &[heads],
-                head_widths: &[HEAD_WIDTH],
-                batches: &[1],
-                threads: &[],
-                warm_ups: 2,
-                repeats: 15,
-                seconds: 20.0,
-                longest_quadratic: usize::MAX,
-                storage: Storage::F32,
-                seed: 1,
-            };
+            let heads_of = [heads];
+            let plan = timing::plan(level, &subjects, lengths, &heads_of, &[HEAD_WIDTH]);
             let watch = |m: &Measurement| {
                 let time = m.time(pass).map_or(f64::NAN, |time| time.median);
                 let (label, length, time) = (&m.label, m.at.length, significant(time, 3));

@@ -16,12 +16,17 @@ pub const HERE_SETTING: &str = "ListOps, 2 layers of width 64, heads of 32, 1,60
 /// The recipe of the models named by `mechanisms`, over `more` settings.
 pub fn recipe(scale: Scale, mechanisms: &[&str], more: &str) -> String {
     let (steps, test, seeds) = match scale {
-        Scale::Quick => (200, 2_000, vec![1]),
-        Scale::Here | Scale::Paper => (1_600, 20_000, (1..=8).collect()),
+        Scale::Quick => (200, 2_000, 1),
+        Scale::Here | Scale::Paper => (1_600, 20_000, 8),
     };
-    let (evaluate, warm_up) = (steps / 4, steps / 10);
+    recipe_of([steps, test, seeds], mechanisms, &format!("heads = 1\n{more}"))
+}
+
+/// The same for so many updates, test expressions and seeds.
+pub fn recipe_of([steps, test, seeds]: [u64; 3], mechanisms: &[&str], more: &str) -> String {
+    let (evaluate, warm_up, seeds) = (steps / 4, steps / 10, (1..=seeds).collect::<Vec<_>>());
     format!(
-        "preset = \"quick\"\nheads = 1\n{more}\n[model]\nhead_width = 32\n\n[task.listops]\ntest = {test}\n\n[train]\n\
+        "preset = \"quick\"\n{more}\n[model]\nhead_width = 32\n\n[task.listops]\ntest = {test}\n\n[train]\n\
          steps = {steps}\nevaluate_every = {evaluate}\ncheckpoint_every = {evaluate}\n\n[train.schedule]\nwarmup = {warm_up}\n\n\
          [compare]\nmechanisms = {mechanisms:?}\nseeds = {seeds:?}\n"
     )

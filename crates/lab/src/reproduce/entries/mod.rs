@@ -32,6 +32,7 @@ mod scatterbrain_theory;
 mod scatterbrain_trained;
 mod scatterbrain_variance;
 mod swap;
+mod timing;
 mod translation;
 
 use super::Entry;

@@ -1,11 +1,12 @@
 //! Scatterbrain's figure 6: time and memory by length.
 
-use regard_kernels::{AttentionOptions, Mechanism, Storage, mechanism::Fraction, support::SupportKind};
+use regard_kernels::{AttentionOptions, Mechanism, mechanism::Fraction, support::SupportKind};
 use regard_report::{Axis, Chart, Column, Data, Format, Scale as Ticks, Series, Table, number::significant};
 use regard_tasks::Failure;
 
+use super::timing;
 use crate::{
-    bench::{self, Level, Measurement, Pass, Plan, Subject},
+    bench::{self, Level, Measurement, Pass, Subject},
     reproduce::{Clause, Entry, Estimate, Finding, Paper, Scale, Setup, Workbench},
 };
 
@@ -67,21 +68,7 @@ fn run(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let lengths: &[usize] =
         if scale == Scale::Quick { &[512, 1024, 2048, 4096] } else { &[512, 1024, 2048, 4096, 8192, 16_384] };
     let subjects = subjects()?;
-    let plan = Plan {
-        level: Level::Operator,
-        subjects: &subjects,
-        lengths,
-        heads: &[HEADS],
-        head_widths: &[64],
-        batches: &[1],
-        threads: &[],
-        warm_ups: 2,
-        repeats: 15,
-        seconds: 20.0,
-        longest_quadratic: usize::MAX,
-        storage: Storage::F32,
-        seed: 1,
-    };
+    let plan = timing::plan(Level::Operator, &subjects, lengths, &[HEADS], &[64]);
     let watch = |m: &Measurement| {
         let time = m.time(Pass::Forward).map_or(f64::NAN, |time| time.median);
         bench.note(&format!("{} at {} tokens, {} ms", m.label, m.at.length, significant(time, 3)));
@@ -95,13 +82,8 @@ fn judge(measured: &[Measurement], lengths: &[usize]) -> Result<Finding, Failure
         let found = measured.iter().find(|own| own.label == name && own.at.length == length);
         found.ok_or_else(|| Failure::usage(format!("{name} was not measured at {length} tokens")))
     };
-    // The ratio of two medians with bounds from deciles: repetitions of one program are not independent draws.
     let time = |one: &str, other: &str| -> Result<Estimate, Failure> {
-        let (one, other) = (of(one, LENGTH)?, of(other, LENGTH)?);
-        let ratio = one.time(Pass::Forward).zip(other.time(Pass::Forward)).map(|(one, other)| one.over(&other));
-        let interval = ratio.map(|ratio| [ratio.low, ratio.high]);
-        let value = ratio.map_or(f64::NAN, |ratio| ratio.median);
-        Ok(Estimate::of_interval(value, interval, one.runs, 0.8, "runs"))
+        Ok(timing::ratio(Some(of(one, LENGTH)?), Some(of(other, LENGTH)?), |ratio| ratio))
     };
     let bytes = |name: &str| Ok::<f64, Failure>(of(name, LENGTH)?.forward_bytes.map_or(f64::NAN, |bytes| bytes as f64));
     let ours = bytes("Scatterbrain")?;

@@ -5,7 +5,7 @@ use regard_tasks::Failure;
 
 use super::{
     answered::{Answered, Beside},
-    mgk_trained::TASK,
+    mgk_trained::{TASK, recipe_of},
 };
 use crate::reproduce::{Clause, Entry, Estimate, Finding, Paper, Scale, Setup, Workbench, confidence};
 
@@ -134,16 +134,8 @@ fn copying(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
 
 fn arena(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let variants = &VARIANTS[..WINDOW];
-    let (steps, test, seeds) =
-        if scale == Scale::Quick { (400, 5_000, vec![1, 2, 3]) } else { (1_600, 20_000, vec![1, 2, 3, 4, 5]) };
-    let recipe = format!(
-        "preset = \"quick\"\nheads = 2\nbudget = \"1/8\"\n\n[model]\nhead_width = 32\n\n[task.listops]\ntest = {test}\n\n[train]\nsteps = \
-         {steps}\nevaluate_every = {}\ncheckpoint_every = {}\n\n[train.schedule]\nwarmup = {}\n\n[compare]\nmechanisms = {:?}\nseeds = {seeds:?}\n",
-        steps / 4,
-        steps / 4,
-        steps / 10,
-        mechanisms(variants),
-    );
+    let sizes = if scale == Scale::Quick { [400, 5_000, 3] } else { [1_600, 20_000, 5] };
+    let recipe = recipe_of(sizes, &mechanisms(variants), "heads = 2\nbudget = \"1/8\"\n");
     let names: Vec<&'static str> = variants.iter().map(|variant| variant.0).collect();
     let pairs = [
         Beside::above(SCATTERBRAIN, REFORMER),

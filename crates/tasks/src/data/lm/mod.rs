@@ -27,7 +27,7 @@ use windows::Windows;
 
 use super::{
     Batch, Batches, DataError, LanguageBatch, Objective, Progress, Shape, Split, SplitBatches, Streams, Task,
-    TextExtent, TextTokenizer, Vocabulary, char_lm::EMBEDDED, file::Meter,
+    TextExtent, TextTokenizer, Vocabulary, char_lm::EMBEDDED, file::Meter, tokenizer,
 };
 
 /// Texts of a language model.
@@ -195,10 +195,9 @@ impl Task for LmData {
 
 /// That a learned vocabulary is smaller than what was asked for.
 fn fewer(config: &LmConfig, units: &TextUnits) -> Option<String> {
-    let (seen, asked) = (units.vocabulary(), config.vocabulary);
     let learned = config.tokenizer.is_none() && units.file().is_some();
-    (learned && seen < asked)
-        .then(|| format!("a vocabulary of {seen}, not {asked}: the training text has no more {}", units.name()))
+    let more = format!("the training text has no more {}", units.name());
+    tokenizer::fewer(units.vocabulary(), config.vocabulary, &more).filter(|_| learned)
 }
 
 /// Reads the texts, and learns or reads the vocabulary: that of words and subwords from the training text, that of

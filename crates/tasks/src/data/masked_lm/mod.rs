@@ -24,7 +24,7 @@ use super::{
     padded,
     plain_text::{decode_text, read_lines},
     sentences::{Sentence, sentences},
-    tokenizer::{BEGIN, END, FIRST_TOKEN, MASK, PADDING},
+    tokenizer::{BEGIN, END, FIRST_TOKEN, MASK, PADDING, fewer},
 };
 
 /// Fraction of the tokens to predict that are replaced by the mask token ...
@@ -274,19 +274,21 @@ fn load(config: &MaskedLmConfig, seed: u64, progress: Progress<'_>) -> Result<Ma
         train = sentences(Path::new(EMBEDDED), &lines)?;
     }
     let last = config.paths.last().cloned().unwrap_or(EMBEDDED.into());
-    let few = |path: &Path, seen: usize, least: usize| {
-        let problem = format!(
-            "has {seen} sentences, of which none is left for {}; give a longer text, or files by task.masked_lm.valid and .test",
-            if least == 2 { "the test" } else { "training, validation or the test" }
-        );
+    // What is cut off the end of a text leaves something of each part.
+    let few = |path: &Path, seen: usize, parts: &str| {
+        let files = "give a longer text, or files by task.masked_lm.valid and .test";
+        let problem = format!("has {seen} sentences, too few for {parts}; {files}");
         DataError::Content { path: path.into(), problem }
     };
     let mut valid = match &config.valid {
         Some(path) => read(path)?,
         None => {
-            let parts = 2 + usize::from(config.test.is_none());
+            let (parts, named) = match &config.test {
+                Some(_) => (2, "training and validation"),
+                None => (3, "training, validation and test"),
+            };
             if train.len() < parts {
-                return Err(few(&last, train.len(), parts));
+                return Err(few(&last, train.len(), named));
             }
             let count = (train.len() as f64 * config.valid_fraction).round() as usize;
             train.split_off(train.len() - count.clamp(parts - 1, train.len() - 1))
@@ -294,7 +296,9 @@ fn load(config: &MaskedLmConfig, seed: u64, progress: Progress<'_>) -> Result<Ma
     };
     let test = match &config.test {
         Some(path) => read(path)?,
-        None if valid.len() < 2 => return Err(few(config.valid.as_ref().unwrap_or(&last), valid.len(), 2)),
+        None if valid.len() < 2 => {
+            return Err(few(config.valid.as_ref().unwrap_or(&last), valid.len(), "validation and test"));
+        }
         None => valid.split_off(valid.len().div_ceil(2)),
     };
     let tokenizer = TextTokenizer::train(train.iter().map(|sentence| sentence.text.as_str()), config.vocabulary)?;
@@ -304,11 +308,8 @@ fn load(config: &MaskedLmConfig, seed: u64, progress: Progress<'_>) -> Result<Ma
         Windows::pack(sentences.iter().map(|s| s.first).zip(ids.iter().map(Vec::as_slice)), config.context)
     };
     let (train, valid, test) = (windows(&train), windows(&valid), windows(&test));
-    let mut notes = Vec::new();
-    if tokenizer.vocabulary() < config.vocabulary {
-        let (seen, asked) = (tokenizer.vocabulary(), config.vocabulary);
-        notes.push(format!("a vocabulary of {seen}, not {asked}: the text has no more pairs of tokens"));
-    }
+    let more = "the text has no more pairs of tokens";
+    let notes = fewer(tokenizer.vocabulary(), config.vocabulary, more).into_iter().collect();
     let (context, mask_fraction) = (config.context, config.mask_fraction);
     Ok(MaskedData { train, valid, test, tokenizer: Arc::new(tokenizer), context, mask_fraction, seed, notes })
 }

@@ -107,7 +107,8 @@ pub(super) fn evaluation(part: ImpressionPart<'_>, rows: usize) -> Result<SplitB
     })))
 }
 
-fn check_rows(rows: usize) -> Result<(), DataError> {
+/// Refuses batches of nothing.
+pub(crate) fn check_rows(rows: usize) -> Result<(), DataError> {
     if rows == 0 {
         return Err(DataError::Value("batches of 0 impressions; expected at least 1".into()));
     }

@@ -6,7 +6,7 @@ mod generate;
 mod log;
 mod read;
 
-pub(crate) use self::batches::{NewsRows, histories, titles};
+pub(crate) use self::batches::{NewsRows, check_rows, histories, titles};
 pub use self::{
     config::NewsConfig,
     generate::{CLICK, GeneratedNews},

@@ -10,7 +10,9 @@ use read::Collection;
 
 use super::{
     Batch, Batches, DataError, Objective, Progress, SentencePairs, Shape, Split, SplitBatches, Task, TextTokenizer,
-    TranslationBatches, file::Meter, tokenizer::END,
+    TranslationBatches,
+    file::Meter,
+    tokenizer::{END, fewer},
 };
 
 /// Documents with summaries in three splits.
@@ -129,10 +131,8 @@ fn load(config: &SummaryConfig, progress: Progress<'_>) -> Result<SummaryData, D
     let (valid, valid_references) = encoder.measured(valid, "validation");
     let (test, test_references) = encoder.measured(test, "test");
     let mut notes = encoder.notes;
-    if tokenizer.vocabulary() < config.vocabulary {
-        let (seen, asked) = (tokenizer.vocabulary(), config.vocabulary);
-        notes.push(format!("a vocabulary of {seen}, not {asked}: the training documents have no more pairs of tokens"));
-    }
+    let more = "the training documents have no more pairs of tokens";
+    notes.extend(fewer(tokenizer.vocabulary(), config.vocabulary, more));
     let (max_document, max_summary) = (config.max_document, config.max_summary);
     Ok(SummaryData {
         train,

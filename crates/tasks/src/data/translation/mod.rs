@@ -13,7 +13,7 @@ use super::{
     order::EpochOrder,
     padded,
     plain_text::read_lines,
-    tokenizer::{BEGIN, END, PADDING},
+    tokenizer::{BEGIN, END, PADDING, fewer},
 };
 
 /// Number of batches whose pairs are sorted by length together. On Multi30k in batches of 64 this gives 4 % padding.
@@ -301,10 +301,8 @@ fn load(config: &TranslationConfig, progress: Progress<'_>) -> Result<Translatio
         SentencePairs { references, ..pairs }
     };
     let (valid, test) = (measured(valid, "validation"), measured(test, "test"));
-    if tokenizer.vocabulary() < config.vocabulary {
-        let (seen, asked) = (tokenizer.vocabulary(), config.vocabulary);
-        notes.push(format!("a vocabulary of {seen}, not {asked}: the training pairs have no more pairs of tokens"));
-    }
+    let more = "the training pairs have no more pairs of tokens";
+    notes.extend(fewer(tokenizer.vocabulary(), config.vocabulary, more));
     Ok(TranslationData { train: pairs, valid, test, tokenizer, max_length: config.max_length, notes })
 }
 

@@ -20,7 +20,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use self::state::{FileDigest, StateFile, StateProblem};
+use self::state::{StateFile, StateProblem};
 pub use self::{
     state::{Best, RunState},
     tensors::{HostTensor, HostTensors, decode_tensors, encode_tensors},
@@ -31,6 +31,7 @@ use super::{
     optimizer::Moments,
     sweep,
 };
+use crate::digest::FileSum;
 
 const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
@@ -219,7 +220,7 @@ fn write_files(directory: &Path, checkpoint: &Checkpoint) -> Result<(), TrainErr
     let mut files = BTreeMap::new();
     for (name, tensors) in [(MODEL, &checkpoint.model), (OPTIMIZER, &moments)] {
         let content = encode_tensors(tensors);
-        files.insert(name.to_string(), FileDigest::of(&content));
+        files.insert(name.to_string(), FileSum::of(&content));
         write_synced(&directory.join(name), &content)?;
     }
     let state = StateFile::new(checkpoint.state.clone(), files);
@@ -300,7 +301,7 @@ fn remedy(damaged: &Path) -> String {
     }
 }
 
-fn read_tensors(path: &Path, expected: Option<&FileDigest>) -> Result<HostTensors, TrainError> {
+fn read_tensors(path: &Path, expected: Option<&FileSum>) -> Result<HostTensors, TrainError> {
     let content = fs::read(path).map_err(TrainError::reading(path))?;
     let Some(expected) = expected else {
         return Err(TrainError::checkpoint(path, format!("{STATE} does not list this file")));
@@ -309,7 +310,7 @@ fn read_tensors(path: &Path, expected: Option<&FileDigest>) -> Result<HostTensor
         let problem = format!("{} bytes; {STATE} says {}: truncated or replaced", content.len(), expected.bytes);
         return Err(TrainError::checkpoint(path, problem));
     }
-    if FileDigest::of(&content) != *expected {
+    if FileSum::of(&content) != *expected {
         return Err(TrainError::checkpoint(path, format!("its SHA-256 is not that in {STATE}: damaged or replaced")));
     }
     decode_tensors(path, &content)

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
+
+use crate::digest::FileSum;
 
 /// Version of the checkpoint format. The previous one had no checksum of `state.json`.
 pub(super) const FORMAT: u32 = 2;
@@ -44,32 +45,13 @@ pub struct Best {
     pub score: f64,
 }
 
-/// A file of a checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct FileDigest {
-    pub bytes: u64,
-    pub sha256: String,
-}
-
-impl FileDigest {
-    pub fn of(content: &[u8]) -> Self {
-        Self { bytes: content.len() as u64, sha256: hex(content) }
-    }
-}
-
-/// SHA-256 in hexadecimal digits.
-fn hex(content: &[u8]) -> String {
-    Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// The whole of `state.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StateFile {
     pub format: u32,
     pub run: RunState,
-    pub files: BTreeMap<String, FileDigest>,
+    pub files: BTreeMap<String, FileSum>,
     /// Of the text before the comma before this key; not in the first format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sha256: Option<String>,
@@ -85,7 +67,7 @@ pub(super) enum StateProblem {
 }
 
 impl StateFile {
-    pub fn new(run: RunState, files: BTreeMap<String, FileDigest>) -> Self {
+    pub fn new(run: RunState, files: BTreeMap<String, FileSum>) -> Self {
         Self { format: FORMAT, run, files, sha256: None }
     }
 
@@ -93,7 +75,7 @@ impl StateFile {
     pub fn to_text(&self) -> String {
         let text = serde_json::to_string_pretty(self).expect("numbers and strings");
         let content = text.strip_suffix("\n}").expect("a structure with fields");
-        format!("{content}{CHECKSUM}{}{END}", hex(content.as_bytes()))
+        format!("{content}{CHECKSUM}{}{END}", FileSum::of(content.as_bytes()).sha256)
     }
 
     /// Reads the content of the file.
@@ -102,7 +84,7 @@ impl StateFile {
             .map_err(|error| StateProblem::Damaged(format!("not the state of a run ({error})")))?;
         let text = std::str::from_utf8(bytes).ok();
         let parts = text.and_then(|text| text.strip_suffix(END)?.rsplit_once(CHECKSUM));
-        let sound = parts.map(|(content, digest)| hex(content.as_bytes()) == digest);
+        let sound = parts.map(|(content, digest)| FileSum::of(content.as_bytes()).sha256 == digest);
         match (state.format, &state.sha256, sound) {
             (FORMAT, Some(_), Some(true)) | (WITHOUT_CHECKSUM, None, _) => Ok(state),
             (WITHOUT_CHECKSUM | FORMAT, ..) | (_, Some(_), None | Some(false)) => {

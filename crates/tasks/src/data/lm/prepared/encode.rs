@@ -13,9 +13,12 @@ use sha2::{Digest, Sha256};
 
 use super::{
     super::{TextUnits, ids::Width},
-    Counts, FileSum, PrepareError, hexadecimal,
+    Counts, FileSum, PrepareError,
 };
-use crate::data::{DataError, TextTokenizer, tokenizer::END};
+use crate::{
+    data::{DataError, TextTokenizer, tokenizer::END},
+    digest::hexadecimal,
+};
 
 /// Most words whose byte pairs are remembered: with their ids some 5 MB a thread.
 const REMEMBERED: usize = 1 << 16;

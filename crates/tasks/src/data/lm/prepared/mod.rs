@@ -18,10 +18,11 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 pub(in crate::data) use folder::is_prepared;
 pub use write::prepare;
+
+pub use crate::digest::FileSum;
 
 use super::{
     LmConfig, LmData, TextUnits, TokenKind, VOCABULARY, WordVocabulary,
@@ -103,15 +104,6 @@ impl Counts {
     }
 }
 
-/// What a file must be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileSum {
-    /// Its bytes.
-    pub bytes: u64,
-    /// Its SHA-256 in hexadecimal digits.
-    pub sha256: String,
-}
-
 /// A file that a text came from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceFile {
@@ -173,10 +165,6 @@ impl Classed for PrepareError {
     }
 }
 
-fn hexadecimal(digest: &[u8]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// A prepared folder that cannot be used.
 fn damaged(path: &Path, problem: impl std::fmt::Display) -> DataError {
     let problem = format!("{problem}; prepare the text again with 'regard data prepare'");
@@ -208,7 +196,7 @@ impl Prepared {
     fn text(&self, folder: &Path, name: &str) -> Result<String, DataError> {
         let path = folder.join(name);
         let bytes = fs::read(&path).map_err(|source| DataError::read(&path, source))?;
-        let (seen, file) = (hexadecimal(&Sha256::digest(&bytes)), self.files.get(name));
+        let (seen, file) = (FileSum::of(&bytes).sha256, self.files.get(name));
         match file {
             Some(file) if file.sha256 == seen => {}
             _ => {

@@ -5,8 +5,6 @@ use std::{
     sync::atomic::AtomicBool,
 };
 
-use sha2::{Digest, Sha256};
-
 use super::{
     super::{
         LmConfig, TextUnits, TokenKind, fewer,
@@ -15,7 +13,6 @@ use super::{
     Counts, FORMAT, FileSum, HEADER, IDS, PrepareError, Prepared, SUMS, SourceFile,
     encode::{Encoder, PartWriter},
     folder::{Making, sums},
-    hexadecimal,
     learn::{Sample, WordCounts},
     pieces::{Piece, Reader},
 };
@@ -92,8 +89,7 @@ pub(super) fn prepare_sampled(
     let kept = units.file();
     if let Some((name, content)) = &kept {
         making.write(name, content.as_bytes())?;
-        let sha256 = hexadecimal(&Sha256::digest(content.as_bytes()));
-        sums_of.push(((*name).to_owned(), FileSum { bytes: content.len() as u64, sha256 }));
+        sums_of.push(((*name).to_owned(), FileSum::of(content.as_bytes())));
     }
     let characters = match &units {
         TextUnits::Characters(characters) => Some(characters.characters().iter().collect()),
@@ -117,7 +113,7 @@ pub(super) fn prepare_sampled(
     };
     let header = serde_json::to_string_pretty(&prepared).expect("strings and numbers") + "\n";
     making.write(HEADER, header.as_bytes())?;
-    let of_header = (HEADER.to_owned(), hexadecimal(&Sha256::digest(header.as_bytes())));
+    let of_header = (HEADER.to_owned(), FileSum::of(header.as_bytes()).sha256);
     let all = prepared.files.iter().map(|(name, file)| (name, file.sha256.as_str()));
     making.write(SUMS, sums(all.chain([(&of_header.0, of_header.1.as_str())])).as_bytes())?;
     making.finish()?;
