@@ -210,3 +210,14 @@ fn one_mechanism_may_be_compared_with_several_supports() {
     assert!(labels[2].starts_with("scatterbrain-local-gated-") && labels[3].starts_with("lsh-"), "{labels:?}");
     assert!(labels[4].starts_with("performer-budget=1-2-") && labels[4].ends_with("-rows"), "{labels:?}");
 }
+
+#[test]
+fn models_may_be_averages_of_checkpoints() {
+    let folder = TempDir::new().unwrap();
+    let out = folder.path().join("comparison");
+    let average = ["train.steps=6", "train.checkpoint_every=3", "train.keep=2", "train.average=2"];
+    let mut command = compare(&out, &["--set", "compare.seeds=1"]);
+    command.args(average.iter().flat_map(|option| ["--set", *option]));
+    Ended::of(&mut command).success();
+    assert!(text(out.join("softmax/seed-1/config.toml")).contains("average = 2"));
+}

@@ -155,7 +155,8 @@ pub fn run(plan: &Plan, watch: &dyn Watch, stop: &Arc<AtomicBool>) -> Result<Vec
 /// run.
 pub(super) fn warm_up(plan: &Plan) -> Result<(), CompareError> {
     let (Some(candidate), Some(&seed)) = (plan.candidates.first(), plan.seeds.first()) else { return Ok(()) };
-    let config = TrainConfig { steps: 1, batch: 1, accumulate: 1, evaluate_batches: 1, ..plan.train.clone() };
+    let config =
+        TrainConfig { steps: 1, batch: 1, accumulate: 1, evaluate_batches: 1, average: 1, ..plan.train.clone() };
     let config = TrainConfig { schedule: ScheduleConfig::default(), ..config };
     let update = || {
         let model = Model::build(&candidate.model, candidate.attentions.clone(), plan.data, seed, plan.device)?;
