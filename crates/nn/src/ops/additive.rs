@@ -1,11 +1,12 @@
 //! Fastformer's additive attention.
 
-use burn::tensor::Tensor;
-use regard_kernels::{Call, mechanism::AdditiveScores};
+use burn::tensor::{Bool, Tensor, TensorData};
+use regard_kernels::{Call, Mask, mechanism::AdditiveScores};
 
 use super::{
     Inputs,
-    composed::{Visible, head_first, real_keys, real_queries},
+    composed::{head_first, real_keys, real_queries},
+    features,
 };
 
 /// `[g_k * v_i, heads concatenated] W_t + q_i` for `q k v [B,N,H,D]`, `v` absent where it is `q`: `[B,N,H*D]`
@@ -15,9 +16,7 @@ pub(super) fn composed(inputs: &Inputs, scores: AdditiveScores, call: Call) -> T
     let [q, k] = ["q", "k"].map(|name| inputs.tensor::<4>(name));
     let [score_q, score_k, w_t] = ["w_q", "w_k", "w_t"].map(|name| inputs.tensor::<2>(name));
     let v = inputs.get::<4>("v");
-    let device = q.device();
     let [batch, n, heads, width] = q.dims();
-    let visible = Visible::new(&call.mask, batch, n, n, &device);
     let (q, k) = (real_queries(q, &call.mask), real_keys(k, &call.mask));
     let v = v.map(|v| real_keys(v, &call.mask));
     // Averages of x [B,N,H,D] over the tokens that each position sees, weighted by a softmax of its scores.
@@ -29,13 +28,30 @@ pub(super) fn composed(inputs: &Inputs, scores: AdditiveScores, call: Call) -> T
             }
         };
         let logits: Tensor<3> = logits.div_scalar((width as f64).sqrt());
-        let logits = logits.swap_dims(1, 2).unsqueeze_dim::<4>(2).expand([batch, heads, n, n]);
-        head_first(visible.softmax(logits).matmul(head_first(x)))
+        head_first(features::averages(logits.swap_dims(1, 2), head_first(x), &call.mask))
     };
     let p = average(q.clone(), score_q) * k;
     let u = average(p, score_k) * v.unwrap_or_else(|| q.clone());
     let out = u.reshape([batch, n, heads * width]).matmul(w_t.unsqueeze_dim(0));
     let out = out + q.reshape([batch, n, heads * width]);
     // A position that sees no token outputs 0, the residual included.
-    out * visible.any().squeeze_dim::<3>(1)
+    match blind(&call.mask, [batch, n]) {
+        Some(blind) => {
+            let blind = Tensor::<3, Bool>::from_data(TensorData::new(blind, [batch, n, 1]), &out.device());
+            let dims = out.dims();
+            out.mask_fill(blind.expand(dims), 0.0)
+        }
+        None => out,
+    }
+}
+
+/// Positions `[B,N]` that see no token, where there is padding.
+fn blind(mask: &Mask, [batch, n]: [usize; 2]) -> Option<Vec<bool>> {
+    mask.valid.as_ref()?;
+    let row = |b| {
+        let real = mask.valid_row(b).expect("padding has all rows");
+        let first = real.iter().position(|&real| real != 0).unwrap_or(n);
+        (0..n).map(move |i| first >= if mask.causal { i + 1 } else { n })
+    };
+    Some((0..batch).flat_map(row).collect())
 }

@@ -8,7 +8,10 @@ use regard_kernels::{
 
 use super::{
     Host, Inputs, Operand,
-    composed::{Visible, drop_weights, head_first, real_keys, real_queries, repeat_heads, uses_kernel},
+    composed::{
+        Form, Rows, Visible, by_rows, drop_weights, head_first, log_sum_exp, real_keys, real_queries, repeat_heads,
+        uses_kernel,
+    },
 };
 
 /// `softmax_j(score_ij) v_j` with `score_ij = LSE_r (log_prior_r - |q_i - k_jr|^2 / (2 s_r))`, or its variants by
@@ -17,17 +20,36 @@ use super::{
 /// in hard inference.
 pub(super) fn composed(inputs: &Inputs, options: &AttentionOptions, call: Call) -> Tensor<4> {
     let [q, v] = ["q", "v"].map(|name| inputs.tensor::<4>(name));
-    let device = q.device();
-    let [batch, n, heads, _] = q.dims();
-    let s = v.dims()[1];
     let (q, v) = (real_queries(q, &call.mask), real_keys(v, &call.mask));
-    let logits = component_logits(q, component_keys(inputs, &call.mask), inputs, options.mixture.score);
-    let scores = match options.mixture.inference {
-        Inference::Hard => logits.max_dim(2),
-        Inference::Soft | Inference::SoftEm => log_sum_exp(logits),
-    };
-    let weights = Visible::new(&call.mask, batch, n, s, &device).softmax(scores.squeeze_dim(2));
-    head_first(drop_weights(weights, call.dropout).matmul(repeat_heads(head_first(v), heads)))
+    let k = component_keys(inputs, &call.mask);
+    let components = k.dims()[2];
+    let further = |silent: Inputs, name| silent.with_some(name, inputs.operand(name).cloned());
+    let silent = ["variance", "log_prior"].into_iter().fold(Inputs::new(q).with("k", k).with("v", v), further);
+    let mask = call.mask.clone();
+    let form = Mixture { inference: options.mixture.inference, score: options.mixture.score, call };
+    by_rows(form, &silent, &mask, components)
+}
+
+#[derive(Debug)]
+struct Mixture {
+    inference: Inference,
+    score: Score,
+    call: Call,
+}
+
+impl Form for Mixture {
+    fn block(&self, inputs: &Inputs, rows: &Rows) -> Tensor<4> {
+        let [q, v] = ["q", "v"].map(|name| inputs.tensor::<4>(name));
+        let device = q.device();
+        let [batch, _, heads, _] = q.dims();
+        let logits = component_logits(q, inputs.tensor("k"), inputs, self.score);
+        let scores = match self.inference {
+            Inference::Hard => logits.max_dim(2),
+            Inference::Soft | Inference::SoftEm => log_sum_exp(logits),
+        };
+        let weights = Visible::new(&self.call.mask, batch, rows, &device).softmax(scores.squeeze_dim(2));
+        head_first(drop_weights(weights, self.call.dropout, rows).matmul(repeat_heads(head_first(v), heads)))
+    }
 }
 
 /// The keys `[B,S,M,Hk,D]` of every component.
@@ -67,11 +89,6 @@ fn component_logits(q: Tensor<4>, k: Tensor<5>, inputs: &Inputs, score: Score) -
         Some(prior) => logits + prior.unsqueeze_dim::<4>(2).unsqueeze_dim(0),
         None => logits,
     }
-}
-
-fn log_sum_exp(logits: Tensor<5>) -> Tensor<5> {
-    let most = logits.clone().detach().max_dim(2);
-    (logits - most.clone()).exp().sum_dim(2).log() + most
 }
 
 /// `k [B,S,Hk,D]` and `shift [Hk,M,D]`, added up: `[B,S,M,Hk,D]`.

@@ -76,6 +76,22 @@ impl Inputs {
         names.iter().map(named).collect()
     }
 
+    /// Inputs by their names.
+    pub(crate) fn of(inputs: impl IntoIterator<Item = (&'static str, Operand)>) -> Self {
+        Self(inputs.into_iter().collect())
+    }
+
+    /// The same names with other tensors.
+    #[must_use]
+    pub(crate) fn map(&self, of: impl Fn(&'static str, &Operand) -> Operand) -> Self {
+        Self::of(self.iter().map(|(name, input)| (name, of(name, input))))
+    }
+
+    /// The input at a place of [`Inputs::iter`].
+    pub(crate) fn at(&self, place: usize) -> &Operand {
+        &self.0[place].1
+    }
+
     /// All inputs with their names.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Operand)> {
         self.0.iter().map(|(name, input)| (*name, input))
@@ -104,6 +120,6 @@ impl Inputs {
     /// The same, cut from the graph of gradients.
     #[must_use]
     pub(crate) fn without_autodiff(&self) -> Self {
-        Self(self.0.iter().map(|(name, input)| (*name, input.clone().without_autodiff())).collect())
+        self.map(|_, input| input.clone().without_autodiff())
     }
 }

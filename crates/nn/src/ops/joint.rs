@@ -7,10 +7,7 @@
 use burn::tensor::{Bool, Device, Tensor, TensorData};
 use regard_kernels::{Mask, mechanism::AdditiveScores};
 
-use super::{
-    Inputs,
-    composed::{Visible, head_first},
-};
+use super::{Inputs, composed::head_first, features};
 
 /// Matrices `[H,2D,D]`, or `[1,2D,D]` for all heads, that multiply a global vector and that of a token side by side:
 /// `[g ; x] W`.
@@ -27,22 +24,17 @@ pub struct Concatenation {
 pub struct RealTokens {
     /// `[B,N,1]`, true at padding; absent where there is none.
     padded: Option<Tensor<3, Bool>>,
-    /// The same as a mask: one query per row, which sees the real tokens.
-    visible: Visible,
+    mask: Mask,
 }
 
 impl RealTokens {
     /// Of the padding of `mask`, for `x [B,N,..]` of these first two sizes.
     pub fn new(mask: &Mask, [batch, tokens]: [usize; 2], device: &Device) -> Self {
-        let Some(valid) = &mask.valid else {
-            return Self { padded: None, visible: Visible::of(vec![true; tokens], [1, 1, 1, tokens], device) };
-        };
-        let real: Vec<bool> = valid.as_slice().iter().map(|&real| real != 0).collect();
-        let padded = TensorData::new(real.iter().map(|real| !real).collect::<Vec<_>>(), [batch, tokens, 1]);
-        Self {
-            padded: Some(Tensor::from_data(padded, device)),
-            visible: Visible::of(real, [batch, 1, 1, tokens], device),
-        }
+        let padded = mask.valid.as_ref().map(|valid| {
+            let padded: Vec<bool> = valid.as_slice().iter().map(|&real| real == 0).collect();
+            Tensor::from_data(TensorData::new(padded, [batch, tokens, 1]), device)
+        });
+        Self { padded, mask: Mask::none().with_valid(mask.valid.clone()) }
     }
 
     /// `x [B,N,d]` with 0 at padding, whatever is there, and a gradient of 0.
@@ -78,14 +70,14 @@ pub fn additive_joint(
     let values = v.map_or_else(|| queries.clone(), head_first);
     // The average [B,H,1,D] of x [B,H,N,D].
     let average = |x: Tensor<4>, vectors: Tensor<2>| {
-        let logits: Tensor<4> = match scores {
-            AdditiveScores::Paper => x.clone().matmul(vectors.reshape([1, heads, width, 1])).swap_dims(2, 3),
+        let logits: Tensor<3> = match scores {
+            AdditiveScores::Paper => x.clone().matmul(vectors.reshape([1, heads, width, 1])).squeeze_dim(3),
             AdditiveScores::Released => {
                 let channels = head_first(x.clone()).reshape([batch, n, heads * width]);
-                channels.matmul(vectors.transpose().unsqueeze_dim(0)).swap_dims(1, 2).unsqueeze_dim(2)
+                channels.matmul(vectors.transpose().unsqueeze_dim(0)).swap_dims(1, 2)
             }
         };
-        real.visible.softmax(logits.div_scalar((width as f64).sqrt())).matmul(x)
+        features::averages(logits.div_scalar((width as f64).sqrt()), x, &real.mask)
     };
     let p = join(average(queries, score_q), keys, matrices.map(|matrices| &matrices.keys));
     let u = join(average(p.clone(), score_k), values, matrices.map(|matrices| &matrices.values));

@@ -11,6 +11,7 @@ mod bridge;
 mod composed;
 mod cosine;
 pub mod elementwise;
+mod features;
 mod gaussian_mixture;
 mod host;
 mod inputs;
@@ -19,10 +20,12 @@ mod linear;
 mod routing;
 mod scatterbrain;
 mod softmax;
+mod support;
 
 pub use attention::attention;
 pub use bridge::{MOST_OPERANDS, Operand, apply, runs_kernels, try_apply};
 pub(crate) use bridge::{Pullback, entered, runs_unrecorded, takes_results};
+pub use composed::set_block_bytes;
 pub use elementwise::{
     Curve, activation, cross_entropy, dropout, embedding, gated, layer_norm, linear, rms_norm, rotate,
 };
@@ -36,4 +39,4 @@ pub use scatterbrain::unit_keys;
 pub(crate) use host::Host;
 
 #[cfg(test)]
-pub(crate) use composed::force_composed;
+pub(crate) use composed::{force_blocks, force_composed};

@@ -76,6 +76,10 @@ where
             1 => record::<B, C, 1>,
             2 => record::<B, C, 2>,
             3 => record::<B, C, 3>,
+            4 => record::<B, C, 4>,
+            5 => record::<B, C, 5>,
+            6 => record::<B, C, 6>,
+            7 => record::<B, C, 7>,
             count => unreachable!("a result of {count} tensors"),
         };
         record(pullback, kept, &tensors, out)

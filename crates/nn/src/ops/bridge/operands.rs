@@ -1,7 +1,9 @@
 //! Float tensors of any rank and number on their way to a backend.
 
+use std::ops::Range;
+
 use burn::backend::{Backend, DispatchTensor, ExtensionType, TensorMetadata, tensor::FloatTensor};
-use burn::tensor::Tensor;
+use burn::tensor::{Gradients, Shape, Tensor};
 
 /// Calls a method of a tensor of any rank.
 macro_rules! each_rank {
@@ -62,6 +64,51 @@ impl Operand {
     pub(crate) fn without_autodiff(self) -> Self {
         each_rank!(self, tensor => tensor.without_autodiff().into())
     }
+
+    /// The same as the root of a graph of its own.
+    pub(crate) fn tracked(self) -> Self {
+        each_rank!(self, tensor => tensor.autodiff().require_grad().into())
+    }
+
+    /// Its gradient, without autodiff, if anything depends on it.
+    pub(crate) fn grad_remove(&self, grads: &mut Gradients) -> Option<Self> {
+        each_rank!(self.clone(), tensor => tensor.grad_remove(grads).map(Self::from))
+    }
+
+    /// Places `range` of an axis.
+    pub(crate) fn narrow(self, axis: usize, range: Range<usize>) -> Self {
+        each_rank!(self, tensor => tensor.narrow(axis, range.start, range.len()).into())
+    }
+
+    /// 0 in the same shape on the same device.
+    pub(crate) fn zeros(&self) -> Self {
+        each_rank!(self.clone(), tensor => tensor.zeros_like().into())
+    }
+
+    /// `sum`, of `shape`, or 0 where there is none, with this added in the ranges `cuts` of its axes.
+    pub(crate) fn added_to(self, sum: Option<Self>, shape: &[usize], cuts: &[(usize, Range<usize>)]) -> Self {
+        each_rank!(self, part => {
+            let mut whole: Vec<Range<usize>> = shape.iter().map(|&size| 0..size).collect();
+            for (axis, range) in cuts {
+                whole[*axis] = range.clone();
+            }
+            let ranges = ranges_of(&part, &whole);
+            match sum {
+                None if part.dims()[..] == *shape => part.into(),
+                None => Tensor::zeros(Shape::from(shape), &part.device()).slice_assign(ranges, part).into(),
+                Some(sum) => {
+                    let sum = sum.into_tensor();
+                    let part = sum.clone().slice(ranges.clone()) + part;
+                    sum.slice_assign(ranges, part).into()
+                }
+            }
+        })
+    }
+}
+
+/// One range for each axis of a tensor.
+fn ranges_of<const D: usize>(_: &Tensor<D>, ranges: &[Range<usize>]) -> [Range<usize>; D] {
+    std::array::from_fn(|axis| ranges[axis].clone())
 }
 
 impl<const D: usize> From<Tensor<D>> for Operand {

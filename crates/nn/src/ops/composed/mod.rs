@@ -1,15 +1,33 @@
 //! Helpers of the composed forms: the formulas of the kernels in tensor operations, for backends without kernels.
 //!
-//! Composed forms are written to be correct on any backend. They may hold `N x S` scores, which the kernels never do.
+//! Composed forms are written to be correct on any backend, with memory linear in the length: scores of pairs go block by
+//! block ([`by_rows`]), sums over keys chunk by chunk.
+
+mod rows;
+mod visible;
 
 use burn::tensor::{Bool, Device, Tensor, TensorData};
 use regard_kernels::{Dropout, Mask};
 
 use super::runs_kernels;
+pub use rows::set_block_bytes;
+pub(super) use rows::{Form, Rows, by_rows};
+pub(super) use visible::{Visible, distances};
 
 #[cfg(test)]
 thread_local! {
     static FORCED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    /// Queries of a block, in place of as many as fit.
+    pub(super) static QUERIES: std::cell::Cell<Option<usize>> = const { std::cell::Cell::new(None) };
+}
+
+/// Runs `task` with composed forms on every device, in blocks of so many queries.
+#[cfg(test)]
+pub(crate) fn force_blocks<R>(queries: usize, task: impl FnOnce() -> R) -> R {
+    QUERIES.set(Some(queries));
+    let result = force_composed(task);
+    QUERIES.set(None);
+    result
 }
 
 /// Runs `task` with composed forms on every device, to hold them against the kernels.
@@ -75,75 +93,23 @@ fn silence<'m, const R: usize>(x: Tensor<R>, real: impl Fn(usize, usize) -> Opti
     x.mask_fill(wild.bool_and(padded.expand(dims)), 0.0)
 }
 
-/// Which keys each query sees.
-#[derive(Clone)]
-pub(super) struct Visible {
-    /// `[B or 1,H or 1,N,S]`, true where hidden.
-    hidden: Tensor<4, Bool>,
-    /// `[B or 1,H or 1,N,1]`, 1 for queries without a visible key.
-    empty: Tensor<4>,
+/// `ln sum exp` over the components of `logits [B,H,M,..]`, `[B,H,1,..]`.
+pub(super) fn log_sum_exp(logits: Tensor<5>) -> Tensor<5> {
+    let most = logits.clone().detach().max_dim(2);
+    (logits - most.clone()).exp().sum_dim(2).log() + most
 }
 
-impl Visible {
-    /// `n` queries and `s` keys in each of `batch` rows.
-    pub fn new(mask: &Mask, batch: usize, n: usize, s: usize, device: &Device) -> Self {
-        let batch = if mask.valid.is_some() { batch } else { 1 };
-        let mut seen = vec![false; batch * n * s];
-        for (row, seen) in seen.chunks_exact_mut(s).enumerate() {
-            let range = mask.visible(row % n, n, s);
-            let valid = mask.valid_row(row / n);
-            for j in range {
-                seen[j] = valid.is_none_or(|valid| valid[j] != 0);
-            }
-        }
-        Self::of(seen, [batch, 1, n, s], device)
-    }
-
-    /// The pairs that are `seen`, of shape `[B or 1, H or 1, N, S]`.
-    pub fn of(seen: Vec<bool>, shape: [usize; 4], device: &Device) -> Self {
-        let [batch, heads, n, s] = shape;
-        let empty: Vec<f32> = seen.chunks_exact(s).map(|row| f32::from(u8::from(!row.contains(&true)))).collect();
-        let visible = Tensor::<4, Bool>::from_data(TensorData::new(seen, shape), device);
-        Self {
-            hidden: visible.bool_not(),
-            empty: Tensor::from_data(TensorData::new(empty, [batch, heads, n, 1]), device),
-        }
-    }
-
-    /// 1 for queries `[B or 1,1,N,1]` that see a key, else 0.
-    pub fn any(&self) -> Tensor<4> {
-        self.empty.clone().neg().add_scalar(1.0)
-    }
-
-    /// `weights [B,H,N,S]` with hidden ones set to 0.
-    pub fn keep(&self, weights: Tensor<4>) -> Tensor<4> {
-        let dims = weights.dims();
-        weights.mask_fill(self.hidden.clone().expand(dims), 0.0)
-    }
-
-    /// Rows `[B,H,N,S]` of `numerators`, hidden ones 0, each divided by its sum; rows without a visible key are 0.
-    pub fn normalize(&self, numerators: Tensor<4>) -> Tensor<4> {
-        let numerators = self.keep(numerators);
-        let sum = numerators.clone().sum_dim(3);
-        numerators / (sum + self.empty.clone())
-    }
-
-    /// Softmax of `scores [B,H,N,S]` over visible keys; rows without one are 0.
-    pub fn softmax(&self, scores: Tensor<4>) -> Tensor<4> {
-        // Far below any score, and finite: a row that is all hidden must not become NaN.
-        let dims = scores.dims();
-        let scores = scores.mask_fill(self.hidden.clone().expand(dims), -1e30);
-        let most = scores.clone().detach().max_dim(3);
-        self.normalize((scores - most).exp())
-    }
-}
-
-/// Dropout on `weights [B,H,N,S]`, with the draws of the kernels.
-pub(super) fn drop_weights(weights: Tensor<4>, dropout: Option<Dropout>) -> Tensor<4> {
+/// Dropout on `weights [B,H,N,S]` of a block of queries, with the draws of the kernels.
+pub(super) fn drop_weights(weights: Tensor<4>, dropout: Option<Dropout>, rows: &Rows) -> Tensor<4> {
     let Some(dropout) = dropout else { return weights };
     let dims = weights.dims();
-    let rows = (dims[0] * dims[1] * dims[2]) as u64;
-    let factors: Vec<f32> = (0..rows).flat_map(|row| (0..dims[3]).map(move |j| dropout.factor(row, j))).collect();
+    let mut factors = Vec::with_capacity(dims.iter().product());
+    for head in 0..dims[0] * dims[1] {
+        for i in rows.queries.clone() {
+            let row = (head * rows.n + i) as u64;
+            factors.extend(rows.keys.clone().map(|j| dropout.factor(row, j)));
+        }
+    }
     let factors = Tensor::<4>::from_data(TensorData::new(factors, dims), &weights.device());
     weights * factors
 }

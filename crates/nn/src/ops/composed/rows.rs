@@ -1,0 +1,157 @@
+//! Blocks of queries, each computed again in the backward pass: memory grows with `N + S`, not with `N S`.
+
+use std::{
+    fmt::Debug,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use burn::tensor::Tensor;
+use regard_kernels::Mask;
+
+use super::super::{Inputs, Operand, Pullback, entered, takes_results};
+
+/// Bytes that the scores of one block of queries may take.
+static BLOCK_BYTES: AtomicUsize = AtomicUsize::new(64 << 20);
+
+/// Sets how many bytes the scores of one block of queries may take in composed forms, 64 MiB at first. A backward pass
+/// holds about six tensors of this size at a time. A block has at least one query, whatever it takes.
+///
+/// # Panics
+/// If `bytes` is 0.
+pub fn set_block_bytes(bytes: usize) {
+    assert!(bytes > 0, "blocks of 0 bytes, expected at least 1");
+    BLOCK_BYTES.store(bytes, Ordering::Relaxed);
+}
+
+/// Consecutive queries, and keys that contain all that they see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::ops) struct Rows {
+    /// These of the queries.
+    pub queries: Range<usize>,
+    /// These of the keys.
+    pub keys: Range<usize>,
+    /// Queries in all.
+    pub n: usize,
+    /// Keys in all.
+    pub s: usize,
+}
+
+impl Rows {
+    /// Blocks of about equal numbers of queries, if a score of a query and a key takes `bytes` bytes.
+    fn blocks(mask: &Mask, n: usize, s: usize, bytes: usize) -> Vec<Self> {
+        let most = (BLOCK_BYTES.load(Ordering::Relaxed) / (s * bytes).max(1)).clamp(1, n.max(1));
+        #[cfg(test)]
+        let most = super::QUERIES.get().unwrap_or(most);
+        let count = n.div_ceil(n.div_ceil(most).max(1));
+        let block = |first: usize| {
+            let queries = first..(first + count).min(n);
+            let seen = mask.visible_to(queries.clone(), n, s);
+            // Tensors without elements are best avoided; what is hidden stays so.
+            let keys = if seen.is_empty() { 0..1 } else { seen };
+            Self { queries, keys, n, s }
+        };
+        (0..n).step_by(count.max(1)).map(block).collect()
+    }
+
+    /// The part of the input `name` that belongs to these rows: for each of its axes where it is cut, and where.
+    fn cut(&self, name: &str, axes: usize) -> Vec<(usize, Range<usize>)> {
+        match (name, axes) {
+            ("q", _) => vec![(1, self.queries.clone())],
+            ("k" | "v", _) => vec![(1, self.keys.clone())],
+            ("bias", _) => vec![(1, self.queries.clone()), (2, self.keys.clone())],
+            ("log_prior", 3) => vec![(2, self.keys.clone())],
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// What a mechanism does for a block of queries.
+pub(in crate::ops) trait Form: Debug + Send + Sync {
+    /// Outputs `[B,n,H,Dv]` of the queries of `rows`. Of inputs with an axis of queries or keys, `inputs` has those of
+    /// `rows`.
+    fn block(&self, inputs: &Inputs, rows: &Rows) -> Tensor<4>;
+}
+
+/// The outputs `[B,N,H,Dv]` of all queries, block by block, for inputs whose padding is silent. A score of a query and a key
+/// of one batch row and head takes `numbers` floats.
+///
+/// Only the inputs are kept for the backward pass, where the graph of the device takes results that were computed apart
+/// ([`takes_results`]); other graphs keep all blocks.
+pub(in crate::ops) fn by_rows(form: impl Form + 'static, inputs: &Inputs, mask: &Mask, numbers: usize) -> Tensor<4> {
+    let [batch, n, heads, _] = inputs.tensor::<4>("q").dims();
+    let s = inputs.tensor::<4>("v").dims()[1];
+    let blocks = Rows::blocks(mask, n, s, batch * heads * numbers * size_of::<f32>());
+    let outputs = |inputs: &Inputs| {
+        let block = |rows: &Rows| form.block(&inputs.cut(rows), rows);
+        Tensor::cat(blocks.iter().map(block).collect(), 1)
+    };
+    if !takes_results(&inputs.device()) {
+        return outputs(inputs);
+    }
+    let out = outputs(&inputs.without_autodiff());
+    let names = inputs.iter().map(|(name, _)| name).collect();
+    let kept = inputs.iter().map(|(_, input)| input.clone()).collect();
+    entered(out, kept, Vec::new(), Arc::new(Again { form, blocks, names }))
+}
+
+impl Inputs {
+    /// The parts that belong to `rows`.
+    fn cut(&self, rows: &Rows) -> Self {
+        self.map(|name, input| {
+            let cuts = rows.cut(name, input.axes());
+            cuts.into_iter().fold(input.clone(), |input, (axis, range)| input.narrow(axis, range))
+        })
+    }
+}
+
+/// The backward pass of [`by_rows`].
+#[derive(Debug)]
+struct Again<F> {
+    form: F,
+    blocks: Vec<Rows>,
+    names: Vec<&'static str>,
+}
+
+impl<F: Form> Pullback for Again<F> {
+    fn backward(&self, kept: Vec<Operand>, grad_out: Operand, wanted: &[bool]) -> Vec<Option<Operand>> {
+        let shapes: Vec<Vec<usize>> = kept.iter().map(Operand::shape).collect();
+        let grad_out = grad_out.into_tensor::<4>();
+        let mut sums: Vec<Option<Operand>> = vec![None; kept.len()];
+        let inputs = Inputs::of(self.names.iter().copied().zip(kept));
+        for rows in &self.blocks {
+            let leaves = inputs.cut(rows).map(|_, input| input.clone().tracked());
+            let grad_out = grad_out.clone().narrow(1, rows.queries.start, rows.queries.len());
+            let mut grads = (self.form.block(&leaves, rows) * grad_out).sum().backward();
+            for (at, (name, leaf)) in leaves.iter().enumerate().filter(|(at, _)| wanted[*at]) {
+                let Some(grad) = leaf.grad_remove(&mut grads) else { continue };
+                let cuts = rows.cut(name, shapes[at].len());
+                let sum = sums[at].take();
+                sums[at] = Some(grad.added_to(sum, &shapes[at], &cuts));
+            }
+        }
+        let zeros =
+            |(at, sum): (usize, Option<Operand>)| wanted[at].then(|| sum.unwrap_or_else(|| inputs.at(at).zeros()));
+        sums.into_iter().enumerate().map(zeros).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_cover_all_queries_with_the_keys_they_see() {
+        let blocks = |mask: &Mask, n, s| Rows::blocks(mask, n, s, (64 << 20) / (3 * s));
+        let of = |queries, keys| Rows { queries, keys, n: 8, s: 8 };
+        assert_eq!(blocks(&Mask::none(), 8, 8), [of(0..3, 0..8), of(3..6, 0..8), of(6..8, 0..8)]);
+        let near = Mask { window: Some(1), ..Mask::causal() };
+        assert_eq!(blocks(&near, 8, 8), [of(0..3, 0..3), of(3..6, 2..6), of(6..8, 5..8)]);
+        let blind = blocks(&Mask::causal(), 8, 2);
+        assert_eq!(blind[0], Rows { queries: 0..3, keys: 0..1, n: 8, s: 2 });
+        assert_eq!(Rows::blocks(&Mask::none(), 2, 4, usize::MAX / 8).len(), 2, "one query at least");
+    }
+}

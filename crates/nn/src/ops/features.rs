@@ -1,0 +1,190 @@
+//! Positive features instead of scores: sums over keys, for causal masks chunk by chunk with a running state.
+//!
+//! Features are logarithms until they are multiplied. Each feature of the keys has a scale, which the queries undo, and each
+//! query has one, which cancels, so that exponentials stay in range.
+
+use burn::tensor::{Bool, Tensor, TensorData};
+use regard_kernels::{Mask, features::FeatureKind};
+
+/// A log scale below that of any feature.
+const LOWEST: f64 = -1e30;
+/// The log features of what is hidden: finite, and nothing even under [`LOWEST`].
+const HIDDEN: f64 = -3e38;
+/// Queries and keys from one state of causal attention to the next.
+const CHUNK: usize = 64;
+
+/// `ln(elu(x) + 1)`.
+pub(super) fn log_elu<const R: usize>(x: Tensor<R>) -> Tensor<R> {
+    x.clone().clamp_max(0.0) + x.clamp_min(0.0).add_scalar(1.0).log()
+}
+
+/// `ln phi(x)` of `x [B,H,N,D]`: `[B,H,N,m]`, with rows `projection [R,D]` where the features have some.
+pub(super) fn log_features(x: Tensor<4>, projection: Option<Tensor<2>>, kind: FeatureKind, scale: f64) -> Tensor<4> {
+    if kind == FeatureKind::Elu {
+        return log_elu(x);
+    }
+    let x = x.mul_scalar(scale.sqrt());
+    let rows = projection.expect("features have a projection");
+    let along = x.clone().matmul(rows.transpose().unsqueeze::<4>());
+    let along = match kind {
+        FeatureKind::Hyperbolic => Tensor::cat(vec![along.clone(), along.neg()], 3),
+        _ => along,
+    };
+    let count = along.dims()[3] as f64;
+    along - x.square().sum_dim(3).mul_scalar(0.5).add_scalar(0.5 * count.ln())
+}
+
+/// `ln phi(q_i).phi(k_j)`, `[B,H,N,S]`, of log features.
+pub(super) fn log_products(q: Tensor<4>, k: Tensor<4>) -> Tensor<4> {
+    let (most_q, most_k) = (q.clone().detach().max_dim(3), k.clone().detach().max_dim(3));
+    let products = (q - most_q.clone()).exp().matmul((k - most_k.clone()).exp().transpose());
+    // Where the largest features of a query and a key are far apart, their product may be below the smallest float.
+    products.clamp_min(f32::MIN_POSITIVE).log() + most_q + most_k.transpose()
+}
+
+/// `phi(q_i) sum_j phi(k_j) v_j / phi(q_i) sum_j phi(k_j)` over the keys that each query sees, of log features `q [B,H,N,m]`
+/// and `k [B,H,S,m]`, `v [B,H,S,Dv]`: `[B,H,N,Dv]`. The mask has no window.
+pub(super) fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: &Mask) -> Tensor<4> {
+    let k = hide_padding(k, mask);
+    let ones = v.clone().narrow(3, 0, 1).zeros_like().add_scalar(1.0);
+    let v = Tensor::cat(vec![v, ones], 3);
+    if mask.causal {
+        return causal(q, k, v);
+    }
+    let state = Sums::of(k, v);
+    let (features, _) = queries_under(q, &state.scale);
+    divide(features.matmul(state.sums))
+}
+
+/// Averages of `x [B,H,N,D]` over the tokens that each position sees, weighted by a softmax of `logits [B,H,N]`:
+/// `[B,H,N,D]`, or one for all positions, `[B,H,1,D]`, without a causal mask.
+pub(super) fn averages(logits: Tensor<3>, x: Tensor<4>, mask: &Mask) -> Tensor<4> {
+    // Features of one channel: 1 for every query, the weight for every token.
+    let keys = logits.unsqueeze_dim::<4>(3);
+    let queries = if mask.causal { keys.dims()[2] } else { 1 };
+    attend(keys.clone().narrow(2, 0, queries).zeros_like(), keys, x, mask)
+}
+
+fn hide_padding(k: Tensor<4>, mask: &Mask) -> Tensor<4> {
+    let Some(valid) = &mask.valid else { return k };
+    let dims = k.dims();
+    let padded: Vec<bool> = valid.as_slice().iter().map(|&real| real == 0).collect();
+    let padded = Tensor::<4, Bool>::from_data(TensorData::new(padded, [dims[0], 1, dims[2], 1]), &k.device());
+    k.mask_fill(padded.expand(dims), HIDDEN)
+}
+
+/// `sum_j phi(k_j) [v_j, 1]` for each feature, with the log scale of the feature.
+#[derive(Clone)]
+struct Sums {
+    /// `[B,H,1,m]`.
+    scale: Tensor<4>,
+    /// `[B,H,m,Dv+1]`, over `exp(scale)`.
+    sums: Tensor<4>,
+}
+
+impl Sums {
+    /// Of `k [B,H,S,m]` and `values [B,H,S,Dv+1]`.
+    fn of(k: Tensor<4>, values: Tensor<4>) -> Self {
+        let scale = k.clone().detach().max_dim(2).clamp_min(LOWEST);
+        let sums = (k - scale.clone()).exp().transpose().matmul(values);
+        Self { scale, sums }
+    }
+
+    /// Under a scale that is no smaller.
+    fn under(&self, scale: &Tensor<4>) -> Tensor<4> {
+        self.sums.clone() * (self.scale.clone() - scale.clone()).exp().transpose()
+    }
+
+    fn plus(&self, other: &Self) -> Self {
+        let scale = self.scale.clone().max_pair(other.scale.clone());
+        Self { sums: self.under(&scale) + other.under(&scale), scale }
+    }
+}
+
+/// Features of queries `[B,H,N,m]` for keys under a scale `[B,H,1,m]`, and the log scale of each query.
+fn queries_under(q: Tensor<4>, scale: &Tensor<4>) -> (Tensor<4>, Tensor<4>) {
+    let lifted = q + scale.clone();
+    let top = lifted.clone().detach().max_dim(3);
+    ((lifted - top.clone()).exp(), top)
+}
+
+/// Sums by their last channel; 0 where there is nothing to divide by.
+fn divide(sums: Tensor<4>) -> Tensor<4> {
+    let width = sums.dims()[3] - 1;
+    let total = sums.clone().narrow(3, width, 1);
+    let none = total.clone().detach().lower_equal_elem(0.0);
+    sums.narrow(3, 0, width) / total.mask_fill(none, 1.0)
+}
+
+/// `values` have a channel of ones.
+fn causal(q: Tensor<4>, k: Tensor<4>, values: Tensor<4>) -> Tensor<4> {
+    let device = q.device();
+    let [batch, heads, n, m] = q.dims();
+    let [s, channels] = [k.dims()[2], values.dims()[3]];
+    // All queries see the keys before the first one's position; queries before the first key see nothing.
+    let (early, blind) = (s.saturating_sub(n), n.saturating_sub(s));
+    let tokens = n - blind;
+    let chunk = CHUNK.min(tokens);
+    let chunks = tokens.div_ceil(chunk);
+    let fold = |x: Tensor<4>, skip: usize, fill: f64| {
+        let width = x.dims()[3];
+        let x = x.narrow(2, skip, tokens);
+        let further = chunks * chunk - tokens;
+        let x = match further {
+            0 => x,
+            _ => Tensor::cat(vec![x, Tensor::full([batch, heads, further, width], fill, &device)], 2),
+        };
+        x.reshape([batch, heads * chunks, chunk, width])
+    };
+    let before = match early {
+        0 => Sums {
+            scale: Tensor::full([batch, heads, 1, m], LOWEST, &device),
+            sums: Tensor::zeros([batch, heads, m, channels], &device),
+        },
+        _ => Sums::of(k.clone().narrow(2, 0, early), values.clone().narrow(2, 0, early)),
+    };
+    let (q, k, v) = (fold(q, blind, 0.0), fold(k, early, HIDDEN), fold(values, early, 0.0));
+    let far = states(before, &Sums::of(k.clone(), v.clone()), chunks);
+    let (features, top) = queries_under(q.clone(), &far.scale);
+    let far = features.matmul(far.sums);
+    // Where there is nothing before, its scale means nothing.
+    let nothing = far.clone().detach().narrow(3, channels - 1, 1).lower_equal_elem(0.0);
+    let top = top.mask_fill(nothing, LOWEST);
+
+    let later = Tensor::<2, Bool>::tril_mask([chunk, chunk], 0, &device).unsqueeze::<4>();
+    let logs = log_products(q, k);
+    let later = later.expand(logs.dims());
+    let logs = logs.mask_fill(later.clone(), HIDDEN);
+    let near_top = logs.clone().detach().max_dim(3).clamp_min(LOWEST);
+    let near = (logs - near_top.clone()).exp().mask_fill(later, 0.0).matmul(v);
+
+    let common = top.clone().max_pair(near_top.clone());
+    let out = divide(far * (top - common.clone()).exp() + near * (near_top - common).exp());
+    let out = out.reshape([batch, heads, chunks * chunk, channels - 1]).narrow(2, 0, tokens);
+    match blind {
+        0 => out,
+        _ => Tensor::cat(vec![Tensor::zeros([batch, heads, blind, channels - 1], &device), out], 2),
+    }
+}
+
+/// The sums before each chunk, `[B,H*C,..]`, of those `each` chunk adds.
+fn states(before: Sums, each: &Sums, chunks: usize) -> Sums {
+    let [batch, heads, _, m] = before.scale.dims();
+    let channels = before.sums.dims()[3];
+    let scales = each.scale.clone().reshape([batch, heads, chunks, 1, m]);
+    let sums = each.sums.clone().reshape([batch, heads, chunks, m, channels]);
+    let of_chunk = |at: usize| Sums {
+        scale: scales.clone().narrow(2, at, 1).squeeze_dim(2),
+        sums: sums.clone().narrow(2, at, 1).squeeze_dim(2),
+    };
+    let mut all = vec![before];
+    for at in 1..chunks {
+        all.push(all[at - 1].plus(&of_chunk(at - 1)));
+    }
+    let scale = Tensor::cat(all.iter().map(|sums| sums.scale.clone().unsqueeze_dim::<5>(2)).collect(), 2);
+    let sums = Tensor::cat(all.into_iter().map(|sums| sums.sums.unsqueeze_dim::<5>(2)).collect(), 2);
+    Sums {
+        scale: scale.reshape([batch, heads * chunks, 1, m]),
+        sums: sums.reshape([batch, heads * chunks, m, channels]),
+    }
+}
