@@ -16,6 +16,7 @@ use regard_kernels::simd::{self, Vectors};
 
 use args::{Arguments, Command, Common};
 use error::{Failure, Outcome, code};
+use regard_nn::{device, ops::runs_kernels};
 use regard_tasks::Class;
 
 /// The whole program, its arguments those of the process.
@@ -23,7 +24,8 @@ pub fn main() -> ExitCode {
     signal::outlive_full_files();
     let result = match Arguments::typed() {
         Ok(Arguments { command, common }) => {
-            set_threads(&common).and_then(|()| limit_vectors()).and_then(|()| run(command, &common))
+            let set = set_threads(&common).and_then(|()| limit_vectors()).and_then(|()| set_device(&command, &common));
+            set.and_then(|()| run(command, &common))
         }
         Err(error) if error.use_stderr() => {
             // In colours where a terminal shows them.
@@ -77,6 +79,24 @@ fn limit_vectors() -> Outcome {
     let vectors = Vectors::named(&named.to_string_lossy());
     simd::limit(vectors.map_err(|error| Failure::usage(format!("environment variable REGARD_VECTORS: {error}")))?);
     Ok(())
+}
+
+/// Chooses the device of models. Commands that run kernels by themselves have only the CPU.
+fn set_device(command: &Command, common: &Common) -> Outcome {
+    device::choose(&common.device).map_err(Failure::usage)?;
+    let alone = match command {
+        Command::Attend(_) => Some("attend"),
+        Command::Bench(_) => Some("bench"),
+        Command::Approx(_) => Some("approx"),
+        _ => None,
+    };
+    match alone {
+        Some(name) if !runs_kernels(&device::chosen()) => {
+            let told = format!("device '{}' cannot be used by 'regard {name}', which runs kernels of the CPU", device::name());
+            Err(Failure::usage(format!("{told}; leave --device and REGARD_DEVICE out")))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn set_threads(common: &Common) -> Outcome {

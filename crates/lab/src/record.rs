@@ -35,11 +35,11 @@ pub struct Record<'a> {
 impl Record<'_> {
     /// As facts of a page.
     pub fn facts(&self) -> Vec<(String, String)> {
-        let Environment { commit, processor, threads, date, version, .. } = self.environment;
+        let Environment { commit, date, version, .. } = self.environment;
         let facts = [
             ("command", self.command.to_owned()),
             ("date", date.clone()),
-            ("processor", format!("{processor}, {threads} threads")),
+            ("processor", self.environment.machine()),
             ("version", version.clone()),
             ("commit", commit.clone().unwrap_or_else(|| "unknown".into())),
         ];
@@ -48,12 +48,12 @@ impl Record<'_> {
 
     /// As a Markdown list.
     fn head(&self) -> String {
-        let Environment { commit, processor, processors, threads, date, .. } = self.environment;
+        let Environment { commit, processors, date, .. } = self.environment;
         let commit = commit.as_deref().unwrap_or("unknown");
         format!(
-            "- command: `{}`\n- commit: {commit}\n- processor: {processor}, {processors} logical, {threads} threads\n\
-             - date: {date}\n\n",
-            self.command
+            "- command: `{}`\n- commit: {commit}\n- processor: {}, {processors} logical\n- date: {date}\n\n",
+            self.command,
+            self.environment.machine()
         )
     }
 

@@ -3,6 +3,7 @@
 pub mod attention;
 pub mod blocks;
 pub mod config;
+pub mod device;
 pub mod models;
 pub mod ops;
 

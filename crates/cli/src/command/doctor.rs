@@ -8,6 +8,7 @@ use regard_kernels::{
     support::{SupportKind, SupportOptions},
 };
 use regard_lab::bench;
+use regard_nn::device;
 use regard_tasks::{Class, train::Environment};
 use serde_json::json;
 
@@ -35,18 +36,24 @@ pub fn run(common: &Common) -> Outcome {
     let given = std::env::var_os("REGARD_CACHE").map(PathBuf::from);
     checks.extend(cache_directory(given.as_deref()).map(|directory| writable(&directory)));
     let vectors = simd::vectors().name();
+    let devices = device::list();
     if common.json {
         let checks = checks.iter().map(|c| json!({ "name": c.name, "passed": c.passed, "detail": c.detail }));
         output::json(&json!({
-            "environment": environment, "vectors": vectors, "checks": checks.collect::<Vec<_>>(),
+            "environment": environment, "vectors": vectors, "devices": devices, "kinds": device::built(),
+            "checks": checks.collect::<Vec<_>>(),
         }))?;
     } else {
         let Environment { version, commit, processor, threads, processors, platform, .. } = &environment;
         let commit = commit.as_deref().unwrap_or("no commit known");
         output::line(format_args!(
             "regard      {version} ({commit})\nprocessor   {processor}\nvectors     {vectors}\n\
-             threads     {threads} of {processors}\nplatform    {platform}\n"
+             threads     {threads} of {processors}\nplatform    {platform}"
         ))?;
+        for (n, found) in devices.iter().enumerate() {
+            output::line(format_args!("{:<11} {found}", if n == 0 { "devices" } else { "" }))?;
+        }
+        output::line(format_args!("kinds       {}; others by features\n", device::built().join(", ")))?;
         for check in &checks {
             let word = if check.passed { "ok" } else { "FAIL" };
             output::line(format_args!("{word:<5} {:<30} {}", check.name, check.detail))?;

@@ -79,7 +79,7 @@ impl Opened {
         let folder = Folder::open_allowing(path, &allowed).map_err(told)?;
         check_memory(&folder, loading.context, 0)?;
         let options = LoadOptions { context: loading.context, stretch: loading.stretch };
-        let pretrained = folder.model(options, &Device::flex()).map_err(told)?;
+        let pretrained = folder.model(options, &regard_nn::device::chosen()).map_err(told)?;
         let trained = plan.as_ref().is_some_and(|plan| plan.parameters.is_some());
         let pretrained = match (plan, &loading.plan) {
             (Some(plan), Some(file)) => pretrained.with_plan(&plan).map_err(|error| told(error).at(file.display()))?,

@@ -77,6 +77,24 @@ fn vectors_can_be_kept_narrow_and_kernels_hold_there() {
 }
 
 #[test]
+fn devices_are_named_or_refused_by_name() {
+    let json = run(["doctor", "--json"]).json();
+    assert_eq!(json["devices"][0]["name"], "cpu");
+    assert!(json["devices"][0]["kernels"].as_bool().unwrap());
+    let train = ["train", "--preset", "smoke", "--quiet", "--out", "nowhere", "--device"];
+    let told = |device: &'static str, parts: &[&str]| run(train.iter().chain([&device])).failure(2, parts);
+    told("gpu", &["device 'gpu' is unknown", "expected cpu, wgpu, metal, cuda or rocm"]);
+    told("cpu:1", &["device 'cpu:1' is not there", "regard doctor"]);
+    for kind in ["wgpu", "metal", "cuda", "rocm"] {
+        if !json["kinds"].as_array().unwrap().iter().any(|built| built == kind) {
+            told(kind, &["is not part of this build", &format!("--features {kind}")]);
+        }
+    }
+    let mut command = regard(["list", "presets"]);
+    Ended::of(command.env("REGARD_DEVICE", "cpu")).success();
+}
+
+#[test]
 fn the_doctor_finds_a_cache_that_cannot_be_written() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("file");

@@ -175,7 +175,7 @@ impl Learned {
         let mut step = |name: &str, tensor: &mut HostTensor| {
             if let Some(gradient) = gradients.get(name) {
                 let size = [gradient.len()];
-                let flat = |data: Vec<f32>| Tensor::<1>::from_data(TensorData::new(data, size), &Device::flex());
+                let flat = |data: Vec<f32>| Tensor::<1>::from_data(TensorData::new(data, size), &regard_nn::device::chosen());
                 let parameter = flat(std::mem::take(&mut tensor.data));
                 let parameter = optimizer.update(name, t, rate, scale, parameter, &flat(gradient.clone()));
                 tensor.data = parameter.into_data_as::<f32>().try_into_vec().expect("f32, as asked");
@@ -217,21 +217,21 @@ impl LowRank {
         Self {
             a: HostTensor { shape: vec![count, inputs, rank], data: (0..count * inputs * rank).map(draw).collect() },
             b: HostTensor { shape: vec![count, rank, outputs], data: vec![0.0; count * rank * outputs] },
-            base: Tensor::from_data(TensorData::new(base.data, [count, inputs, outputs]), &Device::flex()),
+            base: Tensor::from_data(TensorData::new(base.data, [count, inputs, outputs]), &regard_nn::device::chosen()),
             shape: base.shape,
             scale: (alpha / rank as f64) as f32,
         }
     }
 
     fn factors(&self) -> [Tensor<3>; 2] {
-        [&self.a, &self.b].map(|factor| Tensor::from_data(data(factor), &Device::flex()))
+        [&self.a, &self.b].map(|factor| Tensor::from_data(data(factor), &regard_nn::device::chosen()))
     }
 
     /// Of both factors by that of their sum with the base.
     fn gradients(&self, gradient: Vec<f32>) -> [Vec<f32>; 2] {
         let [a, b] = self.factors();
         let whole = TensorData::new(gradient, self.base.dims());
-        let whole = Tensor::<3>::from_data(whole, &Device::flex()).mul_scalar(self.scale);
+        let whole = Tensor::<3>::from_data(whole, &regard_nn::device::chosen()).mul_scalar(self.scale);
         [whole.clone().matmul(b.transpose()), a.transpose().matmul(whole)]
             .map(|gradient| gradient.into_data_as::<f32>().try_into_vec().expect("f32, as asked"))
     }

@@ -59,7 +59,7 @@ impl<'a> Session<'a> {
                 .restore(model)
                 .map_err(|problem| regard_tasks::train::TrainError::Checkpoint { path, problem })?;
             session.optimizer =
-                AdamW::with_moments(session.optimizer_config(state.step), moments, &burn::tensor::Device::flex());
+                AdamW::with_moments(session.optimizer_config(state.step), moments, &regard_nn::device::chosen());
             session.state = state;
         }
         Ok(session)

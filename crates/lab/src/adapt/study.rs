@@ -139,7 +139,7 @@ impl Study {
         // A model on a device with autodiff, none of whose numbers is tracked, and the same for inference.
         let context = (config.length > architecture.context).then_some(config.length);
         let options = LoadOptions { context, stretch: false };
-        let exact = folder.model(options, &Device::flex().autodiff())?.frozen();
+        let exact = folder.model(options, &regard_nn::device::chosen().autodiff())?.frozen();
         let teacher = Pretrained { model: exact.model.valid(), ..exact.clone() };
         let student = exact.clone().with_plan(&self.plan)?.frozen();
         let _lock = self.open(out, resume)?;
@@ -267,10 +267,10 @@ impl Study {
         plan.write(&out.join(PLAN))?;
         let plan = Plan::read(&out.join(PLAN))?;
         let model = match own {
-            true => folder.model(options, &Device::flex())?,
+            true => folder.model(options, &regard_nn::device::chosen())?,
             false => {
                 let allowed: Vec<&str> = folder.ignored().iter().map(String::as_str).collect();
-                Folder::open_allowing(&written, &allowed)?.model(options, &Device::flex())?
+                Folder::open_allowing(&written, &allowed)?.model(options, &regard_nn::device::chosen())?
             }
         };
         Ok((written, model.with_plan(&plan)?))

@@ -63,7 +63,7 @@ impl Decoder {
     /// # Errors
     /// Options that do not fit each other or the sizes.
     pub fn layer(&self, number: usize) -> Result<Layer, Error> {
-        let device = Device::flex();
+        let device = regard_nn::device::chosen();
         let key = substream(self.seed, number as u64);
         let model = ModelConfig {
             width: self.width,
@@ -118,7 +118,7 @@ impl Decoder {
     /// `values [count,L,d]` as a tensor.
     pub(super) fn tensor(&self, values: Vec<f32>) -> Tensor<3> {
         let count = values.len() / (self.length * self.width);
-        Tensor::from_data(TensorData::new(values, [count, self.length, self.width]), &Device::flex())
+        Tensor::from_data(TensorData::new(values, [count, self.length, self.width]), &regard_nn::device::chosen())
     }
 }
 

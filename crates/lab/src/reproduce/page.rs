@@ -148,10 +148,9 @@ fn section(entry: &Entry, recorded: &[Outcome], pictures: &str) -> String {
     text += &largest.markdown.iter().filter(short).map(|table| format!("\n{table}")).collect::<String>();
     let commit = environment.commit.as_deref().unwrap_or("unknown");
     text + &format!(
-        "\n`{command}`, {} min, commit {commit}, {}, {} threads, {}; [report with all numbers]({folder}/{PAGE})\n",
+        "\n`{command}`, {} min, commit {commit}, {}, {}; [report with all numbers]({folder}/{PAGE})\n",
         minutes(seconds / 60.0),
-        environment.processor,
-        environment.threads,
+        environment.machine(),
         environment.date,
     )
 }

@@ -207,7 +207,7 @@ impl Study {
         let options = |length: usize| LoadOptions { context: (!images).then_some(length), stretch: self.stretch };
         let measured = {
             let calibration = self.calibration.min(self.length);
-            let trained = folder.model(options(calibration), &Device::flex().autodiff())?.frozen();
+            let trained = folder.model(options(calibration), &regard_nn::device::chosen().autodiff())?.frozen();
             let cut: Vec<Example> = sample.iter().map(|example| cut(example, calibration)).collect::<Result<_, _>>()?;
             let step = |done: usize, all: usize| progress("measure", done, all);
             measure(&trained, &cut, &candidates, self.seed, &step)?
@@ -230,7 +230,7 @@ impl Study {
         let layers = measured.iter().map(|measured| measured.group.layer).max().unwrap_or(0);
         let plan_of = |groups: &[usize]| plan(layers, self.seed, &measured, &candidates, groups);
 
-        let model = folder.model(options(self.length), &Device::flex())?;
+        let model = folder.model(options(self.length), &regard_nn::device::chosen())?;
         let steps = 2 * wanted.iter().map(|(_, ways)| ways.len() + 1).sum::<usize>() + self.validate;
         let mut done = 0;
         let mut step = |what: &str| {

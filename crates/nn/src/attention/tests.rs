@@ -152,7 +152,11 @@ fn variants() -> Vec<(String, AttentionConfig)> {
 
 /// A layer whose parameters are all away from their special initial values (0, uniform), on a device with autodiff.
 fn layer(model: &ModelConfig, options: &AttentionConfig) -> Attention {
-    let init = Init::new(5, &Device::flex().autodiff());
+    layer_on(&Device::flex().autodiff(), model, options)
+}
+
+fn layer_on(device: &Device, model: &ModelConfig, options: &AttentionConfig) -> Attention {
+    let init = Init::new(5, device);
     let attention = Attention::new(model, options, CONTEXT, &init).unwrap();
     let mut random = Random::new(9);
     let parameters = named_parameters(&attention).into_iter().map(|parameter| {
@@ -179,6 +183,10 @@ fn doubles<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
 
 /// Output, gradients and buffers afterwards, by name.
 fn run(attention: &Attention, mask: &Mask, context: &Context) -> BTreeMap<String, Vec<f64>> {
+    run_on(&Device::flex().autodiff(), attention, mask, context)
+}
+
+fn run_on(device: &Device, attention: &Attention, mask: &Mask, context: &Context) -> BTreeMap<String, Vec<f64>> {
     struct Collect<'a>(ParameterPath, &'a Gradients, BTreeMap<String, Vec<f64>>);
     impl ModuleVisitor for Collect<'_> {
         fn enter_module(&mut self, name: &str, container: &str) {
@@ -196,10 +204,9 @@ fn run(attention: &Attention, mask: &Mask, context: &Context) -> BTreeMap<String
             self.2.insert(name.clone(), doubles(seen.unwrap_or_else(|| panic!("'{name}' has no gradient"))));
         }
     }
-    let device = Device::flex().autodiff();
-    let x = input(1, 2, LENGTH, &device).require_grad();
+    let x = input(1, 2, LENGTH, device).require_grad();
     let out = attention.forward(x.clone(), x.clone(), mask, context, Place::Weights);
-    let weights = input(2, 2, LENGTH, &device);
+    let weights = input(2, 2, LENGTH, device);
     let grads = (out.clone() * weights).sum().backward();
     let mut collect = Collect(ParameterPath::default(), &grads, BTreeMap::new());
     attention.visit(&mut collect);
@@ -213,17 +220,35 @@ const BOUND: f64 = 5e-5;
 
 #[test]
 fn kernels_and_composed_forms_agree_for_every_mechanism_in_value_and_gradient() {
+    agrees_with_kernels("composed", Device::flex());
+}
+
+/// The same on every other device of this machine.
+#[cfg(feature = "cube")]
+#[test]
+fn other_devices_agree_with_the_kernels() {
+    let others: Vec<_> = crate::device::list().into_iter().filter(|found| !found.kernels).collect();
+    assert!(!others.is_empty(), "no device but the CPU: on a machine without a GPU, a software Vulkan driver serves");
+    for found in others {
+        agrees_with_kernels(&found.to_string(), crate::device::find(&found.name).expect("a device that was listed"));
+    }
+}
+
+/// Holds the composed forms on `device` against the kernels, for every mechanism, mask and option.
+fn agrees_with_kernels(what: &str, device: Device) {
+    let device = device.autodiff();
     let mut report = Report::new();
     let padding = Arc::new(Padding::from_lengths(&[LENGTH, 6], LENGTH));
     for (name, options) in variants() {
         for (causal, padding) in [(false, None), (true, None), (false, Some(&padding)), (true, Some(&padding))] {
             let options = AttentionConfig { causal, ..options.clone() };
             let model = ModelConfig { attention_dropout: 0.2, ..model() };
-            let once = || {
-                let attention = layer(&model, &options);
-                run(&attention, &attention.mask(padding.cloned()), &Context::training(3, 4))
+            let on = |device: &Device| {
+                let attention = layer_on(device, &model, &options);
+                run_on(device, &attention, &attention.mask(padding.cloned()), &Context::training(3, 4))
             };
-            let kernel = once();
+            let kernel = on(&Device::flex().autodiff());
+            let once = || on(&device);
             // At once, and in blocks of a few queries, of which the last is shorter.
             for (form, composed) in [("at once", force_composed(once)), ("in blocks", force_blocks(4, once))] {
                 assert!(kernel.keys().eq(composed.keys()));
@@ -233,10 +258,13 @@ fn kernels_and_composed_forms_agree_for_every_mechanism_in_value_and_gradient() 
                     let largest = largest(if tensor == "b_k" { "w_k" } else { tensor });
                     let apart = seen.iter().zip(&composed[tensor]).map(|(a, b)| (a - b).abs());
                     let apart = apart.fold(0.0, |most, x| if x.is_nan() { f64::INFINITY } else { most.max(x) });
-                    let what = format!("{name} {form}, causal {causal}, padded {}: {tensor}", padding.is_some());
+                    let padded = padding.is_some();
                     report.require(
                         apart <= BOUND * largest.max(1e-6),
-                        format!("{what} differs by {apart:.1e} of {largest:.1e}"),
+                        format!(
+                            "{what}: {name} {form}, causal {causal}, padded {padded}: {tensor} differs by {apart:.1e} of \
+                             {largest:.1e}"
+                        ),
                     );
                 }
             }

@@ -9,7 +9,7 @@ use regard_kernels::{Mask, features::FeatureKind};
 /// A log scale below that of any feature.
 const LOWEST: f64 = -1e30;
 /// The log features of what is hidden: finite, and nothing even under [`LOWEST`].
-const HIDDEN: f64 = -3e38;
+pub(super) const HIDDEN: f64 = -3e38;
 /// Queries and keys from one state of causal attention to the next.
 const CHUNK: usize = 64;
 
@@ -46,8 +46,7 @@ pub(super) fn log_products(q: Tensor<4>, k: Tensor<4>) -> Tensor<4> {
 /// and `k [B,H,S,m]`, `v [B,H,S,Dv]`: `[B,H,N,Dv]`. The mask has no window.
 pub(super) fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: &Mask) -> Tensor<4> {
     let k = hide_padding(k, mask);
-    let ones = v.clone().narrow(3, 0, 1).zeros_like().add_scalar(1.0);
-    let v = Tensor::cat(vec![v, ones], 3);
+    let v = with_ones(v);
     if mask.causal {
         return causal(q, k, v);
     }
@@ -65,7 +64,14 @@ pub(super) fn averages(logits: Tensor<3>, x: Tensor<4>, mask: &Mask) -> Tensor<4
     attend(keys.clone().narrow(2, 0, queries).zeros_like(), keys, x, mask)
 }
 
-fn hide_padding(k: Tensor<4>, mask: &Mask) -> Tensor<4> {
+/// Values with a channel of ones, whose sum is the denominator.
+pub(super) fn with_ones(v: Tensor<4>) -> Tensor<4> {
+    let ones = v.clone().narrow(3, 0, 1).zeros_like().add_scalar(1.0);
+    Tensor::cat(vec![v, ones], 3)
+}
+
+/// Log features `[B,H,S,m]` of keys, hidden where there is padding.
+pub(super) fn hide_padding(k: Tensor<4>, mask: &Mask) -> Tensor<4> {
     let Some(valid) = &mask.valid else { return k };
     let dims = k.dims();
     let padded: Vec<bool> = valid.as_slice().iter().map(|&real| real == 0).collect();
@@ -75,16 +81,16 @@ fn hide_padding(k: Tensor<4>, mask: &Mask) -> Tensor<4> {
 
 /// `sum_j phi(k_j) [v_j, 1]` for each feature, with the log scale of the feature.
 #[derive(Clone)]
-struct Sums {
+pub(super) struct Sums {
     /// `[B,H,1,m]`.
-    scale: Tensor<4>,
+    pub scale: Tensor<4>,
     /// `[B,H,m,Dv+1]`, over `exp(scale)`.
-    sums: Tensor<4>,
+    pub sums: Tensor<4>,
 }
 
 impl Sums {
     /// Of `k [B,H,S,m]` and `values [B,H,S,Dv+1]`.
-    fn of(k: Tensor<4>, values: Tensor<4>) -> Self {
+    pub fn of(k: Tensor<4>, values: Tensor<4>) -> Self {
         let scale = k.clone().detach().max_dim(2).clamp_min(LOWEST);
         let sums = (k - scale.clone()).exp().transpose().matmul(values);
         Self { scale, sums }
@@ -95,7 +101,18 @@ impl Sums {
         self.sums.clone() * (self.scale.clone() - scale.clone()).exp().transpose()
     }
 
-    fn plus(&self, other: &Self) -> Self {
+    /// Of no keys, for features and values as these.
+    pub fn none(k: &Tensor<4>, values: &Tensor<4>) -> Self {
+        let [batch, heads, _, m] = k.dims();
+        let (channels, device) = (values.dims()[3], k.device());
+        Self {
+            scale: Tensor::full([batch, heads, 1, m], LOWEST, &device),
+            sums: Tensor::zeros([batch, heads, m, channels], &device),
+        }
+    }
+
+    /// Of the keys of both.
+    pub fn plus(&self, other: &Self) -> Self {
         let scale = self.scale.clone().max_pair(other.scale.clone());
         Self { sums: self.under(&scale) + other.under(&scale), scale }
     }
@@ -119,7 +136,7 @@ fn divide(sums: Tensor<4>) -> Tensor<4> {
 /// `values` have a channel of ones.
 fn causal(q: Tensor<4>, k: Tensor<4>, values: Tensor<4>) -> Tensor<4> {
     let device = q.device();
-    let [batch, heads, n, m] = q.dims();
+    let [batch, heads, n, _] = q.dims();
     let [s, channels] = [k.dims()[2], values.dims()[3]];
     // All queries see the keys before the first one's position; queries before the first key see nothing.
     let (early, blind) = (s.saturating_sub(n), n.saturating_sub(s));
@@ -137,34 +154,35 @@ fn causal(q: Tensor<4>, k: Tensor<4>, values: Tensor<4>) -> Tensor<4> {
         x.reshape([batch, heads * chunks, chunk, width])
     };
     let before = match early {
-        0 => Sums {
-            scale: Tensor::full([batch, heads, 1, m], LOWEST, &device),
-            sums: Tensor::zeros([batch, heads, m, channels], &device),
-        },
+        0 => Sums::none(&k, &values),
         _ => Sums::of(k.clone().narrow(2, 0, early), values.clone().narrow(2, 0, early)),
     };
     let (q, k, v) = (fold(q, blind, 0.0), fold(k, early, HIDDEN), fold(values, early, 0.0));
     let far = states(before, &Sums::of(k.clone(), v.clone()), chunks);
-    let (features, top) = queries_under(q.clone(), &far.scale);
-    let far = features.matmul(far.sums);
-    // Where there is nothing before, its scale means nothing.
-    let nothing = far.clone().detach().narrow(3, channels - 1, 1).lower_equal_elem(0.0);
-    let top = top.mask_fill(nothing, LOWEST);
-
     let later = Tensor::<2, Bool>::tril_mask([chunk, chunk], 0, &device).unsqueeze::<4>();
-    let logs = log_products(q, k);
+    let logs = log_products(q.clone(), k);
     let later = later.expand(logs.dims());
-    let logs = logs.mask_fill(later.clone(), HIDDEN);
-    let near_top = logs.clone().detach().max_dim(3).clamp_min(LOWEST);
-    let near = (logs - near_top.clone()).exp().mask_fill(later, 0.0).matmul(v);
-
-    let common = top.clone().max_pair(near_top.clone());
-    let out = divide(far * (top - common.clone()).exp() + near * (near_top - common).exp());
+    let out = join(logs.mask_fill(later, HIDDEN), v, q, &far);
     let out = out.reshape([batch, heads, chunks * chunk, channels - 1]).narrow(2, 0, tokens);
     match blind {
         0 => out,
         _ => Tensor::cat(vec![Tensor::zeros([batch, heads, blind, channels - 1], &device), out], 2),
     }
+}
+
+/// Averages of `values [B,H,S,Dv+1]`, which have a channel of ones, with weights `exp(logs)`, `logs [B,H,N,S]` being
+/// [`HIDDEN`] where nothing is seen, and of the keys in `far` with those of the log features `q [B,H,N,m]`: `[B,H,N,Dv]`.
+pub(super) fn join(logs: Tensor<4>, values: Tensor<4>, q: Tensor<4>, far: &Sums) -> Tensor<4> {
+    let channels = values.dims()[3];
+    let (features, top) = queries_under(q, &far.scale);
+    let far = features.matmul(far.sums.clone());
+    // Where there is nothing, its scale means nothing.
+    let nothing = far.clone().detach().narrow(3, channels - 1, 1).lower_equal_elem(0.0);
+    let top = top.mask_fill(nothing, LOWEST);
+    let near_top = logs.clone().detach().max_dim(3).clamp_min(LOWEST);
+    let near = (logs - near_top.clone()).exp().matmul(values);
+    let common = top.clone().max_pair(near_top.clone());
+    divide(far * (top - common.clone()).exp() + near * (near_top - common).exp())
 }
 
 /// The sums before each chunk, `[B,H*C,..]`, of those `each` chunk adds.

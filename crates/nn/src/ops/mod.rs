@@ -17,6 +17,7 @@ mod host;
 mod inputs;
 mod joint;
 mod linear;
+mod plan;
 mod routing;
 mod scatterbrain;
 mod softmax;
@@ -25,7 +26,7 @@ mod support;
 pub use attention::attention;
 pub use bridge::{MOST_OPERANDS, Operand, apply, runs_kernels, try_apply};
 pub(crate) use bridge::{Pullback, entered, runs_unrecorded, takes_results};
-pub use composed::set_block_bytes;
+pub use composed::{force_composed, set_block_bytes};
 pub use elementwise::{
     Curve, activation, cross_entropy, dropout, embedding, gated, layer_norm, linear, rms_norm, rotate,
 };
@@ -39,4 +40,4 @@ pub use scatterbrain::unit_keys;
 pub(crate) use host::Host;
 
 #[cfg(test)]
-pub(crate) use composed::{force_blocks, force_composed};
+pub(crate) use composed::force_blocks;

@@ -1,5 +1,7 @@
 //! Sparse and low-rank attention, alone and together.
 
+use std::ops::Range;
+
 use burn::tensor::Tensor;
 use regard_kernels::{
     AttentionOptions, Call, Mask,
@@ -10,8 +12,9 @@ use regard_kernels::{
 
 use super::{
     Inputs,
-    composed::{Form, Rows, Visible, by_rows, head_first, real_keys, real_queries, repeat_heads},
-    features::{self, log_features, log_products},
+    composed::{Form, Rows, Visible, head_first, in_blocks, real_keys, real_queries, repeat_heads},
+    features::{self, HIDDEN, Sums, hide_padding, log_features, log_products, with_ones},
+    plan::{Plan, plans},
     support::Support,
 };
 
@@ -33,34 +36,44 @@ pub(super) fn composed(inputs: &Inputs, options: &AttentionOptions, call: Call) 
     let k = own_keys.then(|| real_keys(inputs.tensor::<4>("k"), &call.mask));
     let support = options.uses_support().then(|| Support::new(&q, k.as_ref(), &v, inputs, &options.support, &call));
     let k = k.unwrap_or_else(|| unit_keys(q.clone()));
-    let mut silent = Inputs::new(q).with("k", k).with("v", v);
-    if options.uses_features() {
-        silent = silent.with_some("projection", inputs.operand("projection").cloned());
-    }
-    if !options.uses_support() && call.mask.window.is_none() {
+    let [batch, n, heads, width] = q.dims();
+    let s = v.dims()[1];
+    let scale = call.scale.unwrap_or((width as f64).sqrt().recip());
+    let features = options.uses_features().then(|| Features {
+        kind: options.features.kind,
+        naive: options.mechanism == Mechanism::Scatterbrain && options.scatterbrain.combination == Combination::Naive,
+    });
+    let projection = inputs.operand("projection").filter(|_| features.is_some()).cloned();
+    let silent = Inputs::new(q).with("k", k).with("v", v).with_some("projection", projection);
+    let Some(support) = support else {
+        let kind = features.expect("a mechanism with neither support nor features").kind;
         let [q, k, v] = ["q", "k", "v"].map(|name| head_first(silent.tensor::<4>(name)));
-        let [_, heads, _, width] = q.dims();
-        let scale = call.scale.unwrap_or((width as f64).sqrt().recip());
-        let logs = |x| log_features(x, silent.get("projection"), options.features.kind, scale);
+        let logs = |x| log_features(x, silent.get("projection"), kind, scale);
         let (k, v) = (repeat_heads(logs(k), heads), repeat_heads(v, heads));
         return head_first(features::attend(logs(q), k, v, &call.mask));
-    }
-    let form = Joint {
-        support,
-        features: options.uses_features().then_some(options.features.kind),
-        naive: options.mechanism == Mechanism::Scatterbrain && options.scatterbrain.combination == Combination::Naive,
-        scale: call.scale,
-        mask: call.mask.clone(),
     };
-    by_rows(form, &silent, &call.mask, 1)
+    let plans = plans(&options.support, &call.mask, [n, s], batch * heads * size_of::<f32>());
+    let far = features.as_ref().map(|features| far_sums(&silent, features.kind, scale, &plans, &call.mask));
+    let silent = match far {
+        Some(Far { scales, sums }) => silent.with("far_scale", scales).with("far_sums", sums),
+        None => silent,
+    };
+    in_blocks(Joint { support, features, scale, mask: call.mask }, &silent, plans.into_iter().map(|plan| plan.rows).collect())
+}
+
+/// Sums of features off the support.
+#[derive(Clone, Debug)]
+struct Features {
+    kind: FeatureKind,
+    /// They count on the support too.
+    naive: bool,
 }
 
 #[derive(Debug)]
 struct Joint {
-    support: Option<Support>,
-    features: Option<FeatureKind>,
-    naive: bool,
-    scale: Option<f64>,
+    support: Support,
+    features: Option<Features>,
+    scale: f64,
     mask: Mask,
 }
 
@@ -68,31 +81,77 @@ impl Form for Joint {
     fn block(&self, inputs: &Inputs, rows: &Rows) -> Tensor<4> {
         let [q, k, v] = ["q", "k", "v"].map(|name| head_first(inputs.tensor::<4>(name)));
         let device = q.device();
-        let [batch, heads, _, width] = q.dims();
+        let [batch, heads, _, _] = q.dims();
         let (k, v) = (repeat_heads(k, heads), repeat_heads(v, heads));
-        let scale = self.scale.unwrap_or((width as f64).sqrt().recip());
         let mut visible = Visible::new(&self.mask, batch, rows, &device);
-        let off = self.features.map(|kind| {
-            let logs = |x: &Tensor<4>| log_features(x.clone(), inputs.get("projection"), kind, scale);
-            log_products(logs(&q), logs(&k))
-        });
-        let exact = || q.clone().mul_scalar(scale).matmul(k.clone().transpose());
-        let on_support = self.support.as_ref().map(|support| support.pairs(&visible, rows, &device));
-        let weights = match (on_support, off) {
-            (None, None) => unreachable!("a mechanism with neither support nor features"),
-            (None, Some(off)) => visible.softmax(off),
-            (Some(seen), None) => {
-                visible.hide(seen.bool_not());
-                visible.softmax(exact())
-            }
-            (Some(seen), Some(off)) => {
-                let on = if self.naive { log_add(exact(), off.clone()) } else { exact() };
-                let seen = seen.expand(off.dims());
-                visible.softmax(off.mask_where(seen, on))
-            }
+        let exact = q.clone().mul_scalar(self.scale).matmul(k.clone().transpose());
+        let seen = self.support.pairs(&visible, rows, &device);
+        let Some(Features { kind, naive }) = self.features else {
+            visible.hide(seen.bool_not());
+            return head_first(visible.softmax(exact).matmul(v));
         };
-        head_first(weights.matmul(v))
+        let logs = |x: Tensor<4>| log_features(x, inputs.get("projection"), kind, self.scale);
+        let (q, k) = (logs(q), logs(k));
+        let off = log_products(q.clone(), k);
+        let on = if naive { log_add(exact, off.clone()) } else { exact };
+        let dims = off.dims();
+        let weights = off.mask_where(seen.expand(dims), on);
+        let weights = match visible.hidden(dims) {
+            Some(hidden) => weights.mask_fill(hidden, HIDDEN),
+            None => weights,
+        };
+        let far = Sums {
+            scale: inputs.tensor::<5>("far_scale").squeeze_dim(0),
+            sums: inputs.tensor::<5>("far_sums").squeeze_dim(0),
+        };
+        head_first(features::join(weights, with_ones(v), q, &far))
     }
+}
+
+/// Sums over the far keys of each block.
+struct Far {
+    /// `[blocks,B,H,1,m]`.
+    scales: Tensor<5>,
+    /// `[blocks,B,H,m,Dv+1]`.
+    sums: Tensor<5>,
+}
+
+fn far_sums(inputs: &Inputs, kind: FeatureKind, scale: f64, plans: &[Plan], mask: &Mask) -> Far {
+    let heads = inputs.tensor::<4>("q").dims()[2];
+    let [k, v] = ["k", "v"].map(|name| repeat_heads(head_first(inputs.tensor::<4>(name)), heads));
+    let k = hide_padding(log_features(k, inputs.get("projection"), kind, scale), mask);
+    let values = with_ones(v);
+    let none = Sums::none(&k, &values);
+    let add = |state: Sums, range: Range<usize>| match range.is_empty() {
+        true => state,
+        false => {
+            let part = |x: &Tensor<4>| x.clone().narrow(2, range.start, range.len());
+            state.plus(&Sums::of(part(&k), part(&values)))
+        }
+    };
+    // Ranges that grow are summed on from block to block, from either end.
+    let mut sums: Vec<Sums> = Vec::with_capacity(plans.len());
+    let (mut state, mut summed) = (none.clone(), 0..0);
+    for Plan { before, .. } in plans {
+        let grows = before.start == summed.start && before.end >= summed.end;
+        state = if grows { add(state, summed.end..before.end) } else { add(none.clone(), before.clone()) };
+        summed = before.clone();
+        sums.push(state.clone());
+    }
+    let (mut state, mut summed) = (none.clone(), 0..0);
+    for (Plan { after, apart, .. }, sums) in plans.iter().zip(&mut sums).rev() {
+        let grows = after.end == summed.end && after.start <= summed.start;
+        state = if grows { add(state, after.start..summed.start) } else { add(none.clone(), after.clone()) };
+        summed = after.clone();
+        if !after.is_empty() {
+            *sums = sums.plus(&state);
+        }
+        *sums = apart.iter().cloned().fold(sums.clone(), add);
+    }
+    let stack = |of: fn(Sums) -> Tensor<4>| {
+        Tensor::cat(sums.iter().map(|sums| of(sums.clone()).unsqueeze_dim::<5>(0)).collect(), 0)
+    };
+    Far { scales: stack(|sums| sums.scale), sums: stack(|sums| sums.sums) }
 }
 
 /// `ln(exp(a) + exp(b))`.

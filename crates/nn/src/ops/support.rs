@@ -102,11 +102,11 @@ impl Support {
 
     /// Pairs with a global query or key.
     fn global(&self, rows: &Rows, device: &Device) -> Tensor<4, Bool> {
-        let (n, s) = (rows.queries.len(), rows.keys.len());
+        let (n, s) = (rows.queries.len(), rows.keys_count());
         let globals = self.options.globals;
         let is_global = |position: usize| position < globals;
         let queries = rows.queries.clone().map(|i| (i + rows.s).checked_sub(rows.n).is_some_and(is_global)).collect();
-        let keys = rows.keys.clone().map(is_global).collect();
+        let keys = rows.each_key().map(is_global).collect();
         let flags = |flags: Vec<bool>, shape: [usize; 4]| {
             Tensor::<4, Bool>::from_data(TensorData::new(flags, shape), device).expand([1, 1, n, s])
         };
@@ -115,23 +115,23 @@ impl Support {
 
     /// Pairs by the row of a table that belongs to a query and the block of the key.
     fn table<F: Fn(usize) -> bool>(&self, rows: &Rows, device: &Device, row: impl Fn(usize) -> F) -> Tensor<4, Bool> {
-        let mut seen = Vec::with_capacity(rows.queries.len() * rows.keys.len());
+        let mut seen = Vec::with_capacity(rows.queries.len() * rows.keys_count());
         for i in rows.queries.clone() {
             let row = row(i);
-            seen.extend(rows.keys.clone().map(|j| row(j / self.options.block)));
+            seen.extend(rows.each_key().map(|j| row(j / self.options.block)));
         }
-        Tensor::from_data(TensorData::new(seen, [1, 1, rows.queries.len(), rows.keys.len()]), device)
+        Tensor::from_data(TensorData::new(seen, [1, 1, rows.queries.len(), rows.keys_count()]), device)
     }
 
     /// Pairs that share a group in some round.
     fn hashed(&self, visible: &Visible, distances: Tensor<4, Int>, rows: &Rows, device: &Device) -> Tensor<4, Bool> {
         let groups = self.groups.as_ref().expect("groups belong to hashes");
         let lsh = self.options.kind == SupportKind::Lsh;
-        let dims = [groups.batch, groups.heads, rows.queries.len(), rows.keys.len()];
+        let dims = [groups.batch, groups.heads, rows.queries.len(), rows.keys_count()];
         let mut met = Tensor::<4, Bool>::full(dims, false, device);
         for round in 0..groups.rounds {
-            let queries = groups.of_round(&groups.queries, round, &rows.queries, device).expand(dims);
-            let keys = groups.of_round(&groups.keys, round, &rows.keys, device).swap_dims(2, 3).expand(dims);
+            let queries = groups.of_round(&groups.queries, round, rows.queries.clone(), device).expand(dims);
+            let keys = groups.of_round(&groups.keys, round, rows.each_key(), device).swap_dims(2, 3).expand(dims);
             met = met.bool_or(queries.clone().equal(keys.clone()));
             if lsh {
                 let last = rows.s.div_ceil(self.options.bucket) as i64 - 1;
@@ -160,16 +160,17 @@ impl Groups {
         &self,
         groups: &[i64],
         round: usize,
-        tokens: &std::ops::Range<usize>,
+        tokens: impl Iterator<Item = usize> + Clone,
         device: &Device,
     ) -> Tensor<4, Int> {
         let heads = self.batch * self.heads;
         let length = groups.len() / (self.rounds * heads);
         let of_head = |head: usize| {
             let at = (round * heads + head) * length;
-            groups[at + tokens.start..at + tokens.end].iter().copied()
+            tokens.clone().map(move |token| groups[at + token])
         };
         let chosen: Vec<i64> = (0..heads).flat_map(of_head).collect();
-        Tensor::from_data(TensorData::new(chosen, [self.batch, self.heads, tokens.len(), 1]), device)
+        let tokens = chosen.len() / heads;
+        Tensor::from_data(TensorData::new(chosen, [self.batch, self.heads, tokens, 1]), device)
     }
 }

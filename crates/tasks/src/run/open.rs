@@ -69,7 +69,7 @@ impl RunConfig {
 
     /// The device for training.
     pub fn training_device(&self) -> Device {
-        let device = Device::flex().autodiff();
+        let device = regard_nn::device::chosen().autodiff();
         if self.model.checkpointing { device.gradient_checkpointing() } else { device }
     }
 }
@@ -117,7 +117,7 @@ impl Stored {
         let Self { path, config } = &self;
         let (checkpoint, Checkpoint { model: tensors, state, .. }) = self.checkpoint(which)?;
         let data = load(config)?;
-        let model = Model::build(&config.model, config.attentions(), &data, config.seed, &Device::flex())?;
+        let model = Model::build(&config.model, config.attentions(), &data, config.seed, &regard_nn::device::chosen())?;
         let model = filled(model, tensors, &checkpoint)?;
         Ok(Run { path: path.clone(), config: config.clone(), data, model, step: state.step })
     }

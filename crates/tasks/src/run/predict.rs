@@ -112,7 +112,7 @@ impl Stored {
         let shape = Shape { vocabulary, ..shape };
         let (file, checkpoint) = self.checkpoint(which)?;
         let attentions: Attentions = config.attentions();
-        let model = Model::of_shape(&config.model, attentions, shape, config.seed, &Device::flex())?;
+        let model = Model::of_shape(&config.model, attentions, shape, config.seed, &regard_nn::device::chosen())?;
         let model = filled(model, checkpoint.model, &file)?;
         let options = BatchOptions { first_id, ..BatchOptions::new(config.train.batch, shape.max_length) };
         Ok(Predictor { model, task, encoder, objective: shape.objective, options })

@@ -17,6 +17,9 @@ pub struct Environment {
     pub processors: usize,
     /// Compute threads.
     pub threads: usize,
+    /// Device of the models, where it is not the CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
     /// Operating system and instruction set.
     pub platform: String,
     /// Start in UTC, as in `2026-01-31T23:59:59Z`.
@@ -32,9 +35,19 @@ impl Environment {
             processor: processor().unwrap_or_else(|| "unknown".into()),
             processors: std::thread::available_parallelism().map_or(1, Into::into),
             threads: regard_kernels::parallel::threads(),
+            device: Some(regard_nn::device::name()).filter(|name| *name != "cpu").map(Into::into),
             platform: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             date: date(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())),
         }
+    }
+}
+
+impl Environment {
+    /// The processor, what of it is used, and the device beside it.
+    pub fn machine(&self) -> String {
+        let threads = if self.threads == 1 { "1 thread".into() } else { format!("{} threads", self.threads) };
+        let device = self.device.as_ref().map(|device| format!(", device {device}")).unwrap_or_default();
+        format!("{}, {threads}{device}", self.processor)
     }
 }
 

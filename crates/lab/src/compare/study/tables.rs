@@ -341,7 +341,7 @@ impl Results {
         let mut machines: Vec<(String, usize)> = Vec::new();
         for finished in self.records.iter().filter_map(CellRecord::finished) {
             let environment = &finished.environment;
-            let name = format!("{}, {}", environment.processor, counted(environment.threads, "thread"));
+            let name = environment.machine();
             match machines.iter_mut().find(|(machine, _)| *machine == name) {
                 Some((_, count)) => *count += 1,
                 None => machines.push((name, 1)),

@@ -24,20 +24,15 @@ pub(crate) trait Pullback: Debug + Send + Sync {
 }
 
 /// Backends whose graphs accept results that were computed apart.
-#[backend_extension(Flex, Autodiff)]
+#[backend_extension(Flex, Cube: cfg(feature = "cube"), Autodiff)]
 trait Apart: Backend {
     /// The first of `tensors`, which depends on all others. The first `kept` of these are kept for the backward pass.
     fn enter(pullback: Arc<dyn Pullback>, kept: usize, #[extension_type] tensors: Operands<Self>) -> FloatTensor<Self>;
 }
 
-/// Whether results can be entered into the graph of this device. [`Apart`] has to name each backend, and the names exist
-/// only where Burn is built with them.
+/// Whether results can be entered into the graph of this device: one with autodiff.
 pub(crate) fn takes_results(device: &Device) -> bool {
-    match device.as_dispatch() {
-        DispatchDevice::Autodiff(device) => matches!(**device, DispatchDevice::Flex(_)),
-        #[allow(unreachable_patterns)] // Depends on which backends Burn was built with.
-        _ => false,
-    }
+    matches!(device.as_dispatch(), DispatchDevice::Autodiff(_))
 }
 
 /// Enters `out`, which was computed without autodiff from `kept` and `others`, into their graph. In the backward pass
@@ -57,6 +52,13 @@ pub(crate) fn entered<const D: usize>(
 }
 
 impl Apart for Flex {
+    fn enter(_: Arc<dyn Pullback>, _: usize, _: Operands<Self>) -> FloatTensor<Self> {
+        unreachable!("only tensors with autodiff go there")
+    }
+}
+
+#[cfg(feature = "cube")]
+impl Apart for burn_cubecl::CubeBackend {
     fn enter(_: Arc<dyn Pullback>, _: usize, _: Operands<Self>) -> FloatTensor<Self> {
         unreachable!("only tensors with autodiff go there")
     }

@@ -75,9 +75,15 @@ impl Operand {
         each_rank!(self.clone(), tensor => tensor.grad_remove(grads).map(Self::from))
     }
 
-    /// Places `range` of an axis.
-    pub(crate) fn narrow(self, axis: usize, range: Range<usize>) -> Self {
-        each_rank!(self, tensor => tensor.narrow(axis, range.start, range.len()).into())
+    /// These ranges of an axis, side by side.
+    pub(crate) fn cut(self, axis: usize, ranges: &[Range<usize>]) -> Self {
+        each_rank!(self, tensor => match ranges {
+            [range] => tensor.narrow(axis, range.start, range.len()).into(),
+            _ => {
+                let parts = ranges.iter().map(|range| tensor.clone().narrow(axis, range.start, range.len()));
+                Tensor::cat(parts.collect(), axis).into()
+            }
+        })
     }
 
     /// 0 in the same shape on the same device.
@@ -85,25 +91,53 @@ impl Operand {
         each_rank!(self.clone(), tensor => tensor.zeros_like().into())
     }
 
-    /// `sum`, of `shape`, or 0 where there is none, with this added in the ranges `cuts` of its axes.
-    pub(crate) fn added_to(self, sum: Option<Self>, shape: &[usize], cuts: &[(usize, Range<usize>)]) -> Self {
+    /// `sum`, of `shape`, or 0 where there is none, with this added in ranges of its axes that [`Operand::cut`] took.
+    pub(crate) fn added_to(
+        self,
+        sum: Option<Self>,
+        shape: &[usize],
+        cuts: &[(usize, Vec<Range<usize>>)],
+    ) -> Self {
         each_rank!(self, part => {
-            let mut whole: Vec<Range<usize>> = shape.iter().map(|&size| 0..size).collect();
-            for (axis, range) in cuts {
-                whole[*axis] = range.clone();
+            if sum.is_none() && part.dims()[..] == *shape {
+                return part.into();
             }
-            let ranges = ranges_of(&part, &whole);
-            match sum {
-                None if part.dims()[..] == *shape => part.into(),
-                None => Tensor::zeros(Shape::from(shape), &part.device()).slice_assign(ranges, part).into(),
-                Some(sum) => {
-                    let sum = sum.into_tensor();
-                    let part = sum.clone().slice(ranges.clone()) + part;
-                    sum.slice_assign(ranges, part).into()
-                }
+            let mut sum = match sum {
+                Some(sum) => sum.into_tensor(),
+                None => Tensor::zeros(Shape::from(shape), &part.device()),
+            };
+            for (of_sum, of_part) in places(shape, cuts) {
+                let (at, part) = (ranges_of(&part, &of_sum), part.clone().slice(ranges_of(&part, &of_part)));
+                let part = sum.clone().slice(at.clone()) + part;
+                sum = sum.slice_assign(at, part);
             }
+            sum.into()
         })
     }
+}
+
+/// Where boxes of a tensor of `shape` lie, and where they lie among its `cuts`.
+fn places(
+    shape: &[usize],
+    cuts: &[(usize, Vec<Range<usize>>)],
+) -> Vec<(Vec<Range<usize>>, Vec<Range<usize>>)> {
+    let whole: Vec<Range<usize>> = shape.iter().map(|&size| 0..size).collect();
+    let mut boxes = vec![(whole.clone(), whole)];
+    for (axis, ranges) in cuts {
+        let mut start = 0;
+        let mut next = Vec::new();
+        for range in ranges {
+            let within = start..start + range.len();
+            start = within.end;
+            for (mut of_whole, mut of_part) in boxes.iter().cloned() {
+                of_whole[*axis] = range.clone();
+                of_part[*axis] = within.clone();
+                next.push((of_whole, of_part));
+            }
+        }
+        boxes = next;
+    }
+    boxes
 }
 
 /// One range for each axis of a tensor.

@@ -6,19 +6,21 @@
 mod rows;
 mod visible;
 
+use std::cell::Cell;
+
 use burn::tensor::{Bool, Device, Tensor, TensorData};
 use regard_kernels::{Dropout, Mask};
 
 use super::runs_kernels;
 pub use rows::set_block_bytes;
-pub(super) use rows::{Form, Rows, by_rows};
+pub(super) use rows::{Form, Rows, by_rows, in_blocks};
 pub(super) use visible::{Visible, distances};
 
-#[cfg(test)]
 thread_local! {
-    static FORCED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    static FORCED: Cell<bool> = const { Cell::new(false) };
     /// Queries of a block, in place of as many as fit.
-    pub(super) static QUERIES: std::cell::Cell<Option<usize>> = const { std::cell::Cell::new(None) };
+    #[cfg(test)]
+    static QUERIES: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
 /// Runs `task` with composed forms on every device, in blocks of so many queries.
@@ -30,22 +32,18 @@ pub(crate) fn force_blocks<R>(queries: usize, task: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Runs `task` with composed forms on every device, to hold them against the kernels.
-#[cfg(test)]
-pub(crate) fn force_composed<R>(task: impl FnOnce() -> R) -> R {
-    FORCED.set(true);
+/// Runs `task`, backward passes included, with composed forms on every device: to measure them, or to hold them against the
+/// kernels. Holds for the calling thread.
+pub fn force_composed<R>(task: impl FnOnce() -> R) -> R {
+    let before = FORCED.replace(true);
     let result = task();
-    FORCED.set(false);
+    FORCED.set(before);
     result
 }
 
 /// Whether an operation on `device` goes to its kernel.
 pub(crate) fn uses_kernel(device: &Device) -> bool {
-    #[cfg(test)]
-    if FORCED.get() {
-        return false;
-    }
-    runs_kernels(device)
+    !FORCED.get() && runs_kernels(device)
 }
 
 /// `x [B,N,H,D]` as `[B,H,N,D]`.
@@ -107,7 +105,7 @@ pub(super) fn drop_weights(weights: Tensor<4>, dropout: Option<Dropout>, rows: &
     for head in 0..dims[0] * dims[1] {
         for i in rows.queries.clone() {
             let row = (head * rows.n + i) as u64;
-            factors.extend(rows.keys.clone().map(|j| dropout.factor(row, j)));
+            factors.extend(rows.each_key().map(|j| dropout.factor(row, j)));
         }
     }
     let factors = Tensor::<4>::from_data(TensorData::new(factors, dims), &weights.device());

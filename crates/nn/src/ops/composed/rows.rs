@@ -14,11 +14,14 @@ use regard_kernels::Mask;
 
 use super::super::{Inputs, Operand, Pullback, entered, takes_results};
 
-/// Bytes that the scores of one block of queries may take.
-static BLOCK_BYTES: AtomicUsize = AtomicUsize::new(64 << 20);
+/// Bytes that one block of queries may take.
+static BLOCK_BYTES: AtomicUsize = AtomicUsize::new(192 << 20);
 
-/// Sets how many bytes the scores of one block of queries may take in composed forms, 64 MiB at first. A backward pass
-/// holds about six tensors of this size at a time. A block has at least one query, whatever it takes.
+/// Tensors of the size of its scores that a block holds at most.
+const KEPT: usize = 6;
+
+/// Sets how many bytes one block of queries may take in composed forms, about: 192 MiB at first. A block has at least one
+/// query, whatever it takes.
 ///
 /// # Panics
 /// If `bytes` is 0.
@@ -32,8 +35,10 @@ pub fn set_block_bytes(bytes: usize) {
 pub(in crate::ops) struct Rows {
     /// These of the queries.
     pub queries: Range<usize>,
-    /// These of the keys.
-    pub keys: Range<usize>,
+    /// These of the keys, in order.
+    pub keys: Vec<Range<usize>>,
+    /// Place of the block among all.
+    pub index: usize,
     /// Queries in all.
     pub n: usize,
     /// Keys in all.
@@ -42,28 +47,55 @@ pub(in crate::ops) struct Rows {
 
 impl Rows {
     /// Blocks of about equal numbers of queries, if a score of a query and a key takes `bytes` bytes.
-    fn blocks(mask: &Mask, n: usize, s: usize, bytes: usize) -> Vec<Self> {
-        let most = (BLOCK_BYTES.load(Ordering::Relaxed) / (s * bytes).max(1)).clamp(1, n.max(1));
-        #[cfg(test)]
-        let most = super::QUERIES.get().unwrap_or(most);
-        let count = n.div_ceil(n.div_ceil(most).max(1));
-        let block = |first: usize| {
+    pub fn blocks(mask: &Mask, n: usize, s: usize, bytes: usize) -> Vec<Self> {
+        let count = Self::most(n, s, bytes);
+        let count = n.div_ceil(n.div_ceil(count));
+        let block = |(index, first): (usize, usize)| {
             let queries = first..(first + count).min(n);
-            let seen = mask.visible_to(queries.clone(), n, s);
-            // Tensors without elements are best avoided; what is hidden stays so.
-            let keys = if seen.is_empty() { 0..1 } else { seen };
-            Self { queries, keys, n, s }
+            Self::new(index, queries.clone(), vec![mask.visible_to(queries, n, s)], [n, s])
         };
-        (0..n).step_by(count.max(1)).map(block).collect()
+        (0..n).step_by(count).enumerate().map(block).collect()
     }
 
-    /// The part of the input `name` that belongs to these rows: for each of its axes where it is cut, and where.
-    fn cut(&self, name: &str, axes: usize) -> Vec<(usize, Range<usize>)> {
+    /// Most queries of a block that look at `keys` keys each.
+    pub fn most(n: usize, keys: usize, bytes: usize) -> usize {
+        #[cfg(test)]
+        if let Some(queries) = super::QUERIES.get() {
+            return queries;
+        }
+        (BLOCK_BYTES.load(Ordering::Relaxed) / KEPT / (keys * bytes).max(1)).clamp(1, n)
+    }
+
+    /// Queries that look at these ranges of the keys, in order and apart.
+    pub fn new(index: usize, queries: Range<usize>, mut keys: Vec<Range<usize>>, [n, s]: [usize; 2]) -> Self {
+        keys.retain(|range| !range.is_empty());
+        if keys.is_empty() {
+            // Tensors without elements are best avoided; what is hidden stays so.
+            keys.push(0..1);
+        }
+        Self { queries, keys, index, n, s }
+    }
+
+    /// Number of keys.
+    pub fn keys_count(&self) -> usize {
+        self.keys.iter().map(Range::len).sum()
+    }
+
+    /// Places of the keys.
+    pub fn each_key(&self) -> impl Iterator<Item = usize> + Clone {
+        self.keys.iter().cloned().flatten()
+    }
+
+    /// The parts of the input `name` that belong to these rows: an axis and its ranges, for each axis that is cut.
+    fn cut(&self, name: &str, axes: usize) -> Vec<(usize, Vec<Range<usize>>)> {
+        let queries = || vec![self.queries.clone()];
         match (name, axes) {
-            ("q", _) => vec![(1, self.queries.clone())],
+            ("q", _) => vec![(1, queries())],
             ("k" | "v", _) => vec![(1, self.keys.clone())],
-            ("bias", _) => vec![(1, self.queries.clone()), (2, self.keys.clone())],
+            ("bias", _) => vec![(1, queries()), (2, self.keys.clone())],
             ("log_prior", 3) => vec![(2, self.keys.clone())],
+            // One state a block.
+            ("far_scale" | "far_sums", _) => vec![(0, vec![self.index..self.index + 1])],
             _ => Vec::new(),
         }
     }
@@ -76,15 +108,19 @@ pub(in crate::ops) trait Form: Debug + Send + Sync {
     fn block(&self, inputs: &Inputs, rows: &Rows) -> Tensor<4>;
 }
 
-/// The outputs `[B,N,H,Dv]` of all queries, block by block, for inputs whose padding is silent. A score of a query and a key
-/// of one batch row and head takes `numbers` floats.
-///
-/// Only the inputs are kept for the backward pass, where the graph of the device takes results that were computed apart
-/// ([`takes_results`]); other graphs keep all blocks.
+/// [`in_blocks`], where a score of a query and a key of one batch row and head takes `numbers` floats.
 pub(in crate::ops) fn by_rows(form: impl Form + 'static, inputs: &Inputs, mask: &Mask, numbers: usize) -> Tensor<4> {
     let [batch, n, heads, _] = inputs.tensor::<4>("q").dims();
     let s = inputs.tensor::<4>("v").dims()[1];
     let blocks = Rows::blocks(mask, n, s, batch * heads * numbers * size_of::<f32>());
+    in_blocks(form, inputs, blocks)
+}
+
+/// The outputs `[B,N,H,Dv]` of all queries, block by block, for inputs whose padding is silent.
+///
+/// Only the inputs are kept for the backward pass, where the graph of the device takes results that were computed apart
+/// ([`takes_results`]); other graphs keep all blocks.
+pub(in crate::ops) fn in_blocks(form: impl Form + 'static, inputs: &Inputs, blocks: Vec<Rows>) -> Tensor<4> {
     let outputs = |inputs: &Inputs| {
         let block = |rows: &Rows| form.block(&inputs.cut(rows), rows);
         Tensor::cat(blocks.iter().map(block).collect(), 1)
@@ -103,7 +139,7 @@ impl Inputs {
     fn cut(&self, rows: &Rows) -> Self {
         self.map(|name, input| {
             let cuts = rows.cut(name, input.axes());
-            cuts.into_iter().fold(input.clone(), |input, (axis, range)| input.narrow(axis, range))
+            cuts.into_iter().fold(input.clone(), |input, (axis, ranges)| input.cut(axis, &ranges))
         })
     }
 }
@@ -145,13 +181,13 @@ mod tests {
 
     #[test]
     fn blocks_cover_all_queries_with_the_keys_they_see() {
-        let blocks = |mask: &Mask, n, s| Rows::blocks(mask, n, s, (64 << 20) / (3 * s));
-        let of = |queries, keys| Rows { queries, keys, n: 8, s: 8 };
-        assert_eq!(blocks(&Mask::none(), 8, 8), [of(0..3, 0..8), of(3..6, 0..8), of(6..8, 0..8)]);
+        let blocks = |mask: &Mask, n: usize, s: usize| Rows::blocks(mask, n, s, (192 << 20) / KEPT / (3 * s));
+        let of = |index, queries, keys| Rows { queries, keys: vec![keys], index, n: 8, s: 8 };
+        assert_eq!(blocks(&Mask::none(), 8, 8), [of(0, 0..3, 0..8), of(1, 3..6, 0..8), of(2, 6..8, 0..8)]);
         let near = Mask { window: Some(1), ..Mask::causal() };
-        assert_eq!(blocks(&near, 8, 8), [of(0..3, 0..3), of(3..6, 2..6), of(6..8, 5..8)]);
+        assert_eq!(blocks(&near, 8, 8), [of(0, 0..3, 0..3), of(1, 3..6, 2..6), of(2, 6..8, 5..8)]);
         let blind = blocks(&Mask::causal(), 8, 2);
-        assert_eq!(blind[0], Rows { queries: 0..3, keys: 0..1, n: 8, s: 2 });
+        assert_eq!(blind[0], Rows { queries: 0..3, keys: vec![0..1], index: 0, n: 8, s: 2 });
         assert_eq!(Rows::blocks(&Mask::none(), 2, 4, usize::MAX / 8).len(), 2, "one query at least");
     }
 }

@@ -1,5 +1,7 @@
 //! Which keys each query sees, as tensors of the device.
 
+use std::ops::Range;
+
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use regard_kernels::Mask;
 
@@ -26,9 +28,9 @@ impl Visible {
             }
         }
         if mask.valid.is_some() {
-            let row = |b| &mask.valid_row(b).expect("padding has all rows")[rows.keys.clone()];
-            let padded: Vec<bool> = (0..batch).flat_map(|b| row(b).iter().map(|&real| real == 0)).collect();
-            let shape = [batch, 1, 1, rows.keys.len()];
+            let row = |b| mask.valid_row(b).expect("padding has all rows");
+            let padded: Vec<bool> = (0..batch).flat_map(|b| rows.each_key().map(move |j| row(b)[j] == 0)).collect();
+            let shape = [batch, 1, 1, rows.keys_count()];
             visible.hide(Tensor::from_data(TensorData::new(padded, shape), device));
         }
         visible
@@ -78,9 +80,11 @@ impl Visible {
 
 /// Position of each key less that of each query, `[1,1,N,S]`: positive for later keys.
 pub(in crate::ops) fn distances(rows: &Rows, device: &Device) -> Tensor<4, Int> {
-    let places = |from: i64, count: usize| Tensor::<1, Int>::arange(from..from + count as i64, device);
-    let (n, s) = (rows.queries.len(), rows.keys.len());
-    let keys = places(rows.keys.start as i64, s).reshape([1, 1, 1, s]);
-    let queries = places(rows.queries.start as i64 + rows.s as i64 - rows.n as i64, n).reshape([1, 1, n, 1]);
+    let places = |range: Range<i64>| Tensor::<1, Int>::arange(range, device);
+    let (n, s) = (rows.queries.len(), rows.keys_count());
+    let keys = rows.keys.iter().map(|range| places(range.start as i64..range.end as i64)).collect();
+    let keys = Tensor::cat(keys, 0).reshape([1, 1, 1, s]);
+    let offset = rows.s as i64 - rows.n as i64;
+    let queries = places(rows.queries.start as i64 + offset..rows.queries.end as i64 + offset).reshape([1, 1, n, 1]);
     keys.expand([1, 1, n, s]) - queries.expand([1, 1, n, s])
 }
