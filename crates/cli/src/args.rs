@@ -65,7 +65,14 @@ pub struct Common {
     #[arg(long, value_parser = threads(), global = true, env = "REGARD_THREADS", value_name = "N")]
     pub threads: Option<usize>,
     /// Device to compute on: cpu, wgpu, metal, cuda or rocm, cuda:1 for the second; 'regard doctor' lists what there is.
-    #[arg(long, default_value = "cpu", global = true, env = "REGARD_DEVICE", value_name = "NAME", hide_default_value = true)]
+    #[arg(
+        long,
+        default_value = "cpu",
+        global = true,
+        env = "REGARD_DEVICE",
+        value_name = "NAME",
+        hide_default_value = true
+    )]
     pub device: String,
     /// Print results as JSON.
     #[arg(long, global = true)]

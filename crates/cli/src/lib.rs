@@ -92,7 +92,8 @@ fn set_device(command: &Command, common: &Common) -> Outcome {
     };
     match alone {
         Some(name) if !runs_kernels(&device::chosen()) => {
-            let told = format!("device '{}' cannot be used by 'regard {name}', which runs kernels of the CPU", device::name());
+            let told =
+                format!("device '{}' cannot be used by 'regard {name}', which runs kernels of the CPU", device::name());
             Err(Failure::usage(format!("{told}; leave --device and REGARD_DEVICE out")))
         }
         _ => Ok(()),

@@ -69,17 +69,15 @@ fn step(options: &AttentionConfig, length: usize, composed: bool) -> (f64, f64) 
         let x = input(length, &device).require_grad();
         let (peak, start) = (Peak::start(), Instant::now());
         let pass = || {
-            let out = layer.forward(
-                x.clone(),
-                x.clone(),
-                &layer.mask(None),
-                &Context::training(0, 0),
-                Place::Weights,
-            );
+            let out = layer.forward(x.clone(), x.clone(), &layer.mask(None), &Context::training(0, 0), Place::Weights);
             let grads = out.powi_scalar(2).sum().backward();
             std::hint::black_box(x.grad(&grads));
         };
-        if composed { force_composed(pass) } else { pass() }
+        if composed {
+            force_composed(pass)
+        } else {
+            pass()
+        }
         let bytes = peak.bytes().expect("the allocator counts");
         result = (bytes as f64 / (1 << 20) as f64, start.elapsed().as_secs_f64());
     }

@@ -11,7 +11,9 @@ const KINDS: [&str; 5] = ["cpu", "wgpu", "metal", "cuda", "rocm"];
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
     /// No such kind.
-    #[error("device '{0}' is unknown; expected cpu, wgpu, metal, cuda or rocm, with an index if there are several, as in cuda:1")]
+    #[error(
+        "device '{0}' is unknown; expected cpu, wgpu, metal, cuda or rocm, with an index if there are several, as in cuda:1"
+    )]
     Unknown(String),
     /// A kind that this build leaves out.
     #[error("device '{kind}' is not part of this build, which has {}; build it with: --features {kind}", built().join(", "))]
@@ -113,7 +115,7 @@ pub fn list() -> Vec<Found> {
 fn part(device: &Device) -> String {
     #[cfg(feature = "cube")]
     if let Some(identity) = device.identity() {
-        return format!("{identity:?}");
+        return identity.name;
     }
     let _ = device;
     "Flex".into()

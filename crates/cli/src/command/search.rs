@@ -74,7 +74,14 @@ impl Writer {
         let tokenizer = TextTokenizer::load(&run.join(TOKENIZER))?;
         let (vocabulary, shape) = (tokenizer.vocabulary(), config.task.options().shape());
         let (attentions, seed) = (config.attentions(), config.seed);
-        let model = Translator::new(&config.model, &attentions, vocabulary, shape.max_length, seed, &regard_nn::device::chosen())?;
+        let model = Translator::new(
+            &config.model,
+            &attentions,
+            vocabulary,
+            shape.max_length,
+            seed,
+            &regard_nn::device::chosen(),
+        )?;
         let model = Model::Translator(model)
             .with_host(tensors)
             .map_err(|problem| Failure::data(format!("{}: {problem}; was {CONFIG} edited?", run.display())))?;

@@ -175,7 +175,8 @@ impl Learned {
         let mut step = |name: &str, tensor: &mut HostTensor| {
             if let Some(gradient) = gradients.get(name) {
                 let size = [gradient.len()];
-                let flat = |data: Vec<f32>| Tensor::<1>::from_data(TensorData::new(data, size), &regard_nn::device::chosen());
+                let flat =
+                    |data: Vec<f32>| Tensor::<1>::from_data(TensorData::new(data, size), &regard_nn::device::chosen());
                 let parameter = flat(std::mem::take(&mut tensor.data));
                 let parameter = optimizer.update(name, t, rate, scale, parameter, &flat(gradient.clone()));
                 tensor.data = parameter.into_data_as::<f32>().try_into_vec().expect("f32, as asked");

@@ -45,11 +45,6 @@ impl MixtureOfHeads {
         let (width, head_width) = (heads.width, heads.head_width);
         let moa = &heads.options.moa;
         let experts = moa.experts;
-        if !ops::runs_kernels(init.device()) && !moa.coefficients(1).are_zero() {
-            let expected =
-                "the CPU, or moa.balance, moa.z and moa.cv of 0: the router's losses have no form for other devices";
-            return Err(Error::option("device", format!("{:?}", init.device()), expected));
-        }
         Ok(Self {
             w_gate: match moa.router {
                 RouterStart::Normal => init.normal("w_gate", [width, experts], ROUTER_DEVIATION),

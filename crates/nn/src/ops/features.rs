@@ -92,7 +92,9 @@ impl Sums {
     /// Of `k [B,H,S,m]` and `values [B,H,S,Dv+1]`.
     pub fn of(k: Tensor<4>, values: Tensor<4>) -> Self {
         let scale = k.clone().detach().max_dim(2).clamp_min(LOWEST);
-        let sums = (k - scale.clone()).exp().transpose().matmul(values);
+        // The other product, transposed, would pass a transposed gradient on to `k`: where its features are a sum over
+        // components, Burn 0.22 gets theirs wrong on wgpu.
+        let sums = values.transpose().matmul((k - scale.clone()).exp()).transpose();
         Self { scale, sums }
     }
 

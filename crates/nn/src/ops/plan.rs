@@ -190,7 +190,8 @@ mod tests {
 
     #[test]
     fn every_key_is_near_or_far_and_never_both() {
-        let layout = (0..8).map(|row: usize| (0..8).map(|column| if (row * column) % 3 == 1 { '1' } else { '0' }).collect());
+        let layout =
+            (0..8).map(|row: usize| (0..8).map(|column| if (row * column) % 3 == 1 { '1' } else { '0' }).collect());
         let layout: Vec<String> = layout.collect();
         use SupportKind::{Bigbird, Block, Empty, Full, Local, Longformer, Smyrf};
         for kind in [Local, Longformer, Bigbird, Block, Full, Empty, Smyrf] {
@@ -212,8 +213,12 @@ mod tests {
                     next = plan.rows.queries.end;
                     let mut uses = vec![0; s];
                     plan.rows.each_key().for_each(|j| uses[j] += 1);
-                    let far: Vec<usize> =
-                        plan.before.clone().chain(plan.after.clone()).chain(plan.apart.iter().cloned().flatten()).collect();
+                    let far: Vec<usize> = plan
+                        .before
+                        .clone()
+                        .chain(plan.after.clone())
+                        .chain(plan.apart.iter().cloned().flatten())
+                        .collect();
                     far.iter().for_each(|&j| uses[j] += 1);
                     let seen = mask.visible_to(plan.rows.queries.clone(), n, s);
                     for (j, uses) in uses.into_iter().enumerate() {

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor, TensorData, activation};
 use regard_kernels::{
-    Padding,
+    Operator, Padding, Saved,
     routing::{
         ExpertOutputs, ExpertQueries, GateKind, Gates, RouterCoefficients, RouterLoss, Routing, Sampling, logit_noise,
     },
 };
 
 use super::{
-    bridge::{apply_forgetting_output, runs_kernels},
+    Host, Operand, Pullback,
+    bridge::{apply_forgetting_output, entered},
     composed::uses_kernel,
 };
 
@@ -41,14 +42,32 @@ pub fn route(
 }
 
 /// Returns `logits [B,N,E]` unchanged and adds the gradient of the router's losses, times `coefficients`, to theirs.
-///
-/// Only kernels can do that: layers with such losses are not built on other devices.
 pub fn router_loss(logits: Tensor<3>, routing: &Arc<Routing>, coefficients: RouterCoefficients) -> Tensor<3> {
-    if coefficients.are_zero() || !runs_kernels(&logits.device()) {
+    let device = logits.device();
+    if coefficients.are_zero() || !device.is_autodiff() {
         return logits;
     }
     let operator = RouterLoss { routing: routing.clone(), coefficients };
-    apply_forgetting_output(Arc::new(operator), &[logits.into()])
+    if uses_kernel(&device) {
+        return apply_forgetting_output(Arc::new(operator), &[logits.into()]);
+    }
+    entered(logits.clone().without_autodiff(), vec![logits.into()], Vec::new(), Arc::new(LossOnHost(operator)))
+}
+
+/// The same gradient, found on the host, where the choice of experts is made too.
+#[derive(Debug)]
+struct LossOnHost(RouterLoss);
+
+impl Pullback for LossOnHost {
+    fn backward(&self, kept: Vec<Operand>, grad_out: Operand, _: &[bool]) -> Vec<Option<Operand>> {
+        let logits = Host::from(&kept[0]);
+        let none = vec![0.0; logits.data.len()];
+        let mut grads = self.0.backward(&[logits.view()], &[], &Saved::new(), &none, &[true]);
+        let grad_out = grad_out.into_tensor::<3>();
+        let grad = TensorData::new(grads.remove(0).expect("a gradient that is wanted"), grad_out.dims());
+        let grad = Tensor::<3>::from_data(grad, &grad_out.device());
+        vec![Some((grad_out + grad).into())]
+    }
 }
 
 /// Weights `[B,N,k]` of the chosen experts from `logits [B,N,E]`; 0 for padding.

@@ -58,7 +58,11 @@ pub(super) fn composed(inputs: &Inputs, options: &AttentionOptions, call: Call) 
         Some(Far { scales, sums }) => silent.with("far_scale", scales).with("far_sums", sums),
         None => silent,
     };
-    in_blocks(Joint { support, features, scale, mask: call.mask }, &silent, plans.into_iter().map(|plan| plan.rows).collect())
+    in_blocks(
+        Joint { support, features, scale, mask: call.mask },
+        &silent,
+        plans.into_iter().map(|plan| plan.rows).collect(),
+    )
 }
 
 /// Sums of features off the support.

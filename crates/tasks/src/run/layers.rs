@@ -17,8 +17,15 @@ use crate::{
 };
 
 /// Environment variables that are not configuration keys: they correspond to flags, and the last one is for the build.
-const FLAGS: [&str; 7] =
-    ["REGARD_THREADS", "REGARD_DEVICE", "REGARD_VECTORS", "REGARD_CACHE", "REGARD_CONFIG", "REGARD_PRESET", "REGARD_COMMIT"];
+const FLAGS: [&str; 7] = [
+    "REGARD_THREADS",
+    "REGARD_DEVICE",
+    "REGARD_VECTORS",
+    "REGARD_CACHE",
+    "REGARD_CONFIG",
+    "REGARD_PRESET",
+    "REGARD_COMMIT",
+];
 
 /// A configuration builder.
 #[derive(Clone, Debug)]

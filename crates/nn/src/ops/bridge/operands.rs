@@ -92,12 +92,7 @@ impl Operand {
     }
 
     /// `sum`, of `shape`, or 0 where there is none, with this added in ranges of its axes that [`Operand::cut`] took.
-    pub(crate) fn added_to(
-        self,
-        sum: Option<Self>,
-        shape: &[usize],
-        cuts: &[(usize, Vec<Range<usize>>)],
-    ) -> Self {
+    pub(crate) fn added_to(self, sum: Option<Self>, shape: &[usize], cuts: &[(usize, Vec<Range<usize>>)]) -> Self {
         each_rank!(self, part => {
             if sum.is_none() && part.dims()[..] == *shape {
                 return part.into();
@@ -117,10 +112,7 @@ impl Operand {
 }
 
 /// Where boxes of a tensor of `shape` lie, and where they lie among its `cuts`.
-fn places(
-    shape: &[usize],
-    cuts: &[(usize, Vec<Range<usize>>)],
-) -> Vec<(Vec<Range<usize>>, Vec<Range<usize>>)> {
+fn places(shape: &[usize], cuts: &[(usize, Vec<Range<usize>>)]) -> Vec<(Vec<Range<usize>>, Vec<Range<usize>>)> {
     let whole: Vec<Range<usize>> = shape.iter().map(|&size| 0..size).collect();
     let mut boxes = vec![(whole.clone(), whole)];
     for (axis, ranges) in cuts {

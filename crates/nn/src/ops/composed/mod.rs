@@ -93,6 +93,10 @@ fn silence<'m, const R: usize>(x: Tensor<R>, real: impl Fn(usize, usize) -> Opti
 
 /// `ln sum exp` over the components of `logits [B,H,M,..]`, `[B,H,1,..]`.
 pub(super) fn log_sum_exp(logits: Tensor<5>) -> Tensor<5> {
+    // Also because Burn 0.22 sums an axis of one element wrongly on wgpu, where the tensor is permuted.
+    if logits.dims()[2] == 1 {
+        return logits;
+    }
     let most = logits.clone().detach().max_dim(2);
     (logits - most.clone()).exp().sum_dim(2).log() + most
 }
