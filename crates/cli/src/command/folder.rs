@@ -7,7 +7,6 @@ use std::{
     sync::{Arc, atomic::AtomicBool, atomic::Ordering::Relaxed},
 };
 
-use burn::tensor::Device;
 use clap::Args;
 use indicatif::ProgressBar;
 use regard_kernels::Storage;

@@ -6,7 +6,6 @@ use std::{
     sync::atomic::Ordering,
 };
 
-use burn::tensor::Device;
 use clap::Args;
 use regard_lab::load;
 use regard_nn::models::{BeamOptions, Translator};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use burn::{
     module::{Module, ModuleMapper, ModuleVisitor, Param},
-    tensor::{Device, Gradients, Tensor, TensorData},
+    tensor::{Gradients, Tensor, TensorData},
 };
 use regard_kernels::random::{substream, unit};
 use regard_nn::models::{ParameterPath, named_parameters};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Tensor, TensorData};
 use regard_kernels::{Error, Mask, mechanism::Position, random::substream};
 use regard_nn::{
     attention::{Attention, AttentionConfig, KeyState},

@@ -1,6 +1,5 @@
 //! A whole swap: measure, price, choose, and judge the result by the whole model.
 
-use burn::tensor::Device;
 use regard_kernels::Storage;
 use regard_nn::models::TokenBatch;
 use regard_pretrained::{Folder, LoadOptions, Plan};

@@ -95,9 +95,10 @@ impl Planner<'_> {
         let blocks = bounds.into_iter().flat_map(|queries| Self::blocks(queries, most));
         let band = |queries: Range<usize>| {
             let seen = self.end(&queries);
+            let all = 0..seen;
             let position = |i: usize| i as isize + offset;
             if (0..globals as isize).contains(&position(queries.start)) {
-                return self.plan(queries, vec![0..seen]);
+                return self.plan(queries, vec![all]);
             }
             let clamp = |x: isize| x.clamp(0, seen as isize) as usize;
             let low = clamp(position(queries.start) - radius as isize);

@@ -2,7 +2,6 @@
 
 use std::{io::Read, path::Path};
 
-use burn::tensor::Device;
 use regard_metrics::{Confusion, accuracy, count_correct};
 use regard_nn::{attention::Attentions, blocks::Context};
 use serde::Serialize;

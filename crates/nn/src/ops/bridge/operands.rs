@@ -111,8 +111,11 @@ impl Operand {
     }
 }
 
+/// One range for each axis.
+type Ranges = Vec<Range<usize>>;
+
 /// Where boxes of a tensor of `shape` lie, and where they lie among its `cuts`.
-fn places(shape: &[usize], cuts: &[(usize, Vec<Range<usize>>)]) -> Vec<(Vec<Range<usize>>, Vec<Range<usize>>)> {
+fn places(shape: &[usize], cuts: &[(usize, Vec<Range<usize>>)]) -> Vec<(Ranges, Ranges)> {
     let whole: Vec<Range<usize>> = shape.iter().map(|&size| 0..size).collect();
     let mut boxes = vec![(whole.clone(), whole)];
     for (axis, ranges) in cuts {

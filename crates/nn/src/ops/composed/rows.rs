@@ -89,13 +89,14 @@ impl Rows {
     /// The parts of the input `name` that belong to these rows: an axis and its ranges, for each axis that is cut.
     fn cut(&self, name: &str, axes: usize) -> Vec<(usize, Vec<Range<usize>>)> {
         let queries = || vec![self.queries.clone()];
+        let own_state = self.index..self.index + 1;
         match (name, axes) {
             ("q", _) => vec![(1, queries())],
             ("k" | "v", _) => vec![(1, self.keys.clone())],
             ("bias", _) => vec![(1, queries()), (2, self.keys.clone())],
             ("log_prior", 3) => vec![(2, self.keys.clone())],
             // One state a block.
-            ("far_scale" | "far_sums", _) => vec![(0, vec![self.index..self.index + 1])],
+            ("far_scale" | "far_sums", _) => vec![(0, vec![own_state])],
             _ => Vec::new(),
         }
     }
@@ -187,7 +188,7 @@ mod tests {
         let near = Mask { window: Some(1), ..Mask::causal() };
         assert_eq!(blocks(&near, 8, 8), [of(0, 0..3, 0..3), of(1, 3..6, 2..6), of(2, 6..8, 5..8)]);
         let blind = blocks(&Mask::causal(), 8, 2);
-        assert_eq!(blind[0], Rows { queries: 0..3, keys: vec![0..1], index: 0, n: 8, s: 2 });
+        assert_eq!(blind[0], Rows { n: 8, s: 2, ..of(0, 0..3, 0..1) });
         assert_eq!(Rows::blocks(&Mask::none(), 2, 4, usize::MAX / 8).len(), 2, "one query at least");
     }
 }
