@@ -4,7 +4,7 @@
 //! cargo run --release -p regard-nn --example composed_memory -- 2048 4096 8192 16384
 //! ```
 //!
-//! One sequence, 2 heads of 32, forward and backward: peak MiB beyond the inputs, and seconds, first of the composed form,
+//! Names after the lengths, such as `linear`, leave the others out. One sequence, 2 heads of 32, forward and backward: peak MiB beyond the inputs, and seconds, first of the composed form,
 //! then of the kernel.
 #![allow(clippy::print_stdout)]
 
@@ -26,10 +26,12 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 const WIDTH: usize = 64;
 
 fn main() {
-    let given: Vec<usize> = std::env::args().skip(1).filter_map(|argument| argument.parse().ok()).collect();
-    let lengths = if given.is_empty() { vec![2048, 4096, 8192] } else { given };
+    let (lengths, names): (Vec<_>, Vec<_>) =
+        std::env::args().skip(1).partition(|argument| argument.parse::<usize>().is_ok());
+    let lengths: Vec<usize> = lengths.iter().filter_map(|length| length.parse().ok()).collect();
+    let lengths = if lengths.is_empty() { vec![2048, 4096, 8192] } else { lengths };
     println!("{:<34} {}", "", lengths.iter().map(|n| format!("{n:>24}")).collect::<String>());
-    for (name, options) in cases() {
+    for (name, options) in cases().into_iter().filter(|(name, _)| names.is_empty() || names.contains(name)) {
         for causal in [false, true] {
             let options = AttentionConfig { causal, heads: 2, ..options.clone() };
             let of = |&length: &usize| {

@@ -372,7 +372,8 @@ mod tests {
     fn a_table_of_positions_keeps_the_rows_that_the_model_does_not_read() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../pretrained/tests/golden/roberta");
         let folder = Folder::open(path).unwrap();
-        let model = folder.model(LoadOptions { context: Some(8), stretch: false }, &burn::tensor::Device::flex()).unwrap();
+        let model =
+            folder.model(LoadOptions { context: Some(8), stretch: false }, &burn::tensor::Device::flex()).unwrap();
         assert!(changed(&folder, &model).is_empty());
         let mut all: ParameterMap =
             named_parameters(&model.model).into_iter().map(|own| (own.name, (own.shape, own.values))).collect();

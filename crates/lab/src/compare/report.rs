@@ -127,9 +127,10 @@ impl Comparison {
         }
         let seeds = self.seeds();
         let spread = if seeds > 1 { ", mean and deviation" } else { "" };
+        let host = if self.environment.device.is_some() { " on the host, not on the device" } else { "" };
         table = table.note(format!(
             "Test split, best checkpoint by validation; {seeds} seed{}{spread}. Multiply-adds: forward, one sequence of \
-             the longest length. Step: median time of an update. Peak memory: allocated in training beyond the data.",
+             the longest length. Step: median time of an update. Peak memory: allocated in training beyond the data{host}.",
             if seeds == 1 { "" } else { "s" }
         ));
         if let Some(scores) = self.results.iter().find_map(|result| result.test_rouge) {

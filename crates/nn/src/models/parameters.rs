@@ -178,7 +178,7 @@ pub fn load_parameters<M: Module>(model: M, mut parameters: ParameterMap) -> Res
 /// Vectors and tables of positions stay f32, and so do all sums.
 ///
 /// # Errors
-/// Integer storage, which would need scales; a device other than the CPU without autodiff.
+/// Integer storage, which would need scales; anything but f32 on a device other than the CPU or with autodiff.
 pub fn compact_weights<M: Module>(model: M, storage: Storage) -> Result<M, Error> {
     struct Compact(ParameterPath, FloatDType);
     impl ModuleMapper for Compact {
@@ -211,8 +211,12 @@ pub fn compact_weights<M: Module>(model: M, storage: Storage) -> Result<M, Error
             param
         }
     }
-    if let Some(device) = model.devices().iter().find(|device| !ops::runs_unrecorded(device)) {
-        return Err(Error::option("device", format!("{device:?}"), "the processor, without autodiff"));
+    if !model.devices().iter().all(ops::runs_unrecorded) {
+        // The order of elements matters to kernels only.
+        return match storage {
+            Storage::F32 => Ok(model),
+            _ => Err(Error::option("storage of weights", storage.name(), "f32, which every device has, or the CPU")),
+        };
     }
     let kind = match storage {
         Storage::F32 => FloatDType::F32,

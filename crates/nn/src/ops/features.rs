@@ -3,6 +3,8 @@
 //! Features are logarithms until they are multiplied. Each feature of the keys has a scale, which the queries undo, and each
 //! query has one, which cancels, so that exponentials stay in range.
 
+use std::ops::Range;
+
 use burn::tensor::{Bool, Tensor, TensorData};
 use regard_kernels::{Mask, features::FeatureKind};
 
@@ -155,12 +157,15 @@ fn causal(q: Tensor<4>, k: Tensor<4>, values: Tensor<4>) -> Tensor<4> {
         };
         x.reshape([batch, heads * chunks, chunk, width])
     };
-    let before = match early {
-        0 => Sums::none(&k, &values),
-        _ => Sums::of(k.clone().narrow(2, 0, early), values.clone().narrow(2, 0, early)),
-    };
+    let before = (early > 0).then(|| {
+        Sums::of(k.clone().narrow(2, 0, early), values.clone().narrow(2, 0, early)).folded(1).repeated(chunks)
+    });
     let (q, k, v) = (fold(q, blind, 0.0), fold(k, early, HIDDEN), fold(values, early, 0.0));
-    let far = states(before, &Sums::of(k.clone(), v.clone()), chunks);
+    let far = states(&Sums::of(k.clone(), v.clone()), chunks);
+    let far = match before {
+        Some(before) => far.plus(&before),
+        None => far,
+    };
     let later = Tensor::<2, Bool>::tril_mask([chunk, chunk], 0, &device).unsqueeze::<4>();
     let logs = log_products(q.clone(), k);
     let later = later.expand(logs.dims());
@@ -187,24 +192,127 @@ pub(super) fn join(logs: Tensor<4>, values: Tensor<4>, q: Tensor<4>, far: &Sums)
     divide(far * (top - common.clone()).exp() + near * (near_top - common).exp())
 }
 
-/// The sums before each chunk, `[B,H*C,..]`, of those `each` chunk adds.
-fn states(before: Sums, each: &Sums, chunks: usize) -> Sums {
-    let [batch, heads, _, m] = before.scale.dims();
-    let channels = before.sums.dims()[3];
-    let scales = each.scale.clone().reshape([batch, heads, chunks, 1, m]);
-    let sums = each.sums.clone().reshape([batch, heads, chunks, m, channels]);
-    let of_chunk = |at: usize| Sums {
-        scale: scales.clone().narrow(2, at, 1).squeeze_dim(2),
-        sums: sums.clone().narrow(2, at, 1).squeeze_dim(2),
-    };
-    let mut all = vec![before];
-    for at in 1..chunks {
-        all.push(all[at - 1].plus(&of_chunk(at - 1)));
+/// The sums before each chunk, `[B,H*C,..]`, of those `each` chunk adds: pairs of chunks are summed, the sums before each
+/// pair are those before its first chunk, and with that chunk those before its second. No sum is made twice, and all of
+/// one step are made at once.
+fn states(each: &Sums, chunks: usize) -> Sums {
+    if chunks == 1 {
+        return each.emptied();
     }
-    let scale = Tensor::cat(all.iter().map(|sums| sums.scale.clone().unsqueeze_dim::<5>(2)).collect(), 2);
-    let sums = Tensor::cat(all.into_iter().map(|sums| sums.sums.unsqueeze_dim::<5>(2)).collect(), 2);
-    Sums {
-        scale: scale.reshape([batch, heads * chunks, 1, m]),
-        sums: sums.reshape([batch, heads * chunks, m, channels]),
+    if chunks % 2 == 1 {
+        let padded = states(&each.with_another(chunks), chunks + 1);
+        return padded.folded(chunks + 1).cut(0..chunks).unfolded();
+    }
+    let pairs = each.folded(2);
+    let (first, second) = (pairs.cut(0..1).unfolded(), pairs.cut(1..2).unfolded());
+    let before = states(&first.plus(&second), chunks / 2);
+    let between = before.plus(&first);
+    let stack = |first: &Tensor<4>, second: &Tensor<4>| {
+        Tensor::cat([first, second].map(|x| x.clone().unsqueeze_dim::<5>(2)).to_vec(), 2)
+    };
+    Folded { scale: stack(&before.scale, &between.scale), sums: stack(&before.sums, &between.sums) }.unfolded()
+}
+
+/// [`Sums`] in groups of consecutive ones: `[B,groups,size,..]`.
+struct Folded {
+    scale: Tensor<5>,
+    sums: Tensor<5>,
+}
+
+impl Sums {
+    fn folded(&self, size: usize) -> Folded {
+        let [batch, count, m, channels] = self.sums.dims();
+        Folded {
+            scale: self.scale.clone().reshape([batch, count / size, size, 1, m]),
+            sums: self.sums.clone().reshape([batch, count / size, size, m, channels]),
+        }
+    }
+
+    /// Of no keys, in the same shape.
+    fn emptied(&self) -> Self {
+        Self { scale: self.scale.zeros_like().add_scalar(LOWEST), sums: self.sums.zeros_like() }
+    }
+
+    /// One of no keys after each `chunks`.
+    fn with_another(&self, chunks: usize) -> Self {
+        let Folded { scale, sums } = self.folded(chunks);
+        let none = self.folded(chunks).cut(0..1).unfolded().emptied().folded(1);
+        Folded { scale: Tensor::cat(vec![scale, none.scale], 2), sums: Tensor::cat(vec![sums, none.sums], 2) }
+            .unfolded()
+    }
+}
+
+impl Folded {
+    /// Some of each group.
+    fn cut(&self, range: Range<usize>) -> Self {
+        let cut = |x: &Tensor<5>| x.clone().narrow(2, range.start, range.len());
+        Self { scale: cut(&self.scale), sums: cut(&self.sums) }
+    }
+
+    /// Each `count` times.
+    fn repeated(self, count: usize) -> Sums {
+        Self { scale: self.scale.repeat_dim(2, count), sums: self.sums.repeat_dim(2, count) }.unfolded()
+    }
+
+    fn unfolded(self) -> Sums {
+        let [batch, groups, size, m, channels] = self.sums.dims();
+        Sums {
+            scale: self.scale.reshape([batch, groups * size, 1, m]),
+            sums: self.sums.reshape([batch, groups * size, m, channels]),
+        }
+    }
+}
+
+/// Sums over any ranges of keys, from sums over spans of 1, 2, 4.. times [`SPAN`] keys.
+pub(super) struct Spans<'a> {
+    k: &'a Tensor<4>,
+    values: &'a Tensor<4>,
+    levels: Vec<Vec<Sums>>,
+}
+
+/// Keys of the shortest span.
+const SPAN: usize = 64;
+
+impl<'a> Spans<'a> {
+    /// Of log features `k [B,H,S,m]` and `values [B,H,S,Dv+1]`.
+    pub fn new(k: &'a Tensor<4>, values: &'a Tensor<4>) -> Self {
+        let mut spans = Self { k, values, levels: Vec::new() };
+        let count = k.dims()[2] / SPAN;
+        let mut level: Vec<Sums> = (0..count).map(|at| spans.short(at * SPAN..(at + 1) * SPAN)).collect();
+        while !level.is_empty() {
+            let next = level.chunks_exact(2).map(|pair| pair[0].plus(&pair[1])).collect();
+            spans.levels.push(std::mem::replace(&mut level, next));
+        }
+        spans
+    }
+
+    fn short(&self, range: Range<usize>) -> Sums {
+        let part = |x: &Tensor<4>| x.clone().narrow(2, range.start, range.len());
+        Sums::of(part(self.k), part(self.values))
+    }
+
+    /// `state` with the keys of `range`.
+    pub fn add(&self, mut state: Sums, mut range: Range<usize>) -> Sums {
+        while !range.is_empty() {
+            let fits = |level: &usize| {
+                let length = SPAN << level;
+                range.start % length == 0 && range.start + length <= range.end
+            };
+            let part = match (0..self.levels.len()).rev().find(fits) {
+                Some(level) => {
+                    let part = self.levels[level][range.start / (SPAN << level)].clone();
+                    range.start += SPAN << level;
+                    part
+                }
+                None => {
+                    let next = (range.start / SPAN + 1) * SPAN;
+                    let short = range.start..next.min(range.end);
+                    range.start = short.end;
+                    self.short(short)
+                }
+            };
+            state = state.plus(&part);
+        }
+        state
     }
 }

@@ -13,7 +13,7 @@ use regard_kernels::{
 use super::{
     Inputs,
     composed::{Form, Rows, Visible, head_first, in_blocks, real_keys, real_queries, repeat_heads},
-    features::{self, HIDDEN, Sums, hide_padding, log_features, log_products, with_ones},
+    features::{self, HIDDEN, Spans, Sums, hide_padding, log_features, log_products, with_ones},
     plan::{Plan, plans},
     support::Support,
 };
@@ -133,6 +133,7 @@ fn far_sums(inputs: &Inputs, kind: FeatureKind, scale: f64, plans: &[Plan], mask
             state.plus(&Sums::of(part(&k), part(&values)))
         }
     };
+    let spans = plans.iter().any(|plan| !plan.apart.is_empty()).then(|| Spans::new(&k, &values));
     // Ranges that grow are summed on from block to block, from either end.
     let mut sums: Vec<Sums> = Vec::with_capacity(plans.len());
     let (mut state, mut summed) = (none.clone(), 0..0);
@@ -150,7 +151,9 @@ fn far_sums(inputs: &Inputs, kind: FeatureKind, scale: f64, plans: &[Plan], mask
         if !after.is_empty() {
             *sums = sums.plus(&state);
         }
-        *sums = apart.iter().cloned().fold(sums.clone(), add);
+        if let Some(spans) = &spans {
+            *sums = apart.iter().cloned().fold(sums.clone(), |sums, range| spans.add(sums, range));
+        }
     }
     let stack = |of: fn(Sums) -> Tensor<4>| {
         Tensor::cat(sums.iter().map(|sums| of(sums.clone()).unsqueeze_dim::<5>(0)).collect(), 0)
