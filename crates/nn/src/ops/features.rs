@@ -296,7 +296,7 @@ impl<'a> Spans<'a> {
         while !range.is_empty() {
             let fits = |level: &usize| {
                 let length = SPAN << level;
-                range.start % length == 0 && range.start + length <= range.end
+                range.start.is_multiple_of(length) && range.start + length <= range.end
             };
             let part = match (0..self.levels.len()).rev().find(fits) {
                 Some(level) => {
