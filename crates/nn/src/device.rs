@@ -4,8 +4,14 @@ use std::{fmt, sync::OnceLock};
 
 use burn::tensor::Device;
 
-/// Kinds of devices, whether this build has them or not.
-const KINDS: [&str; 5] = ["cpu", "wgpu", "metal", "cuda", "rocm"];
+/// Kinds of devices, and whether this build has them.
+const KINDS: [(&str, bool); 5] = [
+    ("cpu", true),
+    ("wgpu", cfg!(feature = "wgpu")),
+    ("metal", cfg!(feature = "metal")),
+    ("cuda", cfg!(feature = "cuda")),
+    ("rocm", cfg!(feature = "rocm")),
+];
 
 /// A device that cannot be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,7 +49,7 @@ pub fn find(name: &str) -> Result<Device, DeviceError> {
         Some((kind, index)) => (kind, index.parse().map_err(|_| unknown())?),
         None => (name, 0usize),
     };
-    let kind = KINDS.into_iter().find(|known| *known == kind).ok_or_else(unknown)?;
+    let (kind, _) = KINDS.into_iter().find(|(known, _)| *known == kind).ok_or_else(unknown)?;
     let devices = all(kind).ok_or(DeviceError::NotBuilt { kind })?;
     let found = devices.len();
     devices.into_iter().nth(index).ok_or_else(|| DeviceError::Missing { name: name.into(), kind, found })
@@ -51,18 +57,7 @@ pub fn find(name: &str) -> Result<Device, DeviceError> {
 
 /// Kinds that this build has.
 pub fn built() -> Vec<&'static str> {
-    KINDS.into_iter().filter(|kind| is_built(kind)).collect()
-}
-
-fn is_built(kind: &str) -> bool {
-    match kind {
-        "cpu" => true,
-        "wgpu" => cfg!(feature = "wgpu"),
-        "metal" => cfg!(feature = "metal"),
-        "cuda" => cfg!(feature = "cuda"),
-        "rocm" => cfg!(feature = "rocm"),
-        _ => false,
-    }
+    KINDS.into_iter().filter_map(|(kind, built)| built.then_some(kind)).collect()
 }
 
 /// The devices of a kind, `None` where the build leaves it out.
@@ -154,7 +149,7 @@ mod tests {
         assert_eq!(find("cuda:x").unwrap_err(), DeviceError::Unknown("cuda:x".into()));
         let missing = find("cpu:3").unwrap_err();
         assert!(missing.to_string().contains("has 1 of kind cpu"), "{missing}");
-        for kind in KINDS.into_iter().filter(|kind| !is_built(kind)) {
+        for (kind, _) in KINDS.into_iter().filter(|(_, built)| !built) {
             let error = find(kind).unwrap_err();
             assert!(error.to_string().ends_with(&format!("--features {kind}")), "{error}");
         }

@@ -5,8 +5,10 @@
 
 use std::ops::Range;
 
-use burn::tensor::{Bool, Tensor, TensorData};
+use burn::tensor::{Bool, Tensor};
 use regard_kernels::{Mask, features::FeatureKind};
+
+use super::composed::padded;
 
 /// A log scale below that of any feature.
 const LOWEST: f64 = -1e30;
@@ -74,11 +76,11 @@ pub(super) fn with_ones(v: Tensor<4>) -> Tensor<4> {
 
 /// Log features `[B,H,S,m]` of keys, hidden where there is padding.
 pub(super) fn hide_padding(k: Tensor<4>, mask: &Mask) -> Tensor<4> {
-    let Some(valid) = &mask.valid else { return k };
     let dims = k.dims();
-    let padded: Vec<bool> = valid.as_slice().iter().map(|&real| real == 0).collect();
-    let padded = Tensor::<4, Bool>::from_data(TensorData::new(padded, [dims[0], 1, dims[2], 1]), &k.device());
-    k.mask_fill(padded.expand(dims), HIDDEN)
+    match padded(mask, [dims[0], 1, dims[2], 1], &k.device()) {
+        Some(padded) => k.mask_fill(padded.expand(dims), HIDDEN),
+        None => k,
+    }
 }
 
 /// `sum_j phi(k_j) [v_j, 1]` for each feature, with the log scale of the feature.
@@ -98,6 +100,12 @@ impl Sums {
         // components, Burn 0.22 gets theirs wrong on wgpu.
         let sums = values.transpose().matmul((k - scale.clone()).exp()).transpose();
         Self { scale, sums }
+    }
+
+    /// Of some of the keys.
+    pub fn of_range(k: &Tensor<4>, values: &Tensor<4>, range: Range<usize>) -> Self {
+        let part = |x: &Tensor<4>| x.clone().narrow(2, range.start, range.len());
+        Self::of(part(k), part(values))
     }
 
     /// Under a scale that is no smaller.
@@ -157,9 +165,7 @@ fn causal(q: Tensor<4>, k: Tensor<4>, values: Tensor<4>) -> Tensor<4> {
         };
         x.reshape([batch, heads * chunks, chunk, width])
     };
-    let before = (early > 0).then(|| {
-        Sums::of(k.clone().narrow(2, 0, early), values.clone().narrow(2, 0, early)).folded(1).repeated(chunks)
-    });
+    let before = (early > 0).then(|| Sums::of_range(&k, &values, 0..early).folded(1).repeated(chunks));
     let (q, k, v) = (fold(q, blind, 0.0), fold(k, early, HIDDEN), fold(values, early, 0.0));
     let far = states(&Sums::of(k.clone(), v.clone()), chunks);
     let far = match before {
@@ -235,9 +241,9 @@ impl Sums {
 
     /// One of no keys after each `chunks`.
     fn with_another(&self, chunks: usize) -> Self {
-        let Folded { scale, sums } = self.folded(chunks);
-        let none = self.folded(chunks).cut(0..1).unfolded().emptied().folded(1);
-        Folded { scale: Tensor::cat(vec![scale, none.scale], 2), sums: Tensor::cat(vec![sums, none.sums], 2) }
+        let own = self.folded(chunks);
+        let none = own.cut(0..1).unfolded().emptied().folded(1);
+        Folded { scale: Tensor::cat(vec![own.scale, none.scale], 2), sums: Tensor::cat(vec![own.sums, none.sums], 2) }
             .unfolded()
     }
 }
@@ -278,17 +284,12 @@ impl<'a> Spans<'a> {
     pub fn new(k: &'a Tensor<4>, values: &'a Tensor<4>) -> Self {
         let mut spans = Self { k, values, levels: Vec::new() };
         let count = k.dims()[2] / SPAN;
-        let mut level: Vec<Sums> = (0..count).map(|at| spans.short(at * SPAN..(at + 1) * SPAN)).collect();
+        let mut level: Vec<Sums> = (0..count).map(|at| Sums::of_range(k, values, at * SPAN..(at + 1) * SPAN)).collect();
         while !level.is_empty() {
             let next = level.chunks_exact(2).map(|pair| pair[0].plus(&pair[1])).collect();
             spans.levels.push(std::mem::replace(&mut level, next));
         }
         spans
-    }
-
-    fn short(&self, range: Range<usize>) -> Sums {
-        let part = |x: &Tensor<4>| x.clone().narrow(2, range.start, range.len());
-        Sums::of(part(self.k), part(self.values))
     }
 
     /// `state` with the keys of `range`.
@@ -308,7 +309,7 @@ impl<'a> Spans<'a> {
                     let next = (range.start / SPAN + 1) * SPAN;
                     let short = range.start..next.min(range.end);
                     range.start = short.end;
-                    self.short(short)
+                    Sums::of_range(self.k, self.values, short)
                 }
             };
             state = state.plus(&part);

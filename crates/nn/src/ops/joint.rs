@@ -4,10 +4,14 @@
 //! For comparison with the product: bidirectional only, on any backend. Time and memory are linear in the length: each
 //! head has one row of weights over its tokens.
 
-use burn::tensor::{Bool, Device, Tensor, TensorData};
+use burn::tensor::{Bool, Device, Tensor};
 use regard_kernels::{Mask, mechanism::AdditiveScores};
 
-use super::{Inputs, composed::head_first, features};
+use super::{
+    Inputs,
+    composed::{head_first, padded},
+    features,
+};
 
 /// Matrices `[H,2D,D]`, or `[1,2D,D]` for all heads, that multiply a global vector and that of a token side by side:
 /// `[g ; x] W`.
@@ -30,10 +34,7 @@ pub struct RealTokens {
 impl RealTokens {
     /// Of the padding of `mask`, for `x [B,N,..]` of these first two sizes.
     pub fn new(mask: &Mask, [batch, tokens]: [usize; 2], device: &Device) -> Self {
-        let padded = mask.valid.as_ref().map(|valid| {
-            let padded: Vec<bool> = valid.as_slice().iter().map(|&real| real == 0).collect();
-            Tensor::from_data(TensorData::new(padded, [batch, tokens, 1]), device)
-        });
+        let padded = padded(mask, [batch, tokens, 1], device);
         Self { padded, mask: Mask::none().with_valid(mask.valid.clone()) }
     }
 

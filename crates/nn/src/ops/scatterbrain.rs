@@ -128,10 +128,7 @@ fn far_sums(inputs: &Inputs, kind: FeatureKind, scale: f64, plans: &[Plan], mask
     let none = Sums::none(&k, &values);
     let add = |state: Sums, range: Range<usize>| match range.is_empty() {
         true => state,
-        false => {
-            let part = |x: &Tensor<4>| x.clone().narrow(2, range.start, range.len());
-            state.plus(&Sums::of(part(&k), part(&values)))
-        }
+        false => state.plus(&Sums::of_range(&k, &values, range)),
     };
     let spans = plans.iter().any(|plan| !plan.apart.is_empty()).then(|| Spans::new(&k, &values));
     // Ranges that grow are summed on from block to block, from either end.

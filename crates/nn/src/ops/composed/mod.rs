@@ -67,6 +67,13 @@ pub(super) fn repeat_heads<const R: usize>(x: Tensor<R>, heads: usize) -> Tensor
 /// Padding of this magnitude or more reads as 0, and so does NaN: 2^40, as in the kernels.
 const WILD: f64 = (1u64 << 40) as f64;
 
+/// Which keys are padding, `[B,S]` in the given shape; absent where there is none.
+pub(super) fn padded<const R: usize>(mask: &Mask, shape: [usize; R], device: &Device) -> Option<Tensor<R, Bool>> {
+    let valid = mask.valid.as_ref()?;
+    let padded: Vec<bool> = valid.as_slice().iter().map(|&real| real == 0).collect();
+    Some(Tensor::from_data(TensorData::new(padded, shape), device))
+}
+
 /// Keys or values `[B,S,..]`, with 0 for padding that a product with 0 would not hide, such as infinities and NaN.
 pub(super) fn real_keys<const R: usize>(x: Tensor<R>, mask: &Mask) -> Tensor<R> {
     silence(x, |b, _| mask.valid_row(b))
