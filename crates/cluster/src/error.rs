@@ -1,0 +1,12 @@
+//! What can go wrong between ranks.
+
+/// A message that did not arrive.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClusterError {
+    /// A rank ended before the job did.
+    #[error("rank {rank} has left the job: it stopped or was stopped; see its output, then go on with --resume")]
+    Lost {
+        /// The rank that is gone.
+        rank: usize,
+    },
+}
