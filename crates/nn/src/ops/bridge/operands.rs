@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use burn::backend::{Backend, DispatchTensor, ExtensionType, TensorMetadata, tensor::FloatTensor};
-use burn::tensor::{Gradients, Shape, Tensor};
+use burn::tensor::{DType, Gradients, Shape, Tensor};
 
 /// Calls a method of a tensor of any rank.
 macro_rules! each_rank {
@@ -49,6 +49,11 @@ impl Operand {
     /// Number of axes.
     pub fn axes(&self) -> usize {
         self.0.shape().num_dims()
+    }
+
+    /// Format of its elements.
+    pub(crate) fn dtype(&self) -> DType {
+        self.0.dtype()
     }
 
     /// As a tensor of `D` axes.
