@@ -76,6 +76,11 @@ impl Operand {
     }
 
     /// Its gradient, without autodiff, if anything depends on it.
+    pub fn grad(&self, grads: &mut Gradients) -> Option<Self> {
+        self.grad_remove(grads)
+    }
+
+    /// Takes its gradient, without autodiff, if anything depends on it.
     pub(crate) fn grad_remove(&self, grads: &mut Gradients) -> Option<Self> {
         each_rank!(self.clone(), tensor => tensor.grad_remove(grads).map(Self::from))
     }
