@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use regard_cluster::Alone;
 use regard_lab::load;
 use regard_metrics::BLEU_SIGNATURE;
 use regard_tasks::{
@@ -66,9 +67,9 @@ pub fn run(args: &Eval, common: &Common) -> Outcome {
     let split = args.split;
     let batch = args.batch.unwrap_or(config.train.batch);
     let mut result = evaluate(&model, &data, split, batch, 0, step)?;
-    let bleu = measure_bleu(&model, &data, split, &config.train, batch)?;
+    let bleu = measure_bleu(&model, &data, split, &config.train, batch, &Alone)?;
     result.bleu = bleu.as_ref().map(|bleu| bleu.score);
-    result.rouge = measure_rouge(&model, &data, split, &config.train, batch)?;
+    result.rouge = measure_rouge(&model, &data, split, &config.train, batch, &Alone)?;
     let scored = Scored::of(&data, &result);
     if common.json {
         let mut json = serde_json::to_value(&result).expect("plain numbers");
