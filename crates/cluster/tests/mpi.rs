@@ -52,7 +52,7 @@ fn mpirun(ranks: usize, what: &str) -> Output {
 fn join() -> Mpi {
     let stop = Arc::new(AtomicBool::new(false));
     flag::register(SIGTERM, stop.clone()).expect("a handler");
-    Mpi::with_parts(stop, PART).expect("ranks that are threads")
+    Mpi::with_parts(stop, Box::new(|_| ()), PART).expect("ranks that are threads")
 }
 
 /// Everybody sends to everybody before anybody receives, messages of all sizes.

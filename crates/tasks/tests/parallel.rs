@@ -224,7 +224,8 @@ fn a_rank_that_is_gone_ends_the_run_on_all_others_and_spares_the_checkpoints() {
         if cluster.rank() < 2 {
             return train((&data, &options, &config), (&path, Existing::Refuse), cluster, &never()).map(drop);
         }
-        let mut trainer = Trainer::new(build(&options, &data), &data, &config, 7)?.with_cluster(cluster)?.following()?;
+        let mut trainer =
+            Trainer::new(build(&options, &data), &data, &config, 7)?.with_cluster(cluster)?.following()?;
         // Without the checkpoint after update 4 and its evaluation.
         (0..3).try_for_each(|_| trainer.update().map(drop))
     });

@@ -5,7 +5,9 @@
 //! go on while this rank computes, and a rank that is asked for a sign of life gives one.
 
 mod engine;
+mod library;
 mod patience;
+mod watch;
 
 use std::{
     sync::{
@@ -18,14 +20,14 @@ use std::{
 
 use engine::Engine;
 use patience::Patience;
+pub use watch::OnLost;
 
 use crate::{ClusterError, Communicator};
 
 /// Bytes of a message of MPI, whose sizes are 32-bit numbers. A longer one goes in parts of this size and a shorter last one.
 const PART: usize = 1 << 30;
-/// Time between two looks at what is under way, while messages are on their way and while none is.
+/// Time between two looks at messages that are under way.
 const BUSY: Duration = Duration::from_millis(1);
-const IDLE: Duration = Duration::from_millis(20);
 /// Time for messages to others before this rank leaves with an error.
 const FAREWELL: Duration = Duration::from_millis(300);
 
@@ -35,8 +37,6 @@ pub struct Mpi {
     rank: usize,
     ranks: usize,
     engine: Arc<Mutex<Engine>>,
-    /// Raised when the process was asked to end.
-    stop: Arc<AtomicBool>,
     /// Raised at the end of the job.
     over: Arc<AtomicBool>,
     sent: AtomicU64,
@@ -46,12 +46,12 @@ pub struct Mpi {
 
 impl Mpi {
     /// Joins the job of this process, once in a process, on its main thread. `stop` is raised when the process is asked to
-    /// end: then this rank waits for no other that gives no sign of life.
+    /// end: then each rank asks the others for a sign of life, and gives one that has none to `on_lost`.
     ///
     /// # Errors
     /// An MPI that was started before, or whose calls are not allowed on several threads, as a sentence.
-    pub fn join(stop: Arc<AtomicBool>) -> Result<Self, String> {
-        Self::with_parts(stop, PART)
+    pub fn join(stop: Arc<AtomicBool>, on_lost: OnLost) -> Result<Self, String> {
+        Self::with_parts(stop, on_lost, PART)
     }
 
     /// The same, with long messages cut into parts of `part` bytes.
@@ -59,28 +59,38 @@ impl Mpi {
     /// # Errors
     /// As [`Mpi::join`].
     #[doc(hidden)]
-    pub fn with_parts(stop: Arc<AtomicBool>, part: usize) -> Result<Self, String> {
+    pub fn with_parts(stop: Arc<AtomicBool>, on_lost: OnLost, part: usize) -> Result<Self, String> {
         let engine = Engine::start()?;
         let (rank, ranks) = (engine.rank(), engine.ranks());
         let (engine, over) = (Arc::new(Mutex::new(engine)), Arc::new(AtomicBool::new(false)));
-        let (own, ended) = (engine.clone(), over.clone());
-        let tend = move || {
-            while !ended.load(Ordering::Relaxed) {
-                let busy = lock(&own).tend();
-                thread::sleep(if busy { BUSY } else { IDLE });
-            }
-        };
-        thread::Builder::new().name("messages".into()).spawn(tend).map_err(|error| error.to_string())?;
-        Ok(Self { rank, ranks, engine, stop, over, sent: AtomicU64::new(0), part })
+        let (watched, ended) = (engine.clone(), over.clone());
+        let watch = move || watch::watch(&watched, &ended, &stop, on_lost);
+        thread::Builder::new().name("messages".into()).spawn(watch).map_err(|error| error.to_string())?;
+        Ok(Self { rank, ranks, engine, over, sent: AtomicU64::new(0), part })
     }
 
     /// Ends the job well: waits until what this rank sent has arrived and all ranks are here. To be called on the main thread.
+    /// Where a rank is gone, it returns at once, and the process is to end.
     pub fn finish(&self) {
-        while lock(&self.engine).tend() {
+        lock(&self.engine).tell_done();
+        loop {
+            let mut engine = lock(&self.engine);
+            let busy = engine.tend();
+            if engine.broken() {
+                return;
+            }
+            if !busy && engine.all_done() {
+                self.over.store(true, Ordering::Relaxed);
+                return engine.finish();
+            }
+            drop(engine);
             thread::sleep(BUSY);
         }
-        self.over.store(true, Ordering::Relaxed);
-        lock(&self.engine).finish();
+    }
+
+    /// The rank that stopped the job with an error which it has told, and the exit code of its process.
+    pub fn stopped(&self) -> Option<(usize, u8)> {
+        lock(&self.engine).left()
     }
 
     /// Tells all others that this rank ends with an error, which it has told, and the exit code `code`. The process is to end
@@ -102,19 +112,19 @@ impl Mpi {
             let found = lock(&self.engine).find(from, tag);
             match found {
                 Some(incoming) => break incoming,
-                None => patience.wait(&self.engine, &self.stop)?,
+                None => patience.wait(&self.engine)?,
             }
         };
         loop {
-            let bytes = lock(&self.engine).poll(incoming);
+            // Two threads may receive at a time: the engine is locked for the call, though it is the library's alone.
+            let engine = lock(&self.engine);
+            let bytes = incoming.finish();
+            drop(engine);
             match bytes {
                 Ok(bytes) => return Ok(bytes),
                 Err(unfinished) => incoming = unfinished,
             }
-            if let Err(error) = patience.wait(&self.engine, &self.stop) {
-                incoming.give_up();
-                return Err(error);
-            }
+            patience.wait(&self.engine)?;
         }
     }
 }

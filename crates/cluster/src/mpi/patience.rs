@@ -1,10 +1,7 @@
 //! Waiting for a rank, as long as it lives.
 
 use std::{
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Mutex,
     thread,
     time::{Duration, Instant},
 };
@@ -21,8 +18,6 @@ const LONG: Duration = Duration::from_millis(1);
 const SOON: Duration = Duration::from_secs(1);
 /// Waiting for a message before its sender is asked for a sign of life, and for that sign.
 const SILENCE: Duration = Duration::from_secs(15);
-/// The same when this process was asked to end. A launcher does so when another rank has died, and kills a second later.
-const ASKED_TO_END: Duration = Duration::from_millis(300);
 
 /// How long one rank has waited for another.
 #[derive(Debug)]
@@ -45,8 +40,8 @@ impl Patience {
     /// Waits a little.
     ///
     /// # Errors
-    /// Any rank that left with an error; this one if it gives no sign of life.
-    pub fn wait(&mut self, engine: &Mutex<Engine>, stop: &AtomicBool) -> Result<(), ClusterError> {
+    /// Any rank that left with an error, or that is known to be gone; this one if it gives no sign of life.
+    pub fn wait(&mut self, engine: &Mutex<Engine>) -> Result<(), ClusterError> {
         if self.spins < SPINS {
             self.spins += 1;
             thread::yield_now();
@@ -61,15 +56,20 @@ impl Patience {
         if let Some((rank, code)) = engine.left() {
             return Err(ClusterError::Stopped { rank, code });
         }
-        let (ending, answers) = (stop.load(Ordering::Relaxed), engine.answers(self.rank));
-        let limit = if ending { ASKED_TO_END } else { SILENCE };
+        if let Some(rank) = engine.lost() {
+            return Err(ClusterError::Lost { rank });
+        }
+        let answers = engine.answers(self.rank);
         match self.asked {
             Some((_, before)) if answers > before => {
                 self.asked = None;
                 self.waited = Duration::ZERO;
             }
-            Some((at, _)) if self.waited - at > limit => return Err(ClusterError::Lost { rank: self.rank }),
-            None if self.waited > limit => {
+            Some((at, _)) if self.waited - at > SILENCE => {
+                engine.lose(self.rank);
+                return Err(ClusterError::Lost { rank: self.rank });
+            }
+            None if self.waited > SILENCE => {
                 engine.ask(self.rank);
                 self.asked = Some((self.waited, answers));
             }

@@ -106,16 +106,16 @@ mod tests {
             tokens: tokens(&[10, 11, 12, 13], &[1; 4]),
             targets: [1, 0].into(),
             source: None,
-            readers: Some(Readers {
-                histories: tokens(&[3, 0, 1, 3], &[1, 2]),
-                candidates: [0, 1, 2, 3].into(),
-            }),
+            readers: Some(Readers { histories: tokens(&[3, 0, 1, 3], &[1, 2]), candidates: [0, 1, 2, 3].into() }),
         };
         let part = batch.part(1, 2, 1).unwrap();
         assert_eq!((&part.tokens.ids[..], &part.targets[..]), (&[12, 13, 11][..], &[0][..]));
         let readers = part.readers.unwrap();
         assert_eq!((&readers.candidates[..], &readers.histories.ids[..]), (&[0, 1][..], &[2, 1][..]));
         let first = batch.part(0, 2, 1).unwrap();
-        assert_eq!((&first.tokens.ids[..], &first.readers.unwrap().histories.ids[..]), (&[10, 11, 13][..], &[2, 0][..]));
+        assert_eq!(
+            (&first.tokens.ids[..], &first.readers.unwrap().histories.ids[..]),
+            (&[10, 11, 13][..], &[2, 0][..])
+        );
     }
 }

@@ -35,8 +35,8 @@ pub use checkpoint::{
 pub use config::{OptimizerConfig, ScheduleConfig, ScheduleKind, TrainConfig};
 pub use environment::Environment;
 pub use error::TrainError;
-pub use evaluation::{evaluate, evaluate_by_ranks};
 pub(crate) use evaluation::{confused, row_losses};
+pub use evaluation::{evaluate, evaluate_by_ranks};
 pub use items::{Fingerprint, Items, TEST_ITEMS};
 pub use language::{LanguageFigures, PositionLoss};
 pub use lock::{DirectoryLock, occupied, sweep};

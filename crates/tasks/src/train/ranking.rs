@@ -16,8 +16,7 @@ use super::{
     parallel::{Reader, Writer, spread},
 };
 use crate::data::{
-    Impression, ImpressionLog, ImpressionPart, NewsRows, Split, check_impressions, evenly, news_histories,
-    news_titles,
+    Impression, ImpressionLog, ImpressionPart, NewsRows, Split, check_impressions, evenly, news_histories, news_titles,
 };
 
 /// Titles that are encoded at a time in an evaluation.

@@ -352,8 +352,7 @@ impl<'a> Trainer<'a> {
         };
         let mut items = Items::default();
         let (config, cluster) = (self.config, self.cluster());
-        let mut evaluation =
-            measure(&model, self.data, split, [config.batch, 0], step, Some(&mut items), cluster)?;
+        let mut evaluation = measure(&model, self.data, split, [config.batch, 0], step, Some(&mut items), cluster)?;
         evaluation.averaged = averaged;
         evaluation.rouge = measure_rouge(&model, self.data, split, config, config.batch, cluster)?;
         if split == Split::Test {

@@ -103,7 +103,8 @@ impl Parallel {
             return Err(TrainError::config("parts", config.parts, expected));
         }
         if leaves > 1 && model.follows_batches() {
-            let expected = "1, without other ranks: the priors of mixture.inference = 'soft-em' follow the data batch by batch";
+            let expected =
+                "1, without other ranks: the priors of mixture.inference = 'soft-em' follow the data batch by batch";
             return Err(TrainError::config("parts", parts, expected));
         }
         Ok(Self { tree: SumTree::new(leaves, ranks), layout: Layout::of(model, ranks), parts, cluster })
