@@ -65,12 +65,16 @@ pub fn alone() -> Outcome {
 /// interrupt that a rank has no words for is told by rank 0.
 pub fn told_elsewhere(failure: &Failure) -> bool {
     let same = matches!(failure.class, Class::Usage | Class::Numeric) && rank() > 0;
-    same || failure.message.is_empty() || stopped().is_some()
+    same || failure.message.is_empty() || stopped().is_some() || !first_to_tell()
 }
 
 #[cfg(feature = "mpi")]
 mod mpi {
-    use std::sync::OnceLock;
+    use std::{
+        sync::{OnceLock, atomic::Ordering},
+        thread,
+        time::Duration,
+    };
 
     use regard_cluster::{ClusterError, Mpi};
 
@@ -78,11 +82,35 @@ mod mpi {
     use crate::{console, signal};
 
     static JOB: OnceLock<Arc<Mpi>> = OnceLock::new();
+    /// Whether this process has told what ends it.
+    static TOLD: AtomicBool = AtomicBool::new(false);
+
+    /// Time for other ranks to notice what this one has.
+    const LINGER: Duration = Duration::from_millis(300);
+    /// How Open MPI copies messages between processes of a machine.
+    const COPIES: &str = "OMPI_MCA_btl_vader_single_copy_mechanism";
+
+    /// Prepares for [`join`](super::join), at the very beginning of the program.
+    pub fn prepare() {
+        // Otherwise a rank reads from the memory of another, and Open MPI ends it without a word when that one has died.
+        if super::is_shared() && std::env::var_os(COPIES).is_none() {
+            // SAFETY: the process has no other thread yet.
+            unsafe { std::env::set_var(COPIES, "none") };
+        }
+    }
+
+    /// Whether nobody in this process has told yet what ends it. True once.
+    pub fn first_to_tell() -> bool {
+        !TOLD.swap(true, Ordering::Relaxed)
+    }
 
     pub fn start(_: Launch, stop: &Arc<AtomicBool>) -> Outcome<Arc<dyn Communicator>> {
         // A rank in the middle of an update would say it too late: the launcher kills all a second after one has died.
         let lost = |rank| {
-            console::error(&ClusterError::Lost { rank }.to_string());
+            if first_to_tell() {
+                console::error(&ClusterError::Lost { rank }.to_string());
+            }
+            thread::sleep(LINGER);
             std::process::exit(signal::code().unwrap_or(1).into());
         };
         let job = Arc::new(Mpi::join(stop.clone(), Box::new(lost)).map_err(Failure::usage)?);
@@ -99,6 +127,8 @@ mod mpi {
     pub fn leave(failed: Option<Class>, code: u8) {
         let Some(job) = JOB.get() else { return };
         match failed {
+            // The launcher kills the others as soon as one has ended with an error: all need time to tell.
+            Some(Class::Interrupted) if job.is_broken() => thread::sleep(LINGER),
             None | Some(Class::Interrupted | Class::Check) => job.finish(),
             Some(_) => job.abandon(code),
         }
@@ -108,6 +138,12 @@ mod mpi {
 #[cfg(not(feature = "mpi"))]
 mod mpi {
     use super::{Arc, AtomicBool, Class, Communicator, Failure, Launch, Outcome};
+
+    pub fn prepare() {}
+
+    pub fn first_to_tell() -> bool {
+        true
+    }
 
     pub fn start(launch: Launch, _: &Arc<AtomicBool>) -> Outcome<Arc<dyn Communicator>> {
         Err(Failure::usage(format!(
@@ -124,5 +160,5 @@ mod mpi {
     pub fn leave(_: Option<Class>, _: u8) {}
 }
 
-use mpi::start;
-pub use mpi::{leave, stopped};
+use mpi::{first_to_tell, start};
+pub use mpi::{leave, prepare, stopped};

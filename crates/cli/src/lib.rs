@@ -22,6 +22,7 @@ use regard_tasks::Class;
 
 /// The whole program, its arguments those of the process.
 pub fn main() -> ExitCode {
+    job::prepare();
     signal::outlive_full_files();
     let result = match Arguments::typed() {
         Ok(Arguments { command, common }) => {

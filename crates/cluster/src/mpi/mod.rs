@@ -88,6 +88,11 @@ impl Mpi {
         }
     }
 
+    /// Whether a rank is gone, without a word or with an error.
+    pub fn is_broken(&self) -> bool {
+        lock(&self.engine).broken()
+    }
+
     /// The rank that stopped the job with an error which it has told, and the exit code of its process.
     pub fn stopped(&self) -> Option<(usize, u8)> {
         lock(&self.engine).left()

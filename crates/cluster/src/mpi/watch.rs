@@ -15,7 +15,7 @@ use super::{BUSY, Engine, lock};
 const IDLE: Duration = Duration::from_millis(20);
 /// Time for a sign of life once this process was asked to end. A launcher does so when a rank has died, and kills the others a
 /// second later.
-const SIGN: Duration = Duration::from_millis(500);
+const SIGN: Duration = Duration::from_millis(400);
 
 /// Called with a rank that is gone.
 pub type OnLost = Box<dyn Fn(usize) + Send>;
