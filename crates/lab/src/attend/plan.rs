@@ -36,6 +36,7 @@ impl Plan {
             window: options.window,
             valid: padding("valid"),
             query_valid: padding("query_valid"),
+            ..Mask::none()
         };
         let bias = inputs.real.contains_key("bias");
         let cross = inputs.real.contains_key("x_kv");
