@@ -15,7 +15,7 @@ use regard_kernels::{
 use crate::{
     Split,
     halo::{Fetch, local},
-    part::{Part, add},
+    part::{Lent, Part, add},
     pieces::{out_axis, part_of},
     rows::{Rows, Scales},
     scan::Way,
@@ -46,13 +46,13 @@ pub(crate) struct BandState {
 /// The keys and values that a rank holds, and the rest of the inputs.
 struct Near<'a> {
     q: View<'a, f32>,
-    parts: Vec<Part>,
+    held: Vec<Lent<'a>>,
     rest: &'a [View<'a, f32>],
 }
 
 impl Near<'_> {
     fn views(&self) -> Vec<View<'_, f32>> {
-        let mut views = vec![self.q, self.parts[0].view(), self.parts[1].view()];
+        let mut views = vec![self.q, self.held[0].view(), self.held[1].view()];
         views.extend(self.rest);
         views
     }
@@ -166,8 +166,8 @@ impl Band {
     }
 
     fn gather<'a>(&self, inputs: &'a [View<'a, f32>]) -> Result<Near<'a>, ClusterError> {
-        let parts = self.fetch.gather(&inputs[1..3], &[self.axis(); 2])?;
-        Ok(Near { q: inputs[0], parts, rest: &inputs[3..] })
+        let held = self.fetch.gather(&inputs[1..3], &[self.axis(); 2])?;
+        Ok(Near { q: inputs[0], held, rest: &inputs[3..] })
     }
 
     /// Keys held whose sums the neighbour that comes next on the way has to add to those it hears of: those out of its
@@ -190,13 +190,15 @@ impl Band {
         }
     }
 
-    pub fn forward(&self, inputs: &[View<f32>], out: &mut [f32]) -> Result<BandState, ClusterError> {
+    /// The output, and what the backward pass needs besides.
+    pub fn forward(&self, inputs: &[View<f32>]) -> Result<(Vec<f32>, BandState), ClusterError> {
         let near = self.gather(inputs)?;
         let views = near.views();
         let shape = self.shape(&views);
         let operator = self.hiding(shape.batch);
-        let saved = operator.forward(&views, out);
-        let mut rows = Rows { out: out.to_vec(), scales: Scales::of(&saved) };
+        let mut out = vec![0.0; shape.out_shape().iter().product()];
+        let saved = operator.forward(&views, &mut out);
+        let mut rows = Rows { out, scales: Scales::of(&saved) };
         let mut far = [None, None];
         for way in self.ways() {
             let own = operator.feature_sums(&views, local(&self.handed(*way), self.held().start));
@@ -210,7 +212,7 @@ impl Band {
             })?;
             if let Some(received) = received {
                 let sums = ScaledSums::new(received, shape.value_width);
-                let mut more = vec![0.0; out.len()];
+                let mut more = vec![0.0; rows.out.len()];
                 let scales = Scales::of(&operator.attend_sums(&views, &sums, &mut more));
                 rows.merge(&shape, &Rows { out: more, scales });
                 far[*way as usize] = Some(sums);
@@ -219,8 +221,7 @@ impl Band {
         if self.globals > 0 {
             self.forward_globals(inputs, &shape, &mut rows)?;
         }
-        out.copy_from_slice(&rows.out);
-        Ok(BandState { scales: rows.scales, near: saved, far })
+        Ok((rows.out, BandState { scales: rows.scales, near: saved, far }))
     }
 
     /// Adds the global keys, and replaces the rows of global queries.
@@ -325,10 +326,12 @@ impl Band {
                 operator.backward_feature_sums(&views, keys, &gradients, [&mut of_k, &mut of_v]);
             }
         }
-        let [k, v] = [(of_k, &near.parts[0]), (of_v, &near.parts[1])];
-        let held = [k, v].map(|(data, part)| Part { data, shape: part.shape.clone() });
-        let [mut k, mut v]: [Part; 2] =
-            self.fetch.give_back(&held, &[self.axis(); 2])?.try_into().expect("two tensors");
+        let [k, v] = [(of_k, &near.held[0]), (of_v, &near.held[1])];
+        let held = [k, v].map(|(data, held)| Part { data, shape: held.shape.clone() });
+        drop(views);
+        drop(near);
+        let given = self.fetch.give_back(held.into(), &[self.axis(); 2])?;
+        let [mut k, mut v]: [Part; 2] = given.try_into().expect("two tensors");
         let mut q = Part { data: of_q, shape: inputs[0].shape.to_vec() };
         if self.globals > 0 {
             self.backward_globals(inputs, &shape, (out, &state.scales, &scales), grad_out, [&mut q, &mut k, &mut v])?;
@@ -357,7 +360,7 @@ impl Band {
         add(&mut q.data, &grads[0].take().expect("asked for"));
         let of_keys =
             [1, 2].map(|n| Part { data: grads[n].take().expect("asked for"), shape: fetched[n - 1].shape.clone() });
-        let returned = globals.give_back(&of_keys, &[axis; 2])?;
+        let returned = globals.give_back(of_keys.into(), &[axis; 2])?;
         add(&mut k.data, &returned[0].data);
         add(&mut v.data, &returned[1].data);
 
@@ -399,7 +402,7 @@ impl Band {
         add(&mut k.data, &grads[1].take().expect("asked for"));
         add(&mut v.data, &grads[2].take().expect("asked for"));
         let of_queries = Part { data: grads[0].take().expect("asked for"), shape: fetched[2].shape.clone() };
-        let returned = globals.give_back(&[of_queries], &[axis])?;
+        let returned = globals.give_back(vec![of_queries], &[axis])?;
         add(&mut q.data, &returned[0].data);
         Ok(())
     }

@@ -1,14 +1,14 @@
 //! Halo: where queries see near keys alone, a rank fetches those beyond its own from their owners, and sends back their
 //! gradients.
 
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
 use regard_cluster::ClusterError;
 use regard_kernels::View;
 
 use crate::{
     Split,
-    part::Part,
+    part::{Lent, Part},
     pieces::Pieces,
     rows::{Rows, Scales},
     wire::{Peers, Tag},
@@ -33,55 +33,61 @@ impl Fetch {
     }
 
     /// From this rank's inputs along keys, with their axes, to those that it holds.
-    pub fn gather(&self, own: &[View<f32>], axes: &[usize]) -> Result<Vec<Part>, ClusterError> {
+    pub fn gather<'a>(&self, own: &[View<'a, f32>], axes: &[usize]) -> Result<Vec<Lent<'a>>, ClusterError> {
         let rank = self.peers.rank();
         for to in self.peers.others().filter(|to| !self.shared(rank, *to).is_empty()) {
             let range = local(&self.shared(rank, to), self.keys.of(rank)[0].start);
             let parts: Vec<_> = own.iter().zip(axes).map(|(own, axis)| Part::cut(own, *axis, &range)).collect();
             self.peers.send(to, self.tag, parts.iter().map(|part| &part.data[..]))?;
         }
-        let held = &self.held[rank];
+        let (held, mine) = (&self.held[rank], &self.keys.of(rank)[0]);
+        if held == mine {
+            let lent = |own: &View<'a, f32>| Lent { data: Cow::Borrowed(own.data), shape: own.shape.to_vec() };
+            return Ok(own.iter().map(lent).collect());
+        }
         let mut all: Vec<_> =
             own.iter().zip(axes).map(|(own, axis)| Part::zeros(&resized(own.shape, *axis, held.len()))).collect();
         for owner in (0..self.peers.ranks()).filter(|owner| !self.shared(*owner, rank).is_empty()) {
             let shared = self.shared(owner, rank);
             let place = local(&shared, held.start);
             if owner == rank {
-                let range = local(&shared, self.keys.of(rank)[0].start);
-                for ((all, own), axis) in all.iter_mut().zip(own).zip(axes) {
-                    all.put(*axis, &place, &Part::cut(own, *axis, &range).data);
-                }
+                let range = local(&shared, mine.start);
+                let tensors = all.iter_mut().zip(own).zip(axes);
+                tensors.for_each(|((all, own), axis)| all.copy(*axis, &place, own, &range));
                 continue;
             }
             let data = self.peers.receive(owner, self.tag)?;
             each(&mut all, axes, shared.len(), &data, |all, axis, part| all.put(axis, &place, part));
         }
-        Ok(all)
+        Ok(all.into_iter().map(|Part { data, shape }| Lent { data: Cow::Owned(data), shape }).collect())
     }
 
-    /// From gradients of the keys that this rank holds to those of its own keys, over all ranks, in their order.
-    pub fn give_back(&self, held: &[Part], axes: &[usize]) -> Result<Vec<Part>, ClusterError> {
+    /// From gradients of the keys that this rank holds to those of its own keys: first its own, then those of the others,
+    /// in their order.
+    pub fn give_back(&self, held: Vec<Part>, axes: &[usize]) -> Result<Vec<Part>, ClusterError> {
         let rank = self.peers.rank();
-        let start = self.held[rank].start;
+        let (start, mine) = (self.held[rank].start, &self.keys.of(rank)[0]);
         for owner in self.peers.others().filter(|owner| !self.shared(*owner, rank).is_empty()) {
             let range = local(&self.shared(owner, rank), start);
             let parts: Vec<_> =
                 held.iter().zip(axes).map(|(part, axis)| Part::cut(&part.view(), *axis, &range)).collect();
             self.peers.send(owner, self.tag, parts.iter().map(|part| &part.data[..]))?;
         }
-        let own = &self.keys.of(rank)[0];
-        let mut all: Vec<_> =
-            held.iter().zip(axes).map(|(part, axis)| Part::zeros(&resized(&part.shape, *axis, own.len()))).collect();
-        for from in (0..self.peers.ranks()).filter(|from| !self.shared(rank, *from).is_empty()) {
-            let shared = self.shared(rank, from);
-            let place = local(&shared, own.start);
-            if from == rank {
-                let range = local(&shared, start);
-                for ((all, part), axis) in all.iter_mut().zip(held).zip(axes) {
-                    all.add(*axis, &place, &Part::cut(&part.view(), *axis, &range).data);
-                }
-                continue;
+        let shared = self.shared(rank, rank);
+        let own = held.into_iter().zip(axes).map(|(part, axis)| {
+            if self.held[rank] == *mine {
+                return part;
             }
+            let mut own = Part::zeros(&resized(&part.shape, *axis, mine.len()));
+            if !shared.is_empty() {
+                own.copy(*axis, &local(&shared, mine.start), &part.view(), &local(&shared, start));
+            }
+            own
+        });
+        let mut all: Vec<_> = own.collect();
+        for from in self.peers.others().filter(|from| !self.shared(rank, *from).is_empty()) {
+            let shared = self.shared(rank, from);
+            let place = local(&shared, mine.start);
             let data = self.peers.receive(from, self.tag)?;
             each(&mut all, axes, shared.len(), &data, |all, axis, part| all.add(axis, &place, part));
         }
@@ -141,7 +147,8 @@ impl Halo {
 
     fn gather(&self, inputs: &[View<f32>]) -> Result<(Vec<Part>, Vec<usize>), ClusterError> {
         let (own, axes): (Vec<_>, Vec<_>) = self.pieces.keys(inputs).unzip();
-        Ok((self.fetch.gather(&own, &axes)?, axes))
+        let held = self.fetch.gather(&own, &axes)?.into_iter().map(Lent::into_part);
+        Ok((held.collect(), axes))
     }
 
     pub fn forward(&self, inputs: &[View<f32>], out: &mut [f32]) -> Result<Vec<Scales>, ClusterError> {
@@ -167,7 +174,7 @@ impl Halo {
         let rows = Rows { out: out.to_vec(), scales: scales[0].clone() };
         let runs = [self.run(), self.held()];
         self.pieces.backward(&cut, 0, runs, &keys, &rows, grad_out, wanted, &mut grads, &mut of_keys);
-        let of_keys = self.fetch.give_back(&of_keys, &axes)?;
+        let of_keys = self.fetch.give_back(of_keys, &axes)?;
         Ok(cut.finish(grads, &places, of_keys, wanted))
     }
 }

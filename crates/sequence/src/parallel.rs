@@ -235,15 +235,20 @@ impl SequenceParallel {
     /// Inputs that do not fit, or a rank that has left.
     pub fn forward(&self, inputs: &[View<f32>]) -> Result<(Vec<f32>, SequenceState), SequenceError> {
         let shapes: Vec<_> = inputs.iter().map(|input| input.shape).collect();
-        let mut out = vec![0.0; self.out_shape(&shapes)?.iter().product()];
+        let shape = self.out_shape(&shapes)?;
+        if let Scheme::Band(band) = &self.scheme {
+            let (out, state) = band.forward(inputs)?;
+            return Ok((out, SequenceState(State::Band(state))));
+        }
+        let mut out = vec![0.0; shape.iter().product()];
         let state = match &self.scheme {
             Scheme::Exact(exact) => State::Exact(exact.forward(inputs, &mut out)?),
             Scheme::Experts(experts) => State::Saved(experts.forward(inputs, &mut out)?),
-            Scheme::Band(band) => State::Band(band.forward(inputs, &mut out)?),
             Scheme::Linear(linear) => State::Saved(scan::linear_forward(linear, &self.peers, inputs, &mut out)?),
             Scheme::Additive(additive) => {
                 State::Saved(scan::additive_forward(additive, &self.peers, inputs, &mut out)?)
             }
+            Scheme::Band(_) => unreachable!("it has its output already"),
         };
         Ok((out, SequenceState(state)))
     }

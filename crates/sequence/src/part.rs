@@ -1,6 +1,6 @@
 //! Tokens cut out of tensors, and put back.
 
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
 use regard_kernels::{Layout, View};
 
@@ -34,6 +34,12 @@ impl Part {
         self.each(axis, range, part, |to, from| to.copy_from_slice(from));
     }
 
+    /// Replaces entries `range` of `axis` by entries `from` of a tensor.
+    pub fn copy(&mut self, axis: usize, range: &Range<usize>, tensor: &View<f32>, from: &Range<usize>) {
+        let places = runs(&self.shape, axis, range).zip(runs(tensor.shape, axis, from));
+        places.for_each(|(to, from)| self.data[to].copy_from_slice(&tensor.data[from]));
+    }
+
     /// Adds `part` to entries `range` of `axis`.
     pub fn add(&mut self, axis: usize, range: &Range<usize>, part: &[f32]) {
         self.each(axis, range, part, add);
@@ -47,6 +53,23 @@ impl Part {
             from = rest;
         }
         assert!(from.is_empty(), "a part of another size");
+    }
+}
+
+/// A tensor that may be another's.
+#[derive(Clone, Debug)]
+pub(crate) struct Lent<'a> {
+    pub data: Cow<'a, [f32]>,
+    pub shape: Vec<usize>,
+}
+
+impl Lent<'_> {
+    pub fn view(&self) -> View<'_, f32> {
+        View::new(&self.data, &self.shape)
+    }
+
+    pub fn into_part(self) -> Part {
+        Part { data: self.data.into_owned(), shape: self.shape }
     }
 }
 
