@@ -71,7 +71,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let parameter = |name: &str, head: usize| -> Option<(Vec<f32>, Vec<usize>)> {
         let key = head as u64;
         match name {
-            "log_prior" => Some((vec![-(options.keys.components as f32).ln(); options.keys.components], vec![1, options.keys.components])),
+            "log_prior" => Some((
+                vec![-(options.keys.components as f32).ln(); options.keys.components],
+                vec![1, options.keys.components],
+            )),
             "shift" => {
                 let count = options.keys.components * WIDTH;
                 Some(((0..count as u64).map(|n| number(9 + key, n)).collect(), vec![1, options.keys.components, WIDTH]))

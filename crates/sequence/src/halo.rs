@@ -1,7 +1,7 @@
 //! Halo: where queries see near keys alone, a rank fetches those beyond its own from their owners, and sends back their
 //! gradients.
 
-use std::{borrow::Cow, ops::Range};
+use std::{borrow::Cow, ops::Range, slice::from_ref};
 
 use regard_cluster::ClusterError;
 use regard_kernels::View;
@@ -152,7 +152,8 @@ impl Halo {
     }
 
     pub fn forward(&self, inputs: &[View<f32>], out: &mut [f32]) -> Result<Vec<Scales>, ClusterError> {
-        let cut = self.pieces.cut(inputs, &[0..self.run().len()]);
+        let all = 0..self.run().len();
+        let cut = self.pieces.cut(inputs, from_ref(&all));
         let (keys, _) = self.gather(inputs)?;
         let rows = self.pieces.attend(&cut, 0, [self.run(), self.held()], &keys);
         out.copy_from_slice(&rows.out);
@@ -166,8 +167,8 @@ impl Halo {
         grad_out: &[f32],
         wanted: &[bool],
     ) -> Result<Vec<Option<Vec<f32>>>, ClusterError> {
-        let places = [0..self.run().len()];
-        let cut = self.pieces.cut(inputs, &places);
+        let all = 0..self.run().len();
+        let cut = self.pieces.cut(inputs, from_ref(&all));
         let (keys, axes) = self.gather(inputs)?;
         let mut grads = cut.grads(wanted);
         let mut of_keys: Vec<_> = keys.iter().map(|part| Part::zeros(&part.shape)).collect();
@@ -175,6 +176,6 @@ impl Halo {
         let runs = [self.run(), self.held()];
         self.pieces.backward(&cut, 0, runs, &keys, &rows, grad_out, wanted, &mut grads, &mut of_keys);
         let of_keys = self.fetch.give_back(of_keys, &axes)?;
-        Ok(cut.finish(grads, &places, of_keys, wanted))
+        Ok(cut.finish(grads, from_ref(&all), of_keys, wanted))
     }
 }

@@ -18,6 +18,7 @@ mod error;
 mod exact;
 mod experts;
 mod halo;
+mod network;
 mod parallel;
 mod part;
 mod pieces;
@@ -30,6 +31,7 @@ mod wire;
 
 pub use cost::Traffic;
 pub use error::SequenceError;
+pub use network::Network;
 pub use parallel::{SequenceParallel, SequenceState};
 pub use split::Split;
 pub use whole::Whole;

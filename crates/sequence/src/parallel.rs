@@ -58,7 +58,7 @@ pub struct SequenceParallel {
 
 #[derive(Clone, Debug)]
 enum Scheme {
-    Exact(Exact),
+    Exact(Box<Exact>),
     Experts(Box<Experts>),
     Band(Box<Band>),
     Linear(Linear),
@@ -108,7 +108,7 @@ impl SequenceParallel {
         };
         let scheme = match options.mechanism {
             Mechanism::Softmax | Mechanism::Gaussian | Mechanism::Mgk | Mechanism::Cosine => {
-                Scheme::Exact(Exact::new(options, &call, [queries, keys], peers.clone())?)
+                Scheme::Exact(Box::new(Exact::new(options, &call, [queries, keys], peers.clone())?))
             }
             Mechanism::Moa => {
                 let heads = AttentionOptions {
@@ -132,7 +132,7 @@ impl SequenceParallel {
                 if options.uses_support() && options.support.kind == SupportKind::Full {
                     // Every pair is on the support.
                     let heads = AttentionOptions { mechanism: Mechanism::Softmax, ..options.clone() };
-                    Scheme::Exact(Exact::new(&heads, &call, [queries, keys], peers.clone())?)
+                    Scheme::Exact(Box::new(Exact::new(&heads, &call, [queries, keys], peers.clone())?))
                 } else {
                     let [queries, keys] = contiguous()?;
                     Scheme::Band(Box::new(Band::new(&scatterbrain(options, &call), queries, keys, peers.clone())))
@@ -236,19 +236,28 @@ impl SequenceParallel {
     pub fn forward(&self, inputs: &[View<f32>]) -> Result<(Vec<f32>, SequenceState), SequenceError> {
         let shapes: Vec<_> = inputs.iter().map(|input| input.shape).collect();
         let shape = self.out_shape(&shapes)?;
-        if let Scheme::Band(band) = &self.scheme {
-            let (out, state) = band.forward(inputs)?;
-            return Ok((out, SequenceState(State::Band(state))));
-        }
-        let mut out = vec![0.0; shape.iter().product()];
-        let state = match &self.scheme {
-            Scheme::Exact(exact) => State::Exact(exact.forward(inputs, &mut out)?),
-            Scheme::Experts(experts) => State::Saved(experts.forward(inputs, &mut out)?),
-            Scheme::Linear(linear) => State::Saved(scan::linear_forward(linear, &self.peers, inputs, &mut out)?),
-            Scheme::Additive(additive) => {
-                State::Saved(scan::additive_forward(additive, &self.peers, inputs, &mut out)?)
+        let zeros = || vec![0.0; shape.iter().product()];
+        let peers = &self.peers;
+        let (out, state) = match &self.scheme {
+            Scheme::Exact(exact) => {
+                let mut out = zeros();
+                let scales = exact.forward(inputs, &mut out)?;
+                (out, State::Exact(scales))
             }
-            Scheme::Band(_) => unreachable!("it has its output already"),
+            Scheme::Band(band) => {
+                let (out, state) = band.forward(inputs)?;
+                (out, State::Band(state))
+            }
+            scheme => {
+                let mut out = zeros();
+                let saved = match scheme {
+                    Scheme::Experts(experts) => experts.forward(inputs, &mut out)?,
+                    Scheme::Linear(linear) => scan::linear_forward(linear, peers, inputs, &mut out)?,
+                    Scheme::Additive(additive) => scan::additive_forward(additive, peers, inputs, &mut out)?,
+                    Scheme::Exact(_) | Scheme::Band(_) => unreachable!("done above"),
+                };
+                (out, State::Saved(saved))
+            }
         };
         Ok((out, SequenceState(state)))
     }

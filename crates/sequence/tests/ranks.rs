@@ -8,9 +8,9 @@ use std::sync::Arc;
 use regard_cluster::Threads;
 use regard_kernels::{Call, Error, Layout, Mask, Mechanism, View, support::SupportKind};
 use regard_sequence::{SequenceError, SequenceParallel, Traffic, Whole};
-use regard_testkit::Report;
+use regard_testkit::{Report, error};
 use support::{
-    Outcome, Sizes, Variant, padding,
+    Outcome, Sizes, Variant, padding, real,
     setting::{LAYOUTS, Setting, TWIN_BOUND},
 };
 
@@ -232,4 +232,94 @@ fn fewer_tokens_than_chunks_are_refused() {
     });
     let expected = "tokens is 5, expected at least 6, one for each chunk: fewer ranks, or a longer sequence";
     assert!(errors.iter().all(|error| error.as_deref() == Some(expected)), "{errors:?}");
+}
+
+/// A radius, a window or global tokens that reach over more than one rank.
+#[test]
+fn halos_and_globals_reach_beyond_a_neighbour() {
+    let mut report = Report::new();
+    let wide = |mechanism: Mechanism, kind: SupportKind| {
+        Variant::new("wide", mechanism).set(|variant| {
+            let support = &mut variant.options.support;
+            (support.kind, support.radius, support.globals) = (kind, 30, 17);
+            variant.options.window = mechanism.facts().window.then_some(30);
+        })
+    };
+    let variants = [
+        wide(Mechanism::Softmax, SupportKind::Local),
+        wide(Mechanism::Mgk, SupportKind::Local),
+        wide(Mechanism::Moa, SupportKind::Local),
+        wide(Mechanism::Sparse, SupportKind::Local),
+        wide(Mechanism::Scatterbrain, SupportKind::Local),
+        wide(Mechanism::Sparse, SupportKind::Longformer),
+        wide(Mechanism::Scatterbrain, SupportKind::Longformer),
+    ];
+    for variant in &variants {
+        for (causal, padded) in [(false, true), (true, false)] {
+            let sizes = Sizes::new(3, 2, 61, 61);
+            let mask = Mask { causal, ..Mask::none() }.with_valid(padded.then(|| padding(3, 61)));
+            check(variant, sizes, mask, Layout::TokenFirst, &[4, 5], &mut report);
+        }
+    }
+    report.finish();
+}
+
+/// Sums of exponentials of any size are merged without loss: as near to the twin as one process comes.
+#[test]
+fn large_scores_stay_exact() {
+    let mut report = Report::new();
+    for mechanism in
+        [Mechanism::Softmax, Mechanism::Gaussian, Mechanism::Performer, Mechanism::Sparse, Mechanism::Scatterbrain]
+    {
+        for causal in [false, true] {
+            let variant = &Variant::of(mechanism)[0];
+            let mut setting =
+                Setting::new(variant, Sizes::new(2, 2, 90, 90), Mask { causal, ..Mask::none() }, Layout::HeadFirst);
+            setting.inputs[..2].iter_mut().flat_map(|input| &mut input.data).for_each(|x| *x *= 8.0);
+            let (one, twin) = (setting.kernel(), setting.subject.twin(&setting.inputs, &setting.grad_out));
+            let expected = twin.grads.clone();
+            let bound = |one: &[f64], twin: &[f64]| (4.0 * error(one, twin)).max(TWIN_BOUND);
+            for part in over(&setting, 3) {
+                let whole = part.expect("a call that fits").whole;
+                let out = bound(&one.out.data, &twin.out.data);
+                report.compare(setting.label("out"), &wide(&whole.out), &twin.out.data, out);
+                for (at, name) in setting.learned() {
+                    let (one, twin) = (&one.grads[at].data, &twin.grads[at].data);
+                    let seen = wide(whole.grads[at].as_ref().expect("learned"));
+                    let bound = bound(one, twin).max(setting.gradient_bound(at, &expected));
+                    report.compare(setting.label(&format!("grad.{name}")), &seen, twin, bound);
+                }
+            }
+        }
+    }
+    report.finish();
+}
+
+/// Neither timing nor what padding holds changes a bit.
+#[test]
+fn the_same_bits_every_time() {
+    let mut report = Report::new();
+    for variant in Variant::all() {
+        let sizes = variant.fit(Sizes::new(5, 2, 70, 70));
+        let mut mask = Mask::causal().with_valid(Some(padding(sizes.batch, sizes.keys)));
+        if variant.second {
+            mask.query_valid = Some(padding(sizes.batch, sizes.queries));
+        }
+        if refusal(&variant, &mask, &sizes).is_some() {
+            continue;
+        }
+        let setting = Setting::new(&variant, sizes, mask.clone(), Layout::TokenFirst);
+        let first = over(&setting, 3).remove(0).expect("a call that fits").whole;
+        let mut spoilt = setting.clone();
+        // What Fastformer's padded rows hold shows in their own outputs.
+        let names: &[&str] = if variant.mechanism() == Mechanism::Fastformer { &["k"] } else { &["k", "v", "x_kv"] };
+        spoilt.spoil_only(names, f64::NAN, |_, _| false, |b, j| !real(&mask, b, j));
+        for (what, setting) in [("again", &setting), ("with junk", &spoilt)] {
+            for part in over(setting, 3) {
+                let same = part.expect("a call that fits").whole == first;
+                report.require(same, format_args!("{} {what}", setting.label("bits")));
+            }
+        }
+    }
+    report.finish();
 }
