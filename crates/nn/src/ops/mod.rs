@@ -12,6 +12,7 @@ mod composed;
 mod cosine;
 pub mod elementwise;
 mod features;
+mod format;
 mod gaussian_mixture;
 mod host;
 mod inputs;
@@ -37,6 +38,7 @@ pub use joint::{Concatenation, RealTokens, additive_joint};
 pub use routing::{expert_outputs, expert_queries, gates, noisy_logits, route, router_loss};
 pub use scatterbrain::unit_keys;
 
+pub(crate) use format::{single, stored_as, stored_like};
 pub(crate) use host::Host;
 
 #[cfg(test)]
