@@ -1,0 +1,317 @@
+//! Softmax attention over keys of one or several components, and its gradients.
+
+use burn::tensor::{DType, Shape};
+use burn_cubecl::{
+    CubeDevice,
+    cubecl::{
+        self,
+        client::Client,
+        ir::{ElemType, FloatKind},
+        prelude::*,
+    },
+    kernel::into_contiguous,
+    ops::numeric::empty_device_contiguous_dtype,
+    tensor::CubeTensor,
+};
+
+use crate::{
+    Pass, Tile,
+    kernel::{Form, key_gradients::key_gradients, outputs::outputs, query_gradients::query_gradients},
+};
+
+/// What scores are, and which keys a query sees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Call {
+    /// Scores are half squared distances, negative, instead of products.
+    pub distances: bool,
+    /// Hides keys after the query's own position; query `i` of `N` is at position `i + S - N`.
+    pub causal: bool,
+    /// Largest distance between a query's position and a visible key.
+    pub window: Option<usize>,
+}
+
+/// What attention reads, all but `valid` and `slopes` of one type of float.
+///
+/// The score of query `i` of head `h` and component `r` of key `j` is `inverse_r (q_i . k_jr) + prior_hrj - slope_h |i - j|`, or with
+/// `-|q_i - k_jr|^2 / 2` instead of the product; the weight of a key is the sum over its components.
+#[derive(Clone, Debug)]
+pub struct Operands {
+    /// `[B,N,H,D]`.
+    pub q: CubeTensor,
+    /// `[B,S,M,Hk,D]`.
+    pub k: CubeTensor,
+    /// `[B,S,Hk,Dv]`.
+    pub v: CubeTensor,
+    /// `[M]`.
+    pub inverse: CubeTensor,
+    /// `[H,M,S]` or `[H,M]`.
+    pub prior: Option<CubeTensor>,
+    /// `[B,S]`, float32, 0 where a key is padding.
+    pub valid: Option<CubeTensor>,
+    /// `[H]`, float32.
+    pub slopes: Option<CubeTensor>,
+}
+
+/// Gradients of [`Operands`].
+#[derive(Clone, Debug)]
+pub struct Gradients {
+    /// `[B,N,H,D]`.
+    pub q: CubeTensor,
+    /// `[B,S,M,Hk,D]`.
+    pub k: CubeTensor,
+    /// `[B,S,Hk,Dv]`.
+    pub v: CubeTensor,
+    /// `[B,Hk,tiles,M]`, float32, to be summed over all but the last.
+    pub inverse: CubeTensor,
+    /// `[B,H,M,S]`, float32, to be summed over the batch, and over positions where the prior has none.
+    pub prior: Option<CubeTensor>,
+}
+
+/// Most components of a key: each thread holds the scores of all of them.
+const MOST_COMPONENTS: usize = 8;
+/// Buffers of the kernel that has most, with one for their sizes.
+const BUFFERS: usize = 15;
+
+/// Sizes of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Sequences, `B`.
+    pub batch: usize,
+    /// Queries, `N`.
+    pub queries: usize,
+    /// Keys, `S`.
+    pub keys: usize,
+    /// Query heads, `H`.
+    pub heads: usize,
+    /// Key heads, `Hk`.
+    pub key_heads: usize,
+    /// Components, `M`.
+    pub components: usize,
+    /// Channels of queries and keys, `D`.
+    pub width: usize,
+    /// Channels of values, `Dv`.
+    pub value_width: usize,
+}
+
+impl Operands {
+    /// Sizes of a call.
+    pub fn sizes(&self) -> Sizes {
+        let (q, k, v) = (self.q.meta.shape(), self.k.meta.shape(), self.v.meta.shape());
+        Sizes {
+            batch: q[0],
+            queries: q[1],
+            keys: k[1],
+            heads: q[2],
+            key_heads: k[3],
+            components: k[2],
+            width: q[3],
+            value_width: v[3],
+        }
+    }
+
+    /// The same in row-major order.
+    fn dense(self) -> Self {
+        let dense = into_contiguous;
+        Self {
+            q: dense(self.q),
+            k: dense(self.k),
+            v: dense(self.v),
+            inverse: dense(self.inverse),
+            prior: self.prior.map(dense),
+            valid: self.valid.map(dense),
+            slopes: self.slopes.map(dense),
+        }
+    }
+}
+
+/// Whether the kernels can take a call of these sizes and this type of float on the device of `client`.
+pub fn takes(client: &Client, sizes: &Sizes, float: DType) -> bool {
+    let hardware = &client.properties().hardware;
+    let Some(element) = element(float) else { return false };
+    let most = hardware.max_cube_count;
+    let rows = [sizes.queries * sizes.heads * sizes.width.max(sizes.value_width), {
+        sizes.keys * sizes.components * sizes.heads * sizes.width.max(sizes.value_width)
+    }];
+    let all = rows.map(|row| row.saturating_mul(sizes.batch));
+    sizes.components <= MOST_COMPONENTS
+        && [sizes.batch, sizes.queries, sizes.keys, sizes.width, sizes.value_width].iter().all(|&size| size > 0)
+        && hardware.max_bindings as usize >= BUFFERS
+        && client.properties().type_usage(element).is_superset(
+            cubecl::ir::features::TypeUsage::Buffer | cubecl::ir::features::TypeUsage::Conversion,
+        )
+        // Places are 32 bits wide.
+        && all.iter().all(|&floats| floats < 1 << 31)
+        && sizes.queries.max(sizes.keys) <= most.0 as usize
+        && sizes.heads <= most.1 as usize
+        && sizes.batch <= most.2 as usize
+        && [Pass::Forward, Pass::Queries, Pass::Keys].iter().all(|&pass| !tiles(client, pass, sizes).is_empty())
+}
+
+fn element(float: DType) -> Option<ElemType> {
+    Some(ElemType::Float(match float {
+        DType::F32 => FloatKind::F32,
+        DType::F16 => FloatKind::F16,
+        DType::BF16 => FloatKind::BF16,
+        _ => return None,
+    }))
+}
+
+fn tiles(client: &Client, pass: Pass, sizes: &Sizes) -> Vec<Tile> {
+    let hardware = &client.properties().hardware;
+    let widths = [sizes.width, sizes.value_width];
+    Tile::fitting(pass, widths, hardware.max_shared_memory_size, hardware.max_units_per_cube as usize)
+}
+
+/// A call on its way to the device.
+struct Launch {
+    client: Client,
+    device: CubeDevice,
+    call: Call,
+    sizes: Sizes,
+    float: DType,
+    operands: Operands,
+    nothing: CubeTensor,
+}
+
+impl Launch {
+    fn new(call: Call, operands: Operands) -> Self {
+        let (client, device) = (operands.q.client.clone(), operands.q.device.clone());
+        Self {
+            sizes: operands.sizes(),
+            float: operands.q.dtype,
+            nothing: empty_device_contiguous_dtype(client.clone(), device.clone(), Shape::new([1]), DType::F32),
+            operands: operands.dense(),
+            client,
+            device,
+            call,
+        }
+    }
+
+    fn empty<const D: usize>(&self, shape: [usize; D], kind: DType) -> CubeTensor {
+        empty_device_contiguous_dtype(self.client.clone(), self.device.clone(), Shape::new(shape), kind)
+    }
+
+    fn form(&self, pass: Pass) -> Form {
+        let Operands { prior, valid, slopes, .. } = &self.operands;
+        Form {
+            tile: tiles(&self.client, pass, &self.sizes)[0],
+            width: self.sizes.width,
+            value_width: self.sizes.value_width,
+            components: self.sizes.components,
+            distances: self.call.distances,
+            causal: self.call.causal,
+            window: self.call.window.is_some(),
+            padded: valid.is_some(),
+            slopes: slopes.is_some(),
+            prior: prior.is_some(),
+            positions: prior.as_ref().is_some_and(|prior| prior.meta.shape().num_dims() == 3),
+        }
+    }
+
+    fn reach(&self) -> u32 {
+        self.call.window.unwrap_or(0).min(self.sizes.queries + self.sizes.keys) as u32
+    }
+
+    fn element(&self) -> ElemType {
+        element(self.float).expect("a float that the kernels take")
+    }
+
+    fn or_nothing(&self, tensor: &Option<CubeTensor>) -> TensorArg {
+        tensor.as_ref().unwrap_or(&self.nothing).clone().into_tensor_arg()
+    }
+}
+
+fn arg(tensor: &CubeTensor) -> TensorArg {
+    tensor.clone().into_tensor_arg()
+}
+
+/// Outputs `[B,N,H,Dv]`, and log-sum-exp `[B,H,N]` in float32, of a call that [`takes`] accepts.
+pub fn forward(call: Call, operands: Operands) -> (CubeTensor, CubeTensor) {
+    let launch = Launch::new(call, operands);
+    let Sizes { batch, queries, heads, value_width, .. } = launch.sizes;
+    let out = launch.empty([batch, queries, heads, value_width], launch.float);
+    let lse = launch.empty([batch, heads, queries], DType::F32);
+    let form = launch.form(Pass::Forward);
+    let Operands { q, k, v, inverse, prior, valid, slopes } = &launch.operands;
+    outputs::launch(
+        &launch.client,
+        CubeCount::Static(queries.div_ceil(form.tile.rows) as u32, heads as u32, batch as u32),
+        CubeDim::new_2d(form.tile.across as u32, form.tile.down as u32),
+        arg(q),
+        arg(k),
+        arg(v),
+        arg(inverse),
+        launch.or_nothing(prior),
+        launch.or_nothing(valid),
+        launch.or_nothing(slopes),
+        arg(&out),
+        arg(&lse),
+        launch.reach(),
+        form,
+        launch.element(),
+    );
+    (out, lse)
+}
+
+/// The gradients, from those of the outputs and what [`forward`] returned.
+pub fn backward(call: Call, operands: Operands, out: CubeTensor, lse: CubeTensor, out_gradient: CubeTensor) -> Gradients {
+    let launch = Launch::new(call, operands);
+    let Sizes { batch, queries, keys, heads, key_heads, components, width, value_width } = launch.sizes;
+    let (out, lse, out_gradient) = (into_contiguous(out), into_contiguous(lse), into_contiguous(out_gradient));
+    let along = launch.empty([batch, heads, queries], DType::F32);
+    let q_gradient = launch.empty([batch, queries, heads, width], launch.float);
+    let form = launch.form(Pass::Queries);
+    let Operands { q, k, v, inverse, prior, valid, slopes } = &launch.operands;
+    query_gradients::launch(
+        &launch.client,
+        CubeCount::Static(queries.div_ceil(form.tile.rows) as u32, heads as u32, batch as u32),
+        CubeDim::new_2d(form.tile.across as u32, form.tile.down as u32),
+        arg(q),
+        arg(k),
+        arg(v),
+        arg(inverse),
+        launch.or_nothing(prior),
+        launch.or_nothing(valid),
+        launch.or_nothing(slopes),
+        arg(&out),
+        arg(&out_gradient),
+        arg(&lse),
+        arg(&along),
+        arg(&q_gradient),
+        launch.reach(),
+        form,
+        launch.element(),
+    );
+    let form = launch.form(Pass::Keys);
+    let tiles = keys.div_ceil(form.tile.rows);
+    let gradients = Gradients {
+        q: q_gradient,
+        k: launch.empty([batch, keys, components, key_heads, width], launch.float),
+        v: launch.empty([batch, keys, key_heads, value_width], launch.float),
+        inverse: launch.empty([batch, key_heads, tiles, components], DType::F32),
+        prior: prior.is_some().then(|| launch.empty([batch, heads, components, keys], DType::F32)),
+    };
+    key_gradients::launch(
+        &launch.client,
+        CubeCount::Static(tiles as u32, key_heads as u32, batch as u32),
+        CubeDim::new_2d(form.tile.across as u32, form.tile.down as u32),
+        arg(q),
+        arg(k),
+        arg(v),
+        arg(inverse),
+        launch.or_nothing(prior),
+        launch.or_nothing(valid),
+        launch.or_nothing(slopes),
+        arg(&out_gradient),
+        arg(&lse),
+        arg(&along),
+        arg(&gradients.k),
+        arg(&gradients.v),
+        launch.or_nothing(&gradients.prior),
+        arg(&gradients.inverse),
+        launch.reach(),
+        form,
+        launch.element(),
+    );
+    gradients
+}
