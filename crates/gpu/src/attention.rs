@@ -4,9 +4,8 @@ use burn::tensor::{DType, Shape};
 use burn_cubecl::{
     CubeDevice,
     cubecl::{
-        self,
         client::Client,
-        ir::{ElemType, FloatKind},
+        ir::{ElemType, FloatKind, features::TypeUsage},
         prelude::*,
     },
     kernel::into_contiguous,
@@ -124,26 +123,37 @@ impl Operands {
     }
 }
 
-/// Whether the kernels can take a call of these sizes and this type of float on the device of `client`.
-pub fn takes(client: &Client, sizes: &Sizes, float: DType) -> bool {
-    let hardware = &client.properties().hardware;
-    let Some(element) = element(float) else { return false };
-    let most = hardware.max_cube_count;
-    let rows = [sizes.queries * sizes.heads * sizes.width.max(sizes.value_width), {
-        sizes.keys * sizes.components * sizes.heads * sizes.width.max(sizes.value_width)
-    }];
-    let all = rows.map(|row| row.saturating_mul(sizes.batch));
-    sizes.components <= MOST_COMPONENTS
-        && [sizes.batch, sizes.queries, sizes.keys, sizes.width, sizes.value_width].iter().all(|&size| size > 0)
+/// Whether the kernels take this call: on its device, of its sizes and type of float.
+pub fn takes(operands: &Operands) -> bool {
+    accepts(&operands.q.client, &operands.sizes(), operands.q.dtype)
+}
+
+/// Whether the kernels can run on this device, for heads of up to 64 channels in float32 at least.
+pub fn serves(device: &CubeDevice) -> bool {
+    let one =
+        Sizes { batch: 1, queries: 1, keys: 1, heads: 1, key_heads: 1, components: 1, width: 64, value_width: 64 };
+    accepts(&device.client(), &one, DType::F32)
+}
+
+fn accepts(client: &Client, sizes: &Sizes, float: DType) -> bool {
+    let Sizes { batch, queries, keys, heads, components, width, value_width, .. } = *sizes;
+    let (hardware, most) = (&client.properties().hardware, client.properties().hardware.max_cube_count);
+    let known = element(float).is_some_and(|element| {
+        client.properties().type_usage(element).is_superset(TypeUsage::Buffer | TypeUsage::Conversion)
+    });
+    let row = heads * width.max(value_width);
+    // Places are 32 bits wide.
+    let short = [queries * row, keys * components * row, queries * heads, heads * components * keys]
+        .iter()
+        .all(|floats| floats.saturating_mul(batch) < 1 << 31);
+    known
+        && short
+        && components <= MOST_COMPONENTS
+        && [batch, queries, keys, width, value_width].iter().all(|&size| size > 0)
         && hardware.max_bindings as usize >= BUFFERS
-        && client.properties().type_usage(element).is_superset(
-            cubecl::ir::features::TypeUsage::Buffer | cubecl::ir::features::TypeUsage::Conversion,
-        )
-        // Places are 32 bits wide.
-        && all.iter().all(|&floats| floats < 1 << 31)
-        && sizes.queries.max(sizes.keys) <= most.0 as usize
-        && sizes.heads <= most.1 as usize
-        && sizes.batch <= most.2 as usize
+        && queries.max(keys) <= most.0 as usize
+        && heads <= most.1 as usize
+        && batch <= most.2 as usize
         && [Pass::Forward, Pass::Queries, Pass::Keys].iter().all(|&pass| !tiles(client, pass, sizes).is_empty())
 }
 
@@ -254,7 +264,13 @@ pub fn forward(call: Call, operands: Operands) -> (CubeTensor, CubeTensor) {
 }
 
 /// The gradients, from those of the outputs and what [`forward`] returned.
-pub fn backward(call: Call, operands: Operands, out: CubeTensor, lse: CubeTensor, out_gradient: CubeTensor) -> Gradients {
+pub fn backward(
+    call: Call,
+    operands: Operands,
+    out: CubeTensor,
+    lse: CubeTensor,
+    out_gradient: CubeTensor,
+) -> Gradients {
     let launch = Launch::new(call, operands);
     let Sizes { batch, queries, keys, heads, key_heads, components, width, value_width } = launch.sizes;
     let (out, lse, out_gradient) = (into_contiguous(out), into_contiguous(lse), into_contiguous(out_gradient));

@@ -7,5 +7,5 @@ mod kernel;
 mod tile;
 
 #[cfg(feature = "cube")]
-pub use attention::{Call, Gradients, Operands, Sizes, backward, forward, takes};
+pub use attention::{Call, Gradients, Operands, Sizes, backward, forward, serves, takes};
 pub use tile::{Pass, Tile};

@@ -5,10 +5,7 @@ use std::sync::Arc;
 use burn::tensor::{Device, DeviceType, Tensor, TensorData};
 use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 use regard_gpu::{Call, Gradients, Operands, backward, forward, takes};
-use regard_kernels::{
-    GaussianMixture, Layout, Mask, Operator, Padding, Reference, Softmax, View,
-    mechanism::Score,
-};
+use regard_kernels::{GaussianMixture, Layout, Mask, Operator, Padding, Reference, Softmax, View, mechanism::Score};
 use regard_testkit::{Random, Report};
 
 /// As of every kernel of this library, of the largest element.
@@ -91,7 +88,7 @@ fn cases() -> Vec<Case> {
 
 /// Runs the kernels on what the twin ran on: output, gradients of q, k, v, inverse and prior.
 fn run(call: Call, operands: &Operands, grad_out: CubeTensor, kinds: [usize; 3]) -> Vec<Vec<f64>> {
-    assert!(takes(&operands.q.client, &operands.sizes(), operands.q.dtype));
+    assert!(takes(operands));
     let (out, lse) = forward(call, operands.clone());
     let Gradients { q, k, v, inverse, prior } = backward(call, operands.clone(), out.clone(), lse.clone(), grad_out);
     let [heads, components, keys] = kinds;
@@ -154,9 +151,8 @@ fn softmax_follows_its_twin() {
             inverse: primitive(&[0.3], [1], &device),
             prior: None,
             valid: valid(&case.mask, &device),
-            slopes: slopes.map(|slopes| {
-                primitive(&slopes.iter().map(|&x| f64::from(x)).collect::<Vec<_>>(), [heads], &device)
-            }),
+            slopes: slopes
+                .map(|slopes| primitive(&slopes.iter().map(|&x| f64::from(x)).collect::<Vec<_>>(), [heads], &device)),
         };
         let call = Call { distances: false, causal: case.mask.causal, window: case.mask.window };
         let seen = run(call, &operands, grad_out.on(&device), [heads, 1, case.keys]);
@@ -188,7 +184,8 @@ fn mixtures_follow_their_twin() {
         let positions = at % 3 == 2;
         let prior_shape = if positions { vec![heads, components, case.keys] } else { vec![heads, components] };
         let prior = Array::normal(&mut random, &prior_shape);
-        let operator = GaussianMixture { layout: Layout::TokenFirst, mask: case.mask.clone(), score, ..Default::default() };
+        let operator =
+            GaussianMixture { layout: Layout::TokenFirst, mask: case.mask.clone(), score, ..Default::default() };
         let inputs = [q.view(), k.view(), v.view(), variance.view(), prior.view()];
         let Reference { out, lse, grads } = operator.reference(&inputs, Some(&grad_out.data));
         let inverse: Vec<f64> = variance.data.iter().map(|variance| 1.0 / variance).collect();
@@ -201,8 +198,7 @@ fn mixtures_follow_their_twin() {
             valid: valid(&case.mask, &device),
             slopes: None,
         };
-        let call =
-            Call { distances: score == Score::Gaussian, causal: case.mask.causal, window: case.mask.window };
+        let call = Call { distances: score == Score::Gaussian, causal: case.mask.causal, window: case.mask.window };
         let mut seen = run(call, &operands, grad_out.on(&device), [heads, components, case.keys]);
         // d inverse = -variance^-2 d variance.
         for (gradient, variance) in seen[5].iter_mut().zip(&variance.data) {
@@ -211,7 +207,8 @@ fn mixtures_follow_their_twin() {
         if !positions {
             seen[6] = seen[6].chunks(case.keys).map(|keys| keys.iter().sum()).collect();
         }
-        let label = |name: &str| format!("case {at}, {} x {}, {components} components: {name}", case.queries, case.keys);
+        let label =
+            |name: &str| format!("case {at}, {} x {}, {components} components: {name}", case.queries, case.keys);
         compare(&mut report, &label("out"), &seen[0], &out);
         compare_lse(&mut report, &label("lse"), &seen[1], &lse.expect("of a mixture"));
         let names = ["q", "k", "v", "variance", "prior"];

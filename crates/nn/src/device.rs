@@ -3,6 +3,7 @@
 use std::{fmt, sync::OnceLock};
 
 use burn::tensor::Device;
+use regard_kernels::Mechanism;
 
 /// Kinds of devices, and whether this build has them.
 const KINDS: [(&str, bool); 5] = [
@@ -83,14 +84,24 @@ pub struct Found {
     pub name: String,
     /// The part, where the driver says.
     pub part: String,
-    /// Whether attention runs as kernels of this library or is composed of tensor operations.
+    /// Whether attention runs as kernels of the CPU.
     pub kernels: bool,
+    /// Mechanisms whose attention runs as fused kernels of GPUs, where these take the call.
+    pub fused: Vec<&'static str>,
+    /// Mechanisms whose attention is composed of tensor operations.
+    pub composed: Vec<&'static str>,
 }
 
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let forms = if self.kernels { "kernels" } else { "composed forms" };
-        write!(f, "{} ({}; attention by {forms})", self.name, self.part)
+        write!(f, "{} ({}; attention by ", self.name, self.part)?;
+        if self.kernels {
+            return write!(f, "kernels)");
+        }
+        if !self.fused.is_empty() {
+            write!(f, "fused kernels: {}; ", self.fused.join(", "))?;
+        }
+        write!(f, "composed forms: {})", self.composed.join(", "))
     }
 }
 
@@ -98,10 +109,19 @@ impl fmt::Display for Found {
 pub fn list() -> Vec<Found> {
     let of_kind = |kind: &'static str| {
         let devices = all(kind).unwrap_or_default();
-        devices.into_iter().enumerate().map(move |(index, device)| Found {
-            name: if index == 0 { kind.into() } else { format!("{kind}:{index}") },
-            part: part(&device),
-            kernels: crate::ops::runs_kernels(&device),
+        devices.into_iter().enumerate().map(move |(index, device)| {
+            let kernels = crate::ops::runs_kernels(&device);
+            let others = Mechanism::ALL.iter().copied().filter(|_| !kernels);
+            let (fused, composed): (Vec<_>, Vec<_>) =
+                others.partition(|mechanism| crate::ops::runs_fused(*mechanism, &device));
+            let names = |mechanisms: Vec<Mechanism>| mechanisms.into_iter().map(Mechanism::name).collect();
+            Found {
+                name: if index == 0 { kind.into() } else { format!("{kind}:{index}") },
+                part: part(&device),
+                kernels,
+                fused: names(fused),
+                composed: names(composed),
+            }
         })
     };
     built().into_iter().flat_map(of_kind).collect()

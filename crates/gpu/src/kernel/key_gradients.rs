@@ -15,19 +15,19 @@ use super::{
 /// the sum of these, each times its product.
 #[cube(launch)]
 pub(crate) fn key_gradients<F: Float>(
-    q: &Tensor<F>,                    // [B,N,H,D]
-    k: &Tensor<F>,                    // [B,S,M,Hk,D]
-    v: &Tensor<F>,                    // [B,S,Hk,Dv]
-    inverse: &Tensor<F>,              // [M]
-    prior: &Tensor<F>,                // [H,M,S] or [H,M]
-    valid: &Tensor<f32>,              // [B,S]
-    slopes: &Tensor<f32>,             // [H]
-    out_gradient: &Tensor<F>,         // [B,N,H,Dv]
-    lse: &Tensor<f32>,                // [B,H,N]
-    along: &Tensor<f32>,              // [B,H,N]
-    k_gradient: &mut Tensor<F>,       // [B,S,M,Hk,D]
-    v_gradient: &mut Tensor<F>,       // [B,S,Hk,Dv]
-    prior_gradient: &mut Tensor<f32>, // [B,H,M,S]
+    q: &Tensor<F>,                      // [B,N,H,D]
+    k: &Tensor<F>,                      // [B,S,M,Hk,D]
+    v: &Tensor<F>,                      // [B,S,Hk,Dv]
+    inverse: &Tensor<F>,                // [M]
+    prior: &Tensor<F>,                  // [H,M,S] or [H,M]
+    valid: &Tensor<f32>,                // [B,S]
+    slopes: &Tensor<f32>,               // [H]
+    out_gradient: &Tensor<F>,           // [B,N,H,Dv]
+    lse: &Tensor<f32>,                  // [B,H,N]
+    along: &Tensor<f32>,                // [B,H,N]
+    k_gradient: &mut Tensor<F>,         // [B,S,M,Hk,D]
+    v_gradient: &mut Tensor<F>,         // [B,S,Hk,Dv]
+    prior_gradient: &mut Tensor<f32>,   // [B,H,M,S]
     inverse_gradient: &mut Tensor<f32>, // [B,Hk,tiles,M]
     reach: u32,
     #[comptime] form: Form,
@@ -111,17 +111,7 @@ pub(crate) fn key_gradients<F: Float>(
         for member in 0..group {
             let head = key_head * group + member;
             sync_cube();
-            load_terms::<F>(
-                prior,
-                valid,
-                batch,
-                head * form.components + r,
-                first,
-                s,
-                &mut terms,
-                tile.rows,
-                form,
-            );
+            load_terms::<F>(prior, valid, batch, head * form.components + r, first, s, &mut terms, tile.rows, form);
             #[unroll]
             for a in 0..rows_each {
                 of_head[a] = 0.0f32;
@@ -250,7 +240,8 @@ pub(crate) fn key_gradients<F: Float>(
                 sum += weights[unit];
             }
             let tiles = s.div_ceil(tile.rows);
-            inverse_gradient[((batch * key_heads + key_head) * tiles + CUBE_POS_X as usize) * form.components + r] = sum;
+            inverse_gradient[((batch * key_heads + key_head) * tiles + CUBE_POS_X as usize) * form.components + r] =
+                sum;
         }
     }
     #[unroll]

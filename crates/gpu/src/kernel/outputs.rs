@@ -11,14 +11,14 @@ use super::{
 /// A block of threads has one tile of queries of one head; tiles of keys pass by, each component once, then their values.
 #[cube(launch)]
 pub(crate) fn outputs<F: Float>(
-    q: &Tensor<F>,       // [B,N,H,D]
-    k: &Tensor<F>,       // [B,S,M,Hk,D]
-    v: &Tensor<F>,       // [B,S,Hk,Dv]
-    inverse: &Tensor<F>, // [M]
-    prior: &Tensor<F>,   // [H,M,S] or [H,M]
-    valid: &Tensor<f32>, // [B,S]
-    slopes: &Tensor<f32>, // [H]
-    out: &mut Tensor<F>, // [B,N,H,Dv]
+    q: &Tensor<F>,         // [B,N,H,D]
+    k: &Tensor<F>,         // [B,S,M,Hk,D]
+    v: &Tensor<F>,         // [B,S,Hk,Dv]
+    inverse: &Tensor<F>,   // [M]
+    prior: &Tensor<F>,     // [H,M,S] or [H,M]
+    valid: &Tensor<f32>,   // [B,S]
+    slopes: &Tensor<f32>,  // [H]
+    out: &mut Tensor<F>,   // [B,N,H,Dv]
     lse: &mut Tensor<f32>, // [B,H,N]
     reach: u32,
     #[comptime] form: Form,
@@ -100,17 +100,7 @@ pub(crate) fn outputs<F: Float>(
                 tile.columns,
                 width,
             );
-            load_terms::<F>(
-                prior,
-                valid,
-                batch,
-                head * form.components + r,
-                from,
-                s,
-                &mut terms,
-                tile.columns,
-                form,
-            );
+            load_terms::<F>(prior, valid, batch, head * form.components + r, from, s, &mut terms, tile.columns, form);
             sync_cube();
             let at = comptime!(r * rows_each * columns_each);
             products(&rows, &columns, &mut scores, at, form, width, form.distances);

@@ -109,7 +109,14 @@ pub(super) fn products(
 
 /// Whether a query sees a key, padding aside. `reach` is the window, at most the sum of both lengths.
 #[cube]
-pub(super) fn sees(query: usize, key: usize, queries: usize, keys: usize, reach: usize, #[comptime] form: Form) -> bool {
+pub(super) fn sees(
+    query: usize,
+    key: usize,
+    queries: usize,
+    keys: usize,
+    reach: usize,
+    #[comptime] form: Form,
+) -> bool {
     let mut seen = true;
     if comptime!(form.causal) {
         seen = key + queries <= query + keys;

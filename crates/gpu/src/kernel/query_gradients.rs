@@ -141,17 +141,7 @@ pub(crate) fn query_gradients<F: Float>(
                 tile.columns,
                 width,
             );
-            load_terms::<F>(
-                prior,
-                valid,
-                batch,
-                head * form.components + r,
-                from,
-                s,
-                &mut terms,
-                tile.columns,
-                form,
-            );
+            load_terms::<F>(prior, valid, batch, head * form.components + r, from, s, &mut terms, tile.columns, form);
             sync_cube();
             if comptime!(r == 0) {
                 products(&gradients, &values, &mut of_weights, 0usize, form, value_width, false);

@@ -1,6 +1,6 @@
 //! The attention of any mechanism.
 
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 use regard_kernels::{AttentionOptions, Call, Mechanism};
 
 use super::{
@@ -9,7 +9,8 @@ use super::{
 
 /// The output of the operator that `options` name: `[B,N,H,Dv]`, for additive attention `[B,N,H*D]`.
 ///
-/// The CPU runs the kernel with its hand-written backward pass; other devices compose tensor operations.
+/// The CPU runs the kernel with its hand-written backward pass; other devices run a fused kernel where there is one that takes
+/// the call ([`runs_fused`]), or else compose tensor operations.
 ///
 /// # Panics
 /// Inputs that are missing or do not fit each other, the options or the mask; an output that has not `D` axes.
@@ -34,4 +35,16 @@ pub fn attention<const D: usize>(options: &AttentionOptions, call: Call, inputs:
         other => panic!("mechanism '{other}' is no operator of attention alone"),
     };
     Operand::from(out).into_tensor()
+}
+
+/// Whether `device` has fused kernels for this mechanism: with the feature of a GPU, on that. They take calls without dropout on
+/// weights, bias and hard inference; other calls of the mechanism are composed.
+pub fn runs_fused(mechanism: Mechanism, device: &Device) -> bool {
+    #[cfg(feature = "cube")]
+    return super::fused::MECHANISMS.contains(&mechanism) && super::fused::serves(device);
+    #[cfg(not(feature = "cube"))]
+    {
+        let _ = (mechanism, device);
+        false
+    }
 }

@@ -12,6 +12,8 @@ mod composed;
 mod cosine;
 pub mod elementwise;
 mod features;
+#[cfg(feature = "cube")]
+mod fused;
 mod gaussian_mixture;
 mod host;
 mod inputs;
@@ -23,7 +25,7 @@ mod scatterbrain;
 mod softmax;
 mod support;
 
-pub use attention::attention;
+pub use attention::{attention, runs_fused};
 pub use bridge::{MOST_OPERANDS, Operand, apply, runs_kernels, try_apply};
 pub(crate) use bridge::{Pullback, entered, runs_unrecorded, takes_results};
 pub use composed::{force_composed, set_block_bytes};
@@ -41,3 +43,5 @@ pub(crate) use host::Host;
 
 #[cfg(test)]
 pub(crate) use composed::force_blocks;
+#[cfg(all(test, feature = "cube"))]
+pub(crate) use fused::fused_passes;

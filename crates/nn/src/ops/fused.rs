@@ -1,0 +1,174 @@
+//! Attention by the fused kernels of GPUs, with their own backward pass.
+
+#[cfg(test)]
+use std::cell::Cell;
+use std::sync::Arc;
+
+use burn::backend::DispatchDevice;
+use burn::tensor::{Device, Tensor, TensorData};
+use burn_cubecl::{CubeBackend, CubeDevice, tensor::CubeTensor};
+use regard_gpu as gpu;
+use regard_kernels::{Mask, Mechanism};
+
+use super::{Operand, Pullback, bridge::each_rank, composed::is_forced, entered, takes_results};
+
+#[cfg(test)]
+thread_local! {
+    /// Forward and backward passes of this thread.
+    static PASSES: Cell<[usize; 2]> = const { Cell::new([0; 2]) };
+}
+
+/// Forward and backward passes of the calling thread so far.
+#[cfg(test)]
+pub(crate) fn fused_passes() -> [usize; 2] {
+    PASSES.get()
+}
+
+/// Softmax over keys of one or several components, whose padding is silent.
+pub(super) struct Scored<'a> {
+    /// `[B,N,H,D]`.
+    pub q: Tensor<4>,
+    /// `[B,S,M,Hk,D]`.
+    pub k: Tensor<5>,
+    /// `[B,S,Hk,Dv]`.
+    pub v: Tensor<4>,
+    /// What the products of a component are multiplied by, `[M]`.
+    pub inverse: Tensor<1>,
+    /// `[H,M]` or `[H,M,S]`.
+    pub log_prior: Option<Operand>,
+    /// ALiBi, one for each head.
+    pub slopes: Option<&'a [f32]>,
+    /// Half squared distances, negative, take the place of products.
+    pub distances: bool,
+    /// Which keys a query sees.
+    pub mask: &'a Mask,
+}
+
+/// Mechanisms that come here, those with softmax alone among them.
+pub(super) const MECHANISMS: [Mechanism; 5] =
+    [Mechanism::Softmax, Mechanism::Cosine, Mechanism::Gaussian, Mechanism::Mgk, Mechanism::Moa];
+
+/// Whether tensors of this device may go to fused kernels.
+pub(super) fn is_for(device: &Device) -> bool {
+    !is_forced() && cube(device).is_some()
+}
+
+/// Whether this device can run the kernels, for heads of a usual width at least.
+pub(super) fn serves(device: &Device) -> bool {
+    cube(device).is_some_and(gpu::serves)
+}
+
+/// A device of CubeCL, with or without autodiff.
+fn cube(device: &Device) -> Option<&CubeDevice> {
+    let device = match device.as_dispatch() {
+        DispatchDevice::Autodiff(device) => &**device,
+        device => device,
+    };
+    match device {
+        DispatchDevice::Cube(device) => Some(device),
+        _ => None,
+    }
+}
+
+/// The outputs `[B,N,H,Dv]`, or nothing where the kernels cannot take the call, or the device has none.
+pub(super) fn attend(scored: Scored) -> Option<Tensor<4>> {
+    let Scored { q, k, v, inverse, log_prior, slopes, distances, mask } = scored;
+    let device = q.device();
+    if !is_for(&device) {
+        return None;
+    }
+    let [batch, _, heads, _] = q.dims();
+    let keys = k.dims()[1];
+    let inputs = [Some(q.into()), Some(k.into()), Some(v.into()), Some(inverse.into()), log_prior];
+    let inputs: Vec<Operand> = inputs.into_iter().flatten().collect();
+    let tensors = inputs.iter().map(|input| primitive(input.clone().without_autodiff())).collect();
+    let fixed = Fixed {
+        call: gpu::Call { distances, causal: mask.causal, window: mask.window },
+        valid: mask.valid.as_ref().map(|valid| {
+            let real: Vec<f32> = valid.as_slice().iter().map(|&real| f32::from(u8::from(real != 0))).collect();
+            constant(real, [batch, keys], &device)
+        }),
+        slopes: slopes.map(|slopes| constant(slopes.to_vec(), [heads], &device)),
+    };
+    let operands = fixed.operands(tensors);
+    if !gpu::takes(&operands) {
+        return None;
+    }
+    #[cfg(test)]
+    PASSES.set([PASSES.get()[0] + 1, PASSES.get()[1]]);
+    let (out, log_sum_exp) = gpu::forward(fixed.call, operands);
+    let result = Tensor::from_primitive::<CubeBackend>(out.clone());
+    Some(match takes_results(&device) {
+        true => entered(result, inputs, Vec::new(), Arc::new(Recorded { fixed, out, log_sum_exp })),
+        false => result,
+    })
+}
+
+/// What has no gradient.
+#[derive(Debug)]
+struct Fixed {
+    call: gpu::Call,
+    valid: Option<CubeTensor>,
+    slopes: Option<CubeTensor>,
+}
+
+impl Fixed {
+    /// With `q k v inverse` and a log prior, if there is one.
+    fn operands(&self, inputs: Vec<CubeTensor>) -> gpu::Operands {
+        let mut inputs = inputs.into_iter();
+        let mut next = || inputs.next().expect("q, k, v and inverse");
+        let [q, k, v, inverse] = [next(), next(), next(), next()];
+        let (valid, slopes) = (self.valid.clone(), self.slopes.clone());
+        gpu::Operands { q, k, v, inverse, prior: inputs.next(), valid, slopes }
+    }
+}
+
+/// The backward pass.
+#[derive(Debug)]
+struct Recorded {
+    fixed: Fixed,
+    out: CubeTensor,
+    log_sum_exp: CubeTensor,
+}
+
+impl Pullback for Recorded {
+    fn backward(&self, kept: Vec<Operand>, grad_out: Operand, wanted: &[bool]) -> Vec<Option<Operand>> {
+        #[cfg(test)]
+        PASSES.set([PASSES.get()[0], PASSES.get()[1] + 1]);
+        let prior_axes = kept.get(4).map(Operand::axes);
+        let operands = self.fixed.operands(kept.into_iter().map(primitive).collect());
+        let kind = operands.q.dtype;
+        let (out, log_sum_exp) = (self.out.clone(), self.log_sum_exp.clone());
+        let grads = gpu::backward(self.fixed.call, operands, out, log_sum_exp, primitive(grad_out));
+        let inverse = Tensor::<4>::from_primitive::<CubeBackend>(grads.inverse);
+        let [batch, heads, tiles, components] = inverse.dims();
+        let inverse = sum(inverse.reshape([batch * heads * tiles, components]), 0).reshape([components]).cast(kind);
+        let prior = grads.prior.map(|prior| {
+            let prior = Tensor::<4>::from_primitive::<CubeBackend>(prior);
+            let [_, heads, components, keys] = prior.dims();
+            let prior = sum(prior, 0).reshape([heads, components, keys]).cast(kind);
+            match prior_axes {
+                Some(2) => Operand::from(sum(prior, 2).reshape([heads, components])),
+                _ => prior.into(),
+            }
+        });
+        let of = |tensor| Tensor::<4>::from_primitive::<CubeBackend>(tensor).into();
+        let k = Tensor::<5>::from_primitive::<CubeBackend>(grads.k).into();
+        let all = [Some(of(grads.q)), Some(k), Some(of(grads.v)), Some(inverse.into()), prior];
+        all.into_iter().zip(wanted).map(|(grad, wanted)| grad.filter(|_| *wanted)).collect()
+    }
+}
+
+/// Sums over an axis, which Burn 0.22 may get wrong where it has one element.
+fn sum<const D: usize>(x: Tensor<D>, axis: usize) -> Tensor<D> {
+    if x.dims()[axis] == 1 { x } else { x.sum_dim(axis) }
+}
+
+fn constant<const D: usize>(numbers: Vec<f32>, shape: [usize; D], device: &Device) -> CubeTensor {
+    let device = device.clone().without_autodiff();
+    primitive(Tensor::<D>::from_data(TensorData::new(numbers, shape), &device).into())
+}
+
+fn primitive(operand: Operand) -> CubeTensor {
+    each_rank!(operand, tensor => tensor.try_into_primitive::<CubeBackend>().expect("a tensor of CubeCL"))
+}
