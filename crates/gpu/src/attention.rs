@@ -14,8 +14,9 @@ use burn_cubecl::{
 };
 
 use crate::{
-    Pass, Tile,
+    Pass, Tile, Traffic,
     kernel::{Form, key_gradients::key_gradients, outputs::outputs, query_gradients::query_gradients},
+    traffic::of_kernel,
 };
 
 /// What scores are, and which keys a query sees.
@@ -92,7 +93,70 @@ pub struct Sizes {
     pub value_width: usize,
 }
 
+/// All that decides how a call runs, but for the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// What scores are.
+    pub call: Call,
+    /// Sizes.
+    pub sizes: Sizes,
+    /// There is padding.
+    pub padded: bool,
+    /// There are slopes.
+    pub slopes: bool,
+    /// Axes of the log prior, 0 without one.
+    pub prior_axes: usize,
+}
+
+impl Setting {
+    fn form(&self, tile: Tile) -> Form {
+        Form {
+            tile,
+            width: self.sizes.width,
+            value_width: self.sizes.value_width,
+            components: self.sizes.components,
+            distances: self.call.distances,
+            causal: self.call.causal,
+            window: self.call.window.is_some(),
+            padded: self.padded,
+            slopes: self.slopes,
+            prior: self.prior_axes > 0,
+            positions: self.prior_axes == 3,
+        }
+    }
+
+    fn reach(&self) -> usize {
+        self.call.window.unwrap_or(0).min(self.sizes.queries + self.sizes.keys)
+    }
+
+    fn tiles(&self, pass: Pass, shared: usize, threads: usize) -> Vec<Tile> {
+        Tile::fitting(pass, [self.sizes.width, self.sizes.value_width], shared, threads)
+    }
+
+    /// Bytes of the forward and of the backward pass, with floats of `float` bytes, on a device with `shared` bytes of shared
+    /// memory and `threads` threads for a block of them; nothing where no tile fits.
+    pub fn traffic(&self, float: usize, shared: usize, threads: usize) -> Option<[Traffic; 2]> {
+        let of = |pass| {
+            let tile = *self.tiles(pass, shared, threads).first()?;
+            Some(of_kernel(pass, &self.form(tile), &self.sizes, self.reach(), float))
+        };
+        Some([of(Pass::Forward)?, of(Pass::Queries)?.plus(of(Pass::Keys)?)])
+    }
+}
+
 impl Operands {
+    /// All that decides how a call runs, but for the device.
+    pub fn setting(&self, call: Call) -> Setting {
+        let axes = |prior: &CubeTensor| prior.meta.shape().num_dims();
+        Setting {
+            call,
+            sizes: self.sizes(),
+            padded: self.valid.is_some(),
+            slopes: self.slopes.is_some(),
+            prior_axes: self.prior.as_ref().map_or(0, axes),
+        }
+    }
+
     /// Sizes of a call.
     pub fn sizes(&self) -> Sizes {
         let (q, k, v) = (self.q.meta.shape(), self.k.meta.shape(), self.v.meta.shape());
@@ -176,8 +240,7 @@ fn tiles(client: &Client, pass: Pass, sizes: &Sizes) -> Vec<Tile> {
 struct Launch {
     client: Client,
     device: CubeDevice,
-    call: Call,
-    sizes: Sizes,
+    setting: Setting,
     float: DType,
     operands: Operands,
     nothing: CubeTensor,
@@ -187,13 +250,12 @@ impl Launch {
     fn new(call: Call, operands: Operands) -> Self {
         let (client, device) = (operands.q.client.clone(), operands.q.device.clone());
         Self {
-            sizes: operands.sizes(),
+            setting: operands.setting(call),
             float: operands.q.dtype,
             nothing: empty_device_contiguous_dtype(client.clone(), device.clone(), Shape::new([1]), DType::F32),
             operands: operands.dense(),
             client,
             device,
-            call,
         }
     }
 
@@ -201,25 +263,13 @@ impl Launch {
         empty_device_contiguous_dtype(self.client.clone(), self.device.clone(), Shape::new(shape), kind)
     }
 
+    /// With the tile of least traffic: the same on every run, so that bits are.
     fn form(&self, pass: Pass) -> Form {
-        let Operands { prior, valid, slopes, .. } = &self.operands;
-        Form {
-            tile: tiles(&self.client, pass, &self.sizes)[0],
-            width: self.sizes.width,
-            value_width: self.sizes.value_width,
-            components: self.sizes.components,
-            distances: self.call.distances,
-            causal: self.call.causal,
-            window: self.call.window.is_some(),
-            padded: valid.is_some(),
-            slopes: slopes.is_some(),
-            prior: prior.is_some(),
-            positions: prior.as_ref().is_some_and(|prior| prior.meta.shape().num_dims() == 3),
-        }
+        self.setting.form(tiles(&self.client, pass, &self.setting.sizes)[0])
     }
 
     fn reach(&self) -> u32 {
-        self.call.window.unwrap_or(0).min(self.sizes.queries + self.sizes.keys) as u32
+        self.setting.reach() as u32
     }
 
     fn element(&self) -> ElemType {
@@ -238,7 +288,7 @@ fn arg(tensor: &CubeTensor) -> TensorArg {
 /// Outputs `[B,N,H,Dv]`, and log-sum-exp `[B,H,N]` in float32, of a call that [`takes`] accepts.
 pub fn forward(call: Call, operands: Operands) -> (CubeTensor, CubeTensor) {
     let launch = Launch::new(call, operands);
-    let Sizes { batch, queries, heads, value_width, .. } = launch.sizes;
+    let Sizes { batch, queries, heads, value_width, .. } = launch.setting.sizes;
     let out = launch.empty([batch, queries, heads, value_width], launch.float);
     let lse = launch.empty([batch, heads, queries], DType::F32);
     let form = launch.form(Pass::Forward);
@@ -272,7 +322,7 @@ pub fn backward(
     out_gradient: CubeTensor,
 ) -> Gradients {
     let launch = Launch::new(call, operands);
-    let Sizes { batch, queries, keys, heads, key_heads, components, width, value_width } = launch.sizes;
+    let Sizes { batch, queries, keys, heads, key_heads, components, width, value_width } = launch.setting.sizes;
     let (out, lse, out_gradient) = (into_contiguous(out), into_contiguous(lse), into_contiguous(out_gradient));
     let along = launch.empty([batch, heads, queries], DType::F32);
     let q_gradient = launch.empty([batch, queries, heads, width], launch.float);

@@ -5,7 +5,11 @@ mod attention;
 #[cfg(feature = "cube")]
 mod kernel;
 mod tile;
+#[cfg(feature = "cube")]
+mod traffic;
 
 #[cfg(feature = "cube")]
-pub use attention::{Call, Gradients, Operands, Sizes, backward, forward, serves, takes};
+pub use attention::{Call, Gradients, Operands, Setting, Sizes, backward, forward, serves, takes};
 pub use tile::{Pass, Tile};
+#[cfg(feature = "cube")]
+pub use traffic::{Passes, Traffic};

@@ -5,7 +5,8 @@ use cubecl::prelude::*;
 
 use super::{
     Form, HIDDEN, UNSEEN,
-    parts::{distance, least, less, load, load_terms, products, sees, weight},
+    parts::{distance, load, load_terms, products, sees, weight},
+    ranges::{first_query, last_query, least},
 };
 
 /// A block of threads has one tile of keys of one head: all components in turn, for each the query heads that read it, for each
@@ -82,16 +83,8 @@ pub(crate) fn key_gradients<F: Float>(
         value_sums[at] = 0.0f32;
     }
 
-    let mut start = 0;
-    let mut end = n;
-    let last = least(first + tile.rows, s);
-    if comptime!(form.window) {
-        start = less(first + n, s + reach) / tile.columns;
-        end = least(n, less(last + n + reach, s));
-    }
-    if comptime!(form.causal) {
-        start = less(first + n, s) / tile.columns;
-    }
+    let start = first_query(first, n, s, reach, form.causal, form.window) / tile.columns;
+    let end = last_query(least(first + tile.rows, s), n, s, reach, form.window);
 
     for r in 0..comptime!(form.components) {
         let factor = f32::cast_from(inverse[r]);
@@ -110,6 +103,10 @@ pub(crate) fn key_gradients<F: Float>(
         let mut of_factor = 0.0f32;
         for member in 0..group {
             let head = key_head * group + member;
+            let mut decay = 0.0f32;
+            if comptime!(form.slopes) {
+                decay = slopes[head];
+            }
             sync_cube();
             load_terms::<F>(prior, valid, batch, head * form.components + r, first, s, &mut terms, tile.rows, form);
             #[unroll]
@@ -162,7 +159,7 @@ pub(crate) fn key_gradients<F: Float>(
                         let at = comptime!(a * columns_each + b);
                         let mut score = scores[at] * factor + term;
                         if comptime!(form.slopes) {
-                            score -= slopes[head] * distance(from + column, first + row, n, s);
+                            score -= decay * distance(from + column, first + row, n, s);
                         }
                         let seen = term > HIDDEN && sees(from + column, first + row, n, s, reach, form);
                         let weight = weight(score, logs[column], seen);

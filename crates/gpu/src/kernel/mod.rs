@@ -5,8 +5,9 @@
 
 pub(crate) mod key_gradients;
 pub(crate) mod outputs;
-pub(crate) mod parts;
+mod parts;
 pub(crate) mod query_gradients;
+pub(crate) mod ranges;
 
 use crate::Tile;
 

@@ -5,7 +5,8 @@ use cubecl::prelude::*;
 
 use super::{
     Form, HIDDEN, UNSEEN,
-    parts::{distance, least, less, load, load_terms, products, sees},
+    parts::{distance, load, load_terms, products, sees},
+    ranges::{first_key, last_key, least},
 };
 
 /// A block of threads has one tile of queries of one head; tiles of keys pass by, each component once, then their values.
@@ -62,15 +63,11 @@ pub(crate) fn outputs<F: Float>(
         sums[at] = 0.0f32;
     }
 
-    let mut start = 0;
-    let mut end = s;
-    let last = least(first + tile.rows, n);
-    if comptime!(form.causal) {
-        end = least(s, less(last + s, n));
-    }
-    if comptime!(form.window) {
-        end = least(end, less(last + s + reach, n));
-        start = less(first + s, n + reach) / tile.columns;
+    let start = first_key(first, n, s, reach, form.window) / tile.columns;
+    let end = last_key(least(first + tile.rows, n), n, s, reach, form.causal, form.window);
+    let mut decay = 0.0f32;
+    if comptime!(form.slopes) {
+        decay = slopes[head];
     }
     for step in start..end.div_ceil(tile.columns) {
         let from = step * tile.columns;
@@ -114,7 +111,7 @@ pub(crate) fn outputs<F: Float>(
                     let term = terms[x + b * tile.across];
                     let mut score = scores[at + a * columns_each + b] * factor + term;
                     if comptime!(form.slopes) {
-                        score -= slopes[head] * distance(query, key, n, s);
+                        score -= decay * distance(query, key, n, s);
                     }
                     if term <= HIDDEN || !sees(query, key, n, s, reach, form) {
                         score = f32::new(HIDDEN);

@@ -137,26 +137,6 @@ pub(super) fn distance(query: usize, key: usize, queries: usize, keys: usize) ->
     apart
 }
 
-/// `a - b`, at least 0.
-#[cube]
-pub fn less(a: usize, b: usize) -> usize {
-    let mut rest = 0;
-    if a > b {
-        rest = a - b;
-    }
-    rest
-}
-
-/// The smaller of two.
-#[cube]
-pub fn least(a: usize, b: usize) -> usize {
-    let mut least = a;
-    if b < a {
-        least = b;
-    }
-    least
-}
-
 /// The weight of a pair, from its product, and the log-sum-exp of its query.
 #[cube]
 pub(super) fn weight(score: f32, log_sum_exp: f32, seen: bool) -> f32 {

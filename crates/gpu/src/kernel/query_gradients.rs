@@ -5,7 +5,8 @@ use cubecl::prelude::*;
 
 use super::{
     Form, HIDDEN, UNSEEN,
-    parts::{distance, least, less, load, load_terms, products, sees, weight},
+    parts::{distance, load, load_terms, products, sees, weight},
+    ranges::{first_key, last_key, least},
 };
 
 /// A block of threads has one tile of queries of one head, as in the forward pass. Also writes, for each query, the product of its
@@ -103,15 +104,11 @@ pub(crate) fn query_gradients<F: Float>(
         sums[at] = 0.0f32;
     }
 
-    let mut start = 0;
-    let mut end = s;
-    let last = least(first + tile.rows, n);
-    if comptime!(form.causal) {
-        end = least(s, less(last + s, n));
-    }
-    if comptime!(form.window) {
-        end = least(end, less(last + s + reach, n));
-        start = less(first + s, n + reach) / tile.columns;
+    let start = first_key(first, n, s, reach, form.window) / tile.columns;
+    let end = last_key(least(first + tile.rows, n), n, s, reach, form.causal, form.window);
+    let mut decay = 0.0f32;
+    if comptime!(form.slopes) {
+        decay = slopes[head];
     }
     for step in start..end.div_ceil(tile.columns) {
         let from = step * tile.columns;
@@ -158,7 +155,7 @@ pub(crate) fn query_gradients<F: Float>(
                     let at = comptime!(a * columns_each + b);
                     let mut score = scores[at] * factor + term;
                     if comptime!(form.slopes) {
-                        score -= slopes[head] * distance(first + row, key, n, s);
+                        score -= decay * distance(first + row, key, n, s);
                     }
                     let seen = term > HIDDEN && sees(first + row, key, n, s, reach, form);
                     let slope = weight(score, log[a], seen) * (of_weights[at] - share[a]) * factor;
