@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use regard_gpu::{Call, Passes, Setting, Sizes};
+use regard_gpu::{Call, FeatureSizes, Setting, Sizes};
 
 /// Shared memory of a block of threads of Metal and software Vulkan.
 const SHARED: usize = 32 << 10;
@@ -30,9 +30,7 @@ fn main() -> io::Result<()> {
                 let prior_axes = if components > 1 { 2 } else { 0 };
                 let setting = Setting { call, sizes, padded: false, slopes: false, prior_axes };
                 let fused = setting.traffic(4, SHARED, THREADS).expect("a tile").map(|traffic| traffic.total());
-                let passes = if distances { Passes::mixture(components, causal) } else { Passes::softmax(causal) };
-                let pairs = if causal { tokens * (tokens + 1) / 2 } else { tokens * tokens };
-                let composed = passes.bytes((sizes.heads * pairs) as u64, 4);
+                let composed = setting.composed_bytes(4);
                 let [fused, composed] = [fused, composed].map(|bytes| bytes.map(|bytes| bytes as f64 / 1e6));
                 let name = if causal { format!("{name}, causal") } else { name.to_owned() };
                 writeln!(
@@ -41,6 +39,18 @@ fn main() -> io::Result<()> {
                     fused[0], composed[0], fused[1], composed[1]
                 )?;
             }
+        }
+    }
+    for tokens in [1024, 4096, 16384] {
+        for width in [32, 64] {
+            let sizes = FeatureSizes { batch: 1, heads: 8, tokens, features: width, width };
+            let fused = sizes.traffic(4, SHARED).expect("a state that fits").map(|traffic| traffic.total());
+            let [fused, composed] = [fused, sizes.composed_bytes(4)].map(|bytes| bytes.map(|bytes| bytes as f64 / 1e6));
+            writeln!(
+                out,
+                "| linear, causal | {tokens} | {width} | {:.0} | {:.0} | {:.0} | {:.0} |",
+                fused[0], composed[0], fused[1], composed[1]
+            )?;
         }
     }
     Ok(())

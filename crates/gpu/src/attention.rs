@@ -3,19 +3,22 @@
 use burn::tensor::{DType, Shape};
 use burn_cubecl::{
     CubeDevice,
-    cubecl::{
-        client::Client,
-        ir::{ElemType, FloatKind, features::TypeUsage},
-        prelude::*,
-    },
+    cubecl::{client::Client, ir::ElemType, prelude::*},
     kernel::into_contiguous,
     ops::numeric::empty_device_contiguous_dtype,
     tensor::CubeTensor,
 };
 
 use crate::{
-    Pass, Tile, Traffic,
-    kernel::{Form, key_gradients::key_gradients, outputs::outputs, query_gradients::query_gradients},
+    Pass, Passes, Tile, Traffic,
+    device::{element, supports},
+    kernel::{
+        Form,
+        key_gradients::key_gradients,
+        outputs::outputs,
+        query_gradients::query_gradients,
+        ranges::{first_key, last_key},
+    },
     traffic::of_kernel,
 };
 
@@ -144,6 +147,36 @@ impl Setting {
     }
 }
 
+impl Setting {
+    /// Fewest bytes of the forward and of the backward pass of the form that is composed of tensor operations, with floats of
+    /// `float` bytes: see [`Passes`].
+    pub fn composed_bytes(&self, float: usize) -> [u64; 2] {
+        /// Bytes of a block of queries, and tensors of the size of its scores.
+        const BLOCK: usize = (192 << 20) / 6;
+        let Sizes { batch, queries: n, keys: s, heads, key_heads, components, width, value_width } = self.sizes;
+        let Call { distances, causal, window } = self.call;
+        let (limited, reach) = (window.is_some(), self.reach());
+        let block = (BLOCK / (batch * heads * components * s * float).max(1)).clamp(1, n.max(1));
+        let seen = |first: usize| {
+            let last = n.min(first + block);
+            let end = last_key(last, n, s, reach, causal, limited);
+            (last - first) * end.saturating_sub(first_key(first, n, s, reach, limited))
+        };
+        let pairs: usize = (0..n).step_by(block).map(seen).sum();
+        let masked = causal || limited || self.padded;
+        let passes = match distances || components > 1 {
+            true => Passes::mixture(components, distances, masked),
+            false => Passes::softmax(masked),
+        };
+        // Products read and write rows too.
+        let queries = batch * n * heads * (width + value_width);
+        let keys = batch * s * key_heads * (components * width + value_width);
+        let [forward, backward] = passes.bytes((batch * heads * pairs) as u64, float);
+        let own = ((queries + keys) * float) as u64;
+        [forward + own, backward + 3 * own]
+    }
+}
+
 impl Operands {
     /// All that decides how a call runs, but for the device.
     pub fn setting(&self, call: Call) -> Setting {
@@ -187,47 +220,47 @@ impl Operands {
     }
 }
 
-/// Whether the kernels take this call: on its device, of its sizes and type of float.
-pub fn takes(operands: &Operands) -> bool {
-    accepts(&operands.q.client, &operands.sizes(), operands.q.dtype)
+/// Whether the kernels take this call: on its device, of its sizes and type of float, and with less traffic than the composed form.
+pub fn takes(call: Call, operands: &Operands) -> bool {
+    accepts(&operands.q.client, &operands.setting(call), operands.q.dtype)
 }
 
 /// Whether the kernels can run on this device, for heads of up to 64 channels in float32 at least.
 pub fn serves(device: &CubeDevice) -> bool {
-    let one =
-        Sizes { batch: 1, queries: 1, keys: 1, heads: 1, key_heads: 1, components: 1, width: 64, value_width: 64 };
-    accepts(&device.client(), &one, DType::F32)
+    let sizes = Sizes {
+        batch: 1,
+        queries: 1024,
+        keys: 1024,
+        heads: 1,
+        key_heads: 1,
+        components: 1,
+        width: 64,
+        value_width: 64,
+    };
+    let setting = Setting { call: Call::default(), sizes, padded: false, slopes: false, prior_axes: 0 };
+    accepts(&device.client(), &setting, DType::F32)
 }
 
-fn accepts(client: &Client, sizes: &Sizes, float: DType) -> bool {
-    let Sizes { batch, queries, keys, heads, components, width, value_width, .. } = *sizes;
-    let (hardware, most) = (&client.properties().hardware, client.properties().hardware.max_cube_count);
-    let known = element(float).is_some_and(|element| {
-        client.properties().type_usage(element).is_superset(TypeUsage::Buffer | TypeUsage::Conversion)
-    });
-    let row = heads * width.max(value_width);
+fn accepts(client: &Client, setting: &Setting, float: DType) -> bool {
+    let Sizes { batch, queries, keys, heads, components, width, value_width, .. } = setting.sizes;
+    let hardware = &client.properties().hardware;
+    let (most, row) = (hardware.max_cube_count, heads * width.max(value_width));
     // Places are 32 bits wide.
     let short = [queries * row, keys * components * row, queries * heads, heads * components * keys]
         .iter()
         .all(|floats| floats.saturating_mul(batch) < 1 << 31);
-    known
+    let fused = setting.traffic(float.size(), hardware.max_shared_memory_size, hardware.max_units_per_cube as usize);
+    let gains = |fused: [Traffic; 2]| {
+        fused.iter().map(Traffic::total).sum::<u64>() < setting.composed_bytes(float.size()).iter().sum()
+    };
+    supports(client, float, BUFFERS)
         && short
         && components <= MOST_COMPONENTS
         && [batch, queries, keys, width, value_width].iter().all(|&size| size > 0)
-        && hardware.max_bindings as usize >= BUFFERS
         && queries.max(keys) <= most.0 as usize
         && heads <= most.1 as usize
         && batch <= most.2 as usize
-        && [Pass::Forward, Pass::Queries, Pass::Keys].iter().all(|&pass| !tiles(client, pass, sizes).is_empty())
-}
-
-fn element(float: DType) -> Option<ElemType> {
-    Some(ElemType::Float(match float {
-        DType::F32 => FloatKind::F32,
-        DType::F16 => FloatKind::F16,
-        DType::BF16 => FloatKind::BF16,
-        _ => return None,
-    }))
+        && fused.is_some_and(gains)
 }
 
 fn tiles(client: &Client, pass: Pass, sizes: &Sizes) -> Vec<Tile> {

@@ -2,8 +2,8 @@
 //!
 //! A kernel's count follows its loops: what a block of threads loads into shared memory or reads at once counts once, whichever of
 //! its threads reads it; single numbers that are the same for a whole block do not count. The count of a composed form is a lower
-//! bound: each tensor operation reads its operands once and writes its result once, and only tensors with a number for each
-//! pair of a query and a key count.
+//! bound: each tensor operation reads its operands once and writes its result once, and tensors with
+//! a number for each pair of a query and a key count so, and inputs and results once.
 
 use crate::{
     Pass, Sizes,
@@ -103,13 +103,15 @@ impl Passes {
         Self { forward: 10 + fills, backward: 10 + fills + 20 + fills }
     }
 
-    /// Of a mixture of Gaussian keys. Each component: the product writes, its double reads and writes, norms write, differences,
-    /// quotients and priors read and write; then a log-sum-exp over components, where there are several, and a softmax.
-    pub const fn mixture(components: usize, masked: bool) -> Self {
+    /// Of a mixture of keys. Each component: the product writes, quotients and priors read and write; with distances the double of
+    /// the product reads and writes, norms write, differences read two and write. Then a log-sum-exp over components, where there
+    /// are several, and a softmax.
+    pub const fn mixture(components: usize, distances: bool, masked: bool) -> Self {
         let softmax = Self::softmax(masked);
         let (sum, sum_back) = if components > 1 { (6 * components + 5, 2 * components + 3) } else { (0, 0) };
-        let forward = 11 * components + sum + softmax.forward - 1;
-        let rules = softmax.backward - softmax.forward - 2 + 11 * components + sum_back;
+        let apart = if distances { 6 * components } else { 0 };
+        let forward = 5 * components + apart + sum + softmax.forward - 1;
+        let rules = softmax.backward - softmax.forward - 2 + 5 * components + apart + sum_back;
         Self { forward, backward: forward + rules }
     }
 }

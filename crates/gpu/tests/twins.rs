@@ -4,8 +4,12 @@ use std::sync::Arc;
 
 use burn::tensor::{Device, DeviceType, Tensor, TensorData};
 use burn_cubecl::{CubeBackend, tensor::CubeTensor};
-use regard_gpu::{Call, Gradients, Operands, backward, forward, takes};
-use regard_kernels::{GaussianMixture, Layout, Mask, Operator, Padding, Reference, Softmax, View, mechanism::Score};
+use regard_gpu::{
+    Call, FeatureOperands, Gradients, Operands, backward, feature_backward, feature_forward, forward, takes,
+};
+use regard_kernels::{
+    GaussianMixture, Layout, Linear, Mask, Operator, Padding, Reference, Softmax, View, mechanism::Score,
+};
 use regard_testkit::{Random, Report};
 
 /// As of every kernel of this library, of the largest element.
@@ -88,7 +92,7 @@ fn cases() -> Vec<Case> {
 
 /// Runs the kernels on what the twin ran on: output, gradients of q, k, v, inverse and prior.
 fn run(call: Call, operands: &Operands, grad_out: CubeTensor, kinds: [usize; 3]) -> Vec<Vec<f64>> {
-    assert!(takes(operands));
+    assert!(takes(call, operands));
     let (out, lse) = forward(call, operands.clone());
     let Gradients { q, k, v, inverse, prior } = backward(call, operands.clone(), out.clone(), lse.clone(), grad_out);
     let [heads, components, keys] = kinds;
@@ -215,6 +219,47 @@ fn mixtures_follow_their_twin() {
         for (name, (seen, expected)) in names.iter().zip(seen[2..].iter().zip(&grads)) {
             compare(&mut report, &label(&format!("gradient of {name}")), seen, expected);
         }
+    }
+    report.finish();
+}
+
+/// `ln(elu(x) + 1)` and its slope.
+fn log_elu(x: f64) -> (f64, f64) {
+    if x < 0.0 { (x, 1.0) } else { (x.ln_1p(), 1.0 / (1.0 + x)) }
+}
+
+#[test]
+fn causal_linear_attention_follows_its_twin() {
+    let device = gpu();
+    let mut report = Report::new();
+    let mut random = Random::new(3);
+    // Chunks of 16, segments of 256; features of any size.
+    let cases =
+        [(1, 4, 5, 1.0), (17, 8, 8, 1.0), (48, 1, 33, 1.0), (257, 6, 7, 1.0), (600, 32, 16, 4.0), (300, 64, 64, 40.0)];
+    for (tokens, width, value_width, size) in cases {
+        let shape = |width| [2, 2, tokens, width];
+        let mut features = || {
+            let mut array = Array::normal(&mut random, &shape(width));
+            array.data.iter_mut().for_each(|x| *x = f64::from((*x * size) as f32));
+            array
+        };
+        let (q, k) = (features(), features());
+        let v = Array::normal(&mut random, &shape(value_width));
+        let grad_out = Array::normal(&mut random, &shape(value_width));
+        let operator = Linear { mask: Mask::causal(), ..Linear::default() };
+        let twin = operator.reference(&[q.view(), k.view(), v.view()], Some(&grad_out.data));
+        let logs = |x: &Array| Array { data: x.data.iter().map(|&x| log_elu(x).0).collect(), shape: x.shape.clone() };
+        let operands = FeatureOperands { q: logs(&q).on(&device), k: logs(&k).on(&device), v: v.on(&device) };
+        let outputs = feature_forward(operands.clone());
+        let grads = feature_backward(operands, &outputs, grad_out.on(&device));
+        let label = |name: &str| format!("{tokens} tokens, {width} features of size {size}: {name}");
+        compare(&mut report, &label("out"), &numbers(outputs.out), &twin.out);
+        let through = |grads: CubeTensor, x: &Array| -> Vec<f64> {
+            numbers(grads).iter().zip(&x.data).map(|(grad, &x)| grad * log_elu(x).1).collect()
+        };
+        compare(&mut report, &label("gradient of q"), &through(grads.q, &q), &twin.grads[0]);
+        compare(&mut report, &label("gradient of k"), &through(grads.k, &k), &twin.grads[1]);
+        compare(&mut report, &label("gradient of v"), &numbers(grads.v), &twin.grads[2]);
     }
     report.finish();
 }

@@ -3,6 +3,7 @@
 //! All sizes of the loops inside are known when a kernel is compiled, but for the number of tokens. Sums are float32 in a fixed
 //! order.
 
+pub(crate) mod features;
 pub(crate) mod key_gradients;
 pub(crate) mod outputs;
 mod parts;
