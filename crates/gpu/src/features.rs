@@ -92,24 +92,27 @@ impl FeatureSizes {
             let heads = self.batch * self.heads;
             Traffic { read: (heads * read) as u64, written: (heads * written) as u64 }
         };
-        let sums = of(tokens * (m + width), segments * state);
+        let [sums, backward_sums] = match segments {
+            1 => [Traffic::default(); 2],
+            _ => [0, 2 * wide].map(|more| of(tokens * (m + width + more), segments * state)),
+        };
         let forward = sums.plus(of(tokens * (2 * m + width) + before, tokens * (width + wide)));
         let queries = of(tokens * (2 * m + 3 * width + wide) + before, tokens * (m + wide));
-        let backward_sums = of(tokens * (m + width + 2 * wide), segments * state);
         let keys = of(tokens * (2 * m + 2 * width + 2 * wide) + before, tokens * (m + width));
         Some([forward, queries.plus(backward_sums).plus(keys)])
     }
 
     /// Fewest bytes of the forward and backward pass of the form that is composed of tensor operations, which goes in chunks of 64
     /// tokens: what it reads and writes of the pairs in a chunk (a product, its logarithm, scales, exponentials and the product
-    /// with the values: 17 numbers a pair, and at least as many again backward) and, where there are several chunks, of the state
-    /// of each (two sums of two states under a common scale, over pairs, pairs of pairs and so on: 28 numbers).
+    /// with the values: 17 numbers a pair), of features (maxima, differences, exponentials and products, of a chunk and of its
+    /// state: 12 numbers each) and values (4), and, where there are several chunks, of the state of each (two sums of two states
+    /// under a common scale, over pairs, pairs of pairs and so on: 28 numbers); backward at least as many again.
     pub fn composed_bytes(&self, float: usize) -> [u64; 2] {
         const CHUNK: usize = 64;
         let chunk = CHUNK.min(self.tokens);
         let chunks = self.tokens.div_ceil(chunk);
         let states = if chunks > 1 { 28 * chunks * self.features * (self.width + 1) } else { 0 };
-        let own = 2 * self.tokens * (self.features + self.width);
+        let own = self.tokens * (24 * self.features + 4 * self.width);
         let bytes = (self.batch * self.heads * (17 * chunks * chunk * chunk + states + own) * float) as u64;
         [bytes, bytes]
     }
@@ -179,8 +182,11 @@ impl Launch {
         CubeDim::new_1d(THREADS as u32)
     }
 
-    /// Sums of segments, forward or backward.
+    /// Sums of segments, forward or backward. A single segment has none before or behind it, and nobody reads them.
     fn sums(&self, [features, values]: [&CubeTensor; 2], [logs, lasts]: [&CubeTensor; 2], backward: bool) -> Segments {
+        if self.segments == 1 {
+            return Segments { sums: self.empty([1], DType::F32), scales: self.empty([1], DType::F32) };
+        }
         let FeatureSizes { batch, heads, features: count, width, .. } = self.sizes;
         let result = Segments {
             sums: self.empty([batch, heads, self.segments, count, width + 1], DType::F32),
@@ -299,4 +305,37 @@ pub fn feature_backward(
         float,
     );
     gradients
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_call_is_counted_by_hand() {
+        // Three segments of 256 tokens, the last of 8.
+        let sizes = FeatureSizes { batch: 2, heads: 3, tokens: 520, features: 4, width: 5 };
+        let state = 4 * 6 + 4;
+        let [forward, backward] = sizes.traffic(2, 32 << 10).expect("a small state");
+        // Floats of two bytes; log-sum-exp and states of four. The second segment reads one state, the third two.
+        let sums = [520 * (4 + 5) * 2, 3 * state * 4];
+        let outputs = [520 * (4 + 4 + 5) * 2 + 3 * state * 4, 520 * (5 * 2 + 4)];
+        let whole = |read: usize, written: usize| Traffic { read: 6 * read as u64, written: 6 * written as u64 };
+        assert_eq!(forward, whole(sums[0] + outputs[0], sums[1] + outputs[1]));
+        let queries = [520 * ((4 + 4 + 3 * 5) * 2 + 4) + 3 * state * 4, 520 * (4 * 2 + 4)];
+        let keys = [520 * ((4 + 4 + 2 * 5) * 2 + 2 * 4) + 3 * state * 4, 520 * (4 + 5) * 2];
+        let sums = [sums[0] + 520 * 2 * 4, sums[1]];
+        assert_eq!(backward, whole(queries[0] + keys[0] + sums[0], queries[1] + keys[1] + sums[1]));
+        // A single segment needs no sums.
+        let one = FeatureSizes { tokens: 1, batch: 1, heads: 1, ..sizes };
+        let [forward, _] = one.traffic(4, 32 << 10).expect("a small state");
+        assert_eq!(forward, Traffic { read: (4 + 4 + 5) * 4, written: (5 + 1) * 4 });
+    }
+
+    #[test]
+    fn a_state_that_does_not_fit_is_refused() {
+        let sizes = FeatureSizes { batch: 1, heads: 1, tokens: 4, features: 128, width: 128 };
+        assert_eq!(sizes.traffic(4, 32 << 10), None);
+        assert!(sizes.traffic(4, 128 << 10).is_some());
+    }
 }

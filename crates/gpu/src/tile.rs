@@ -70,3 +70,25 @@ impl Tile {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_fit_where_they_are_offered() {
+        for width in [1, 6, 32, 64, 128, 256] {
+            for pass in [Pass::Forward, Pass::Queries, Pass::Keys] {
+                let tiles = Tile::fitting(pass, [width, width], 32 << 10, 256);
+                assert!(!tiles.is_empty(), "{width} {pass:?}");
+                for tile in tiles {
+                    assert!(tile.floats(pass, [width, width]) * 4 <= 32 << 10 && tile.threads() <= 256);
+                    // Threads share rows and columns evenly, and the sums of one number of each find room among the pairs.
+                    assert_eq!([tile.rows % tile.down, tile.columns % tile.across], [0, 0]);
+                    assert!(tile.threads() <= tile.rows * (tile.columns + 1));
+                }
+            }
+        }
+        assert!(Tile::fitting(Pass::Keys, [4096, 4096], 32 << 10, 256).is_empty());
+    }
+}

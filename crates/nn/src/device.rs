@@ -5,6 +5,8 @@ use std::{fmt, sync::OnceLock};
 use burn::tensor::Device;
 use regard_kernels::Mechanism;
 
+use crate::ops::{runs_fused, runs_kernels};
+
 /// Kinds of devices, and whether this build has them.
 const KINDS: [(&str, bool); 5] = [
     ("cpu", true),
@@ -88,6 +90,8 @@ pub struct Found {
     pub kernels: bool,
     /// Mechanisms whose attention runs as fused kernels of GPUs, where these take the call.
     pub fused: Vec<&'static str>,
+    /// Mechanisms of which this is so under a causal mask only; under others they are composed.
+    pub fused_causal: Vec<&'static str>,
     /// Mechanisms whose attention is composed of tensor operations.
     pub composed: Vec<&'static str>,
 }
@@ -100,6 +104,7 @@ impl fmt::Display for Found {
         }
         if !self.fused.is_empty() {
             write!(f, "fused kernels: {}; ", self.fused.join(", "))?;
+            write!(f, "under a causal mask also: {}; ", self.fused_causal.join(", "))?;
         }
         write!(f, "composed forms: {})", self.composed.join(", "))
     }
@@ -107,20 +112,23 @@ impl fmt::Display for Found {
 
 /// Every device of every kind that this build has.
 pub fn list() -> Vec<Found> {
-    let of_kind = |kind: &'static str| {
-        let devices = all(kind).unwrap_or_default();
+    let of_kind = |kind_name: &'static str| {
+        let devices = all(kind_name).unwrap_or_default();
         devices.into_iter().enumerate().map(move |(index, device)| {
-            let kernels = crate::ops::runs_kernels(&device);
-            let others = Mechanism::ALL.iter().copied().filter(|_| !kernels);
-            let (fused, composed): (Vec<_>, Vec<_>) =
-                others.partition(|mechanism| crate::ops::runs_fused(*mechanism, &device));
-            let names = |mechanisms: Vec<Mechanism>| mechanisms.into_iter().map(Mechanism::name).collect();
+            let kernels = runs_kernels(&device);
+            // Under any mask, under a causal one, and never.
+            let kind = |mechanism| [true, false].map(|causal| runs_fused(mechanism, causal, &device));
+            let of = |kinds: [bool; 2]| {
+                let names = Mechanism::ALL.iter().filter(|&&mechanism| !kernels && kind(mechanism) == kinds);
+                names.map(|mechanism| mechanism.name()).collect()
+            };
             Found {
-                name: if index == 0 { kind.into() } else { format!("{kind}:{index}") },
+                name: if index == 0 { kind_name.into() } else { format!("{kind_name}:{index}") },
                 part: part(&device),
                 kernels,
-                fused: names(fused),
-                composed: names(composed),
+                fused: of([true, true]),
+                fused_causal: of([true, false]),
+                composed: of([false, false]),
             }
         })
     };

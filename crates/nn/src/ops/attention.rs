@@ -37,14 +37,17 @@ pub fn attention<const D: usize>(options: &AttentionOptions, call: Call, inputs:
     Operand::from(out).into_tensor()
 }
 
-/// Whether `device` has fused kernels for this mechanism: with the feature of a GPU, on that. They take calls without dropout on
-/// weights, bias and hard inference; other calls of the mechanism are composed.
-pub fn runs_fused(mechanism: Mechanism, device: &Device) -> bool {
+/// Whether `device` has fused kernels for this mechanism under some mask, `causal` or not: with the feature of a GPU, on that. They
+/// take calls without dropout on weights, bias and hard inference; other calls of the mechanism are composed.
+pub fn runs_fused(mechanism: Mechanism, causal: bool, device: &Device) -> bool {
     #[cfg(feature = "cube")]
-    return super::fused::MECHANISMS.contains(&mechanism) && super::fused::serves(device);
+    {
+        use super::fused::{CAUSAL_MECHANISMS, MECHANISMS, serves};
+        (MECHANISMS.contains(&mechanism) || causal && CAUSAL_MECHANISMS.contains(&mechanism)) && serves(device)
+    }
     #[cfg(not(feature = "cube"))]
     {
-        let _ = (mechanism, device);
+        let _ = (mechanism, causal, device);
         false
     }
 }

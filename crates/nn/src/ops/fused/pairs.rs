@@ -1,31 +1,17 @@
-//! Attention by the fused kernels of GPUs, with their own backward pass.
+//! Softmax over keys of one or several components.
 
-#[cfg(test)]
-use std::cell::Cell;
 use std::sync::Arc;
 
-use burn::backend::DispatchDevice;
-use burn::tensor::{Device, Tensor, TensorData};
-use burn_cubecl::{CubeBackend, CubeDevice, tensor::CubeTensor};
+use burn::tensor::Tensor;
+use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 use regard_gpu as gpu;
-use regard_kernels::{Mask, Mechanism};
+use regard_kernels::Mask;
 
-use super::{Operand, Pullback, bridge::each_rank, composed::is_forced, entered, takes_results};
-
-#[cfg(test)]
-thread_local! {
-    /// Forward and backward passes of this thread.
-    static PASSES: Cell<[usize; 2]> = const { Cell::new([0; 2]) };
-}
-
-/// Forward and backward passes of the calling thread so far.
-#[cfg(test)]
-pub(crate) fn fused_passes() -> [usize; 2] {
-    PASSES.get()
-}
+use super::{constant, counts, is_for, primitive};
+use crate::ops::{Operand, Pullback, entered, takes_results};
 
 /// Softmax over keys of one or several components, whose padding is silent.
-pub(super) struct Scored<'a> {
+pub(in crate::ops) struct Scored<'a> {
     /// `[B,N,H,D]`.
     pub q: Tensor<4>,
     /// `[B,S,M,Hk,D]`.
@@ -44,34 +30,8 @@ pub(super) struct Scored<'a> {
     pub mask: &'a Mask,
 }
 
-/// Mechanisms that come here, those with softmax alone among them.
-pub(super) const MECHANISMS: [Mechanism; 5] =
-    [Mechanism::Softmax, Mechanism::Cosine, Mechanism::Gaussian, Mechanism::Mgk, Mechanism::Moa];
-
-/// Whether tensors of this device may go to fused kernels.
-pub(super) fn is_for(device: &Device) -> bool {
-    !is_forced() && cube(device).is_some()
-}
-
-/// Whether this device can run the kernels, for heads of a usual width at least.
-pub(super) fn serves(device: &Device) -> bool {
-    cube(device).is_some_and(gpu::serves)
-}
-
-/// A device of CubeCL, with or without autodiff.
-fn cube(device: &Device) -> Option<&CubeDevice> {
-    let device = match device.as_dispatch() {
-        DispatchDevice::Autodiff(device) => &**device,
-        device => device,
-    };
-    match device {
-        DispatchDevice::Cube(device) => Some(device),
-        _ => None,
-    }
-}
-
 /// The outputs `[B,N,H,Dv]`, or nothing where the kernels cannot take the call, or the device has none.
-pub(super) fn attend(scored: Scored) -> Option<Tensor<4>> {
+pub(in crate::ops) fn attend(scored: Scored) -> Option<Tensor<4>> {
     let Scored { q, k, v, inverse, log_prior, slopes, distances, mask } = scored;
     let device = q.device();
     if !is_for(&device) {
@@ -91,11 +51,10 @@ pub(super) fn attend(scored: Scored) -> Option<Tensor<4>> {
         slopes: slopes.map(|slopes| constant(slopes.to_vec(), [heads], &device)),
     };
     let operands = fixed.operands(tensors);
-    if !gpu::takes(&operands) {
+    if !gpu::takes(fixed.call, &operands) {
         return None;
     }
-    #[cfg(test)]
-    PASSES.set([PASSES.get()[0] + 1, PASSES.get()[1]]);
+    counts([1, 0]);
     let (out, log_sum_exp) = gpu::forward(fixed.call, operands);
     let result = Tensor::from_primitive::<CubeBackend>(out.clone());
     Some(match takes_results(&device) {
@@ -133,8 +92,7 @@ struct Recorded {
 
 impl Pullback for Recorded {
     fn backward(&self, kept: Vec<Operand>, grad_out: Operand, wanted: &[bool]) -> Vec<Option<Operand>> {
-        #[cfg(test)]
-        PASSES.set([PASSES.get()[0], PASSES.get()[1] + 1]);
+        counts([0, 1]);
         let prior_axes = kept.get(4).map(Operand::axes);
         let operands = self.fixed.operands(kept.into_iter().map(primitive).collect());
         let kind = operands.q.dtype;
@@ -162,13 +120,4 @@ impl Pullback for Recorded {
 /// Sums over an axis, which Burn 0.22 may get wrong where it has one element.
 fn sum<const D: usize>(x: Tensor<D>, axis: usize) -> Tensor<D> {
     if x.dims()[axis] == 1 { x } else { x.sum_dim(axis) }
-}
-
-fn constant<const D: usize>(numbers: Vec<f32>, shape: [usize; D], device: &Device) -> CubeTensor {
-    let device = device.clone().without_autodiff();
-    primitive(Tensor::<D>::from_data(TensorData::new(numbers, shape), &device).into())
-}
-
-fn primitive(operand: Operand) -> CubeTensor {
-    each_rank!(operand, tensor => tensor.try_into_primitive::<CubeBackend>().expect("a tensor of CubeCL"))
 }
