@@ -32,9 +32,17 @@ pub struct FeatureOperands {
 pub struct FeatureOutputs {
     /// `[B,H,N,Dv]`.
     pub out: CubeTensor,
-    /// Logarithms of the sums of weights, `[B,H,N]`, float32.
-    logs: CubeTensor,
+    /// Logarithms of the sums of weights, `[B,H,N]`, float32; [`UNSEEN`](crate::UNSEEN) where there is none.
+    pub logs: CubeTensor,
     sums: Segments,
+}
+
+impl FeatureOutputs {
+    /// The same as part of a whole whose outputs and logarithms these are: their gradients are those of the part.
+    #[must_use]
+    pub fn within(&self, out: CubeTensor, logs: CubeTensor) -> Self {
+        Self { out: into_contiguous(out), logs: into_contiguous(logs), sums: self.sums.clone() }
+    }
 }
 
 /// Sums over the tokens of each segment: `[B,H,segments,m,Dv+1]` and their scales `[B,H,segments,m]`.

@@ -16,6 +16,8 @@ mod traffic;
 pub use attention::{Call, Gradients, Operands, Setting, Sizes, backward, forward, serves, takes};
 #[cfg(feature = "cube")]
 pub use features::{FeatureOperands, FeatureOutputs, FeatureSizes, feature_backward, feature_forward};
+#[cfg(feature = "cube")]
+pub use kernel::UNSEEN;
 pub use tile::{Pass, Tile};
 #[cfg(feature = "cube")]
 pub use traffic::{Passes, Traffic};

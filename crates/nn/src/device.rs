@@ -3,7 +3,7 @@
 use std::{fmt, sync::OnceLock};
 
 use burn::tensor::Device;
-use regard_kernels::Mechanism;
+use regard_kernels::{AttentionOptions, Mechanism};
 
 use crate::ops::{runs_fused, runs_kernels};
 
@@ -88,7 +88,7 @@ pub struct Found {
     pub part: String,
     /// Whether attention runs as kernels of the CPU.
     pub kernels: bool,
-    /// Mechanisms whose attention runs as fused kernels of GPUs, where these take the call.
+    /// Mechanisms whose attention runs as fused kernels of GPUs, with default options.
     pub fused: Vec<&'static str>,
     /// Mechanisms of which this is so under a causal mask only; under others they are composed.
     pub fused_causal: Vec<&'static str>,
@@ -117,7 +117,10 @@ pub fn list() -> Vec<Found> {
         devices.into_iter().enumerate().map(move |(index, device)| {
             let kernels = runs_kernels(&device);
             // Under any mask, under a causal one, and never.
-            let kind = |mechanism| [true, false].map(|causal| runs_fused(mechanism, causal, &device));
+            let kind = |mechanism| {
+                let options = AttentionOptions { mechanism, ..AttentionOptions::default() };
+                [true, false].map(|causal| runs_fused(&options, causal, &device))
+            };
             let of = |kinds: [bool; 2]| {
                 let names = Mechanism::ALL.iter().filter(|&&mechanism| !kernels && kind(mechanism) == kinds);
                 names.map(|mechanism| mechanism.name()).collect()

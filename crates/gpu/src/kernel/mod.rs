@@ -15,7 +15,7 @@ use crate::Tile;
 /// A score far below that of any visible key; finite, for shaders have no infinities.
 const HIDDEN: f32 = -1e30;
 /// The log-sum-exp of a query that sees no key.
-const UNSEEN: f32 = 1e30;
+pub const UNSEEN: f32 = 1e30;
 
 /// What a kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

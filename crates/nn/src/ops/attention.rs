@@ -37,17 +37,14 @@ pub fn attention<const D: usize>(options: &AttentionOptions, call: Call, inputs:
     Operand::from(out).into_tensor()
 }
 
-/// Whether `device` has fused kernels for this mechanism under some mask, `causal` or not: with the feature of a GPU, on that. They
-/// take calls without dropout on weights, bias and hard inference; other calls of the mechanism are composed.
-pub fn runs_fused(mechanism: Mechanism, causal: bool, device: &Device) -> bool {
+/// Whether `device` has fused kernels for calls with these options, under a causal mask or one that is not: with the feature of a
+/// GPU, on that. Calls with dropout on weights or a bias are composed all the same.
+pub fn runs_fused(options: &AttentionOptions, causal: bool, device: &Device) -> bool {
     #[cfg(feature = "cube")]
-    {
-        use super::fused::{CAUSAL_MECHANISMS, MECHANISMS, serves};
-        (MECHANISMS.contains(&mechanism) || causal && CAUSAL_MECHANISMS.contains(&mechanism)) && serves(device)
-    }
+    return super::fused::takes(options, causal) && super::fused::serves(device);
     #[cfg(not(feature = "cube"))]
     {
-        let _ = (mechanism, causal, device);
+        let _ = (options, causal, device);
         false
     }
 }

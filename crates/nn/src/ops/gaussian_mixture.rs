@@ -36,7 +36,7 @@ pub(super) fn composed(inputs: &Inputs, options: &AttentionOptions, call: Call) 
     by_rows(form, &silent, &mask, components)
 }
 
-/// The same by fused kernels, where the device has them and they take the call: one of a single component or soft inference.
+/// The same by fused kernels, where the device has them and they take the call.
 #[cfg(feature = "cube")]
 fn fused(
     [q, v]: [&Tensor<4>; 2],
@@ -45,8 +45,7 @@ fn fused(
     options: &AttentionOptions,
     call: &Call,
 ) -> Option<Tensor<4>> {
-    let nearest = options.mixture.inference == Inference::Hard && k.dims()[2] > 1;
-    if nearest || call.dropout.is_some() || !fused::is_for(&q.device()) {
+    if !fused::takes(options, call.mask.causal) || call.dropout.is_some() || !fused::is_for(&q.device()) {
         return None;
     }
     fused::attend(fused::Scored {

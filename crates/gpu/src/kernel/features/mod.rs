@@ -12,14 +12,14 @@ mod parts;
 pub(crate) mod query_gradients;
 pub(crate) mod sums;
 
+use super::UNSEEN;
+
 /// Threads of a block.
 pub(crate) const THREADS: usize = 64;
 /// The log of a feature of no token: nothing is left of its exponential even over [`LOWEST`], and a sum of two is finite.
 const HIDDEN: f32 = -2e37;
 /// A scale below that of any feature.
 const LOWEST: f32 = -1e30;
-/// The log of the sum of weights of a query that sees nothing.
-const UNSEEN: f32 = 1e30;
 
 /// What a kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

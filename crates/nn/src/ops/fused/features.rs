@@ -31,7 +31,7 @@ pub(in crate::ops) fn causal(q: &Tensor<4>, k: &Tensor<4>, v: &Tensor<4>) -> Opt
     })
 }
 
-fn operands(tensors: Vec<CubeTensor>) -> FeatureOperands {
+pub(super) fn operands(tensors: Vec<CubeTensor>) -> FeatureOperands {
     let [q, k, v] = tensors.try_into().expect("q, k and v");
     FeatureOperands { q, k, v }
 }
@@ -45,9 +45,14 @@ struct Recorded {
 impl Pullback for Recorded {
     fn backward(&self, kept: Vec<Operand>, grad_out: Operand, wanted: &[bool]) -> Vec<Option<Operand>> {
         counts([0, 1]);
-        let inputs = operands(kept.into_iter().map(primitive).collect());
-        let FeatureOperands { q, k, v } = feature_backward(inputs, &self.outputs, primitive(grad_out));
-        let of = |tensor| Operand::from(Tensor::<4>::from_primitive::<CubeBackend>(tensor));
-        [q, k, v].into_iter().zip(wanted).map(|(grad, wanted)| wanted.then(|| of(grad))).collect()
+        let grads = gradients(kept, &self.outputs, grad_out);
+        grads.into_iter().zip(wanted).map(|(grad, wanted)| wanted.then_some(grad)).collect()
     }
+}
+
+/// Gradients of `q k v`.
+pub(super) fn gradients(inputs: Vec<Operand>, outputs: &FeatureOutputs, grad_out: Operand) -> [Operand; 3] {
+    let inputs = operands(inputs.into_iter().map(primitive).collect());
+    let FeatureOperands { q, k, v } = feature_backward(inputs, outputs, primitive(grad_out));
+    [q, k, v].map(|tensor| Tensor::<4>::from_primitive::<CubeBackend>(tensor).into())
 }

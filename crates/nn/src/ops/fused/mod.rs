@@ -2,6 +2,7 @@
 
 mod features;
 mod pairs;
+mod window;
 
 #[cfg(test)]
 use std::cell::Cell;
@@ -9,18 +10,33 @@ use std::cell::Cell;
 use burn::backend::DispatchDevice;
 use burn::tensor::{Device, Tensor, TensorData};
 use burn_cubecl::{CubeBackend, CubeDevice, tensor::CubeTensor};
-use regard_kernels::Mechanism;
+use regard_kernels::{
+    AttentionOptions, Mechanism,
+    mechanism::{Combination, Inference},
+    support::SupportKind,
+};
 
 use super::{Operand, bridge::each_rank, composed::is_forced};
 pub(super) use features::causal;
 pub(super) use pairs::{Scored, attend};
+pub(super) use window::{Far, window};
 
-/// Mechanisms that are fused under any mask.
-pub(super) const MECHANISMS: [Mechanism; 5] =
-    [Mechanism::Softmax, Mechanism::Cosine, Mechanism::Gaussian, Mechanism::Mgk, Mechanism::Moa];
-/// Mechanisms that are fused under a causal mask.
-pub(super) const CAUSAL_MECHANISMS: [Mechanism; 4] =
-    [Mechanism::Linear, Mechanism::Mlk, Mechanism::Performer, Mechanism::Fastformer];
+/// Whether calls with these options are fused, without dropout on weights and without a bias: where the mask is causal, or under any.
+pub(super) fn takes(options: &AttentionOptions, causal: bool) -> bool {
+    let local = options.support.kind == SupportKind::Local;
+    match options.mechanism {
+        Mechanism::Softmax | Mechanism::Cosine | Mechanism::Gaussian | Mechanism::Moa => true,
+        Mechanism::Mgk => options.mixture.inference != Inference::Hard,
+        Mechanism::Linear | Mechanism::Mlk | Mechanism::Performer | Mechanism::Fastformer => causal,
+        Mechanism::Sparse => local,
+        Mechanism::Scatterbrain => match options.scatterbrain.combination {
+            Combination::Corrected => causal && local,
+            // One of both parts at least.
+            Combination::Gated => causal || local,
+            Combination::Naive => false,
+        },
+    }
+}
 
 #[cfg(test)]
 thread_local! {

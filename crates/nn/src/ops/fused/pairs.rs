@@ -32,6 +32,27 @@ pub(in crate::ops) struct Scored<'a> {
 
 /// The outputs `[B,N,H,Dv]`, or nothing where the kernels cannot take the call, or the device has none.
 pub(in crate::ops) fn attend(scored: Scored) -> Option<Tensor<4>> {
+    let device = scored.q.device();
+    let Prepared { inputs, fixed, operands } = prepare(scored)?;
+    counts([1, 0]);
+    let (out, log_sum_exp) = gpu::forward(fixed.call, operands);
+    let result = Tensor::from_primitive::<CubeBackend>(out.clone());
+    Some(match takes_results(&device) {
+        true => entered(result, inputs, Vec::new(), Arc::new(Recorded { fixed, out, log_sum_exp })),
+        false => result,
+    })
+}
+
+/// A call that the kernels take.
+pub(super) struct Prepared {
+    /// `q k v inverse` and a log prior, if there is one, with autodiff where they have it.
+    pub inputs: Vec<Operand>,
+    pub fixed: Fixed,
+    pub operands: gpu::Operands,
+}
+
+/// The call, if the kernels take it.
+pub(super) fn prepare(scored: Scored) -> Option<Prepared> {
     let Scored { q, k, v, inverse, log_prior, slopes, distances, mask } = scored;
     let device = q.device();
     if !is_for(&device) {
@@ -51,22 +72,13 @@ pub(in crate::ops) fn attend(scored: Scored) -> Option<Tensor<4>> {
         slopes: slopes.map(|slopes| constant(slopes.to_vec(), [heads], &device)),
     };
     let operands = fixed.operands(tensors);
-    if !gpu::takes(fixed.call, &operands) {
-        return None;
-    }
-    counts([1, 0]);
-    let (out, log_sum_exp) = gpu::forward(fixed.call, operands);
-    let result = Tensor::from_primitive::<CubeBackend>(out.clone());
-    Some(match takes_results(&device) {
-        true => entered(result, inputs, Vec::new(), Arc::new(Recorded { fixed, out, log_sum_exp })),
-        false => result,
-    })
+    gpu::takes(fixed.call, &operands).then_some(Prepared { inputs, fixed, operands })
 }
 
 /// What has no gradient.
 #[derive(Debug)]
-struct Fixed {
-    call: gpu::Call,
+pub(super) struct Fixed {
+    pub call: gpu::Call,
     valid: Option<CubeTensor>,
     slopes: Option<CubeTensor>,
 }
@@ -80,24 +92,18 @@ impl Fixed {
         let (valid, slopes) = (self.valid.clone(), self.slopes.clone());
         gpu::Operands { q, k, v, inverse, prior: inputs.next(), valid, slopes }
     }
-}
 
-/// The backward pass.
-#[derive(Debug)]
-struct Recorded {
-    fixed: Fixed,
-    out: CubeTensor,
-    log_sum_exp: CubeTensor,
-}
-
-impl Pullback for Recorded {
-    fn backward(&self, kept: Vec<Operand>, grad_out: Operand, wanted: &[bool]) -> Vec<Option<Operand>> {
-        counts([0, 1]);
-        let prior_axes = kept.get(4).map(Operand::axes);
-        let operands = self.fixed.operands(kept.into_iter().map(primitive).collect());
+    /// Gradients of these inputs, of outputs and log-sum-exp that are those of this call or of a whole that it is part of.
+    pub(super) fn gradients(
+        &self,
+        inputs: Vec<Operand>,
+        [out, log_sum_exp]: [CubeTensor; 2],
+        grad_out: Operand,
+    ) -> Vec<Operand> {
+        let prior_axes = inputs.get(4).map(Operand::axes);
+        let operands = self.operands(inputs.into_iter().map(primitive).collect());
         let kind = operands.q.dtype;
-        let (out, log_sum_exp) = (self.out.clone(), self.log_sum_exp.clone());
-        let grads = gpu::backward(self.fixed.call, operands, out, log_sum_exp, primitive(grad_out));
+        let grads = gpu::backward(self.call, operands, out, log_sum_exp, primitive(grad_out));
         let inverse = Tensor::<4>::from_primitive::<CubeBackend>(grads.inverse);
         let [batch, heads, tiles, components] = inverse.dims();
         let inverse = sum(inverse.reshape([batch * heads * tiles, components]), 0).reshape([components]).cast(kind);
@@ -113,7 +119,23 @@ impl Pullback for Recorded {
         let of = |tensor| Tensor::<4>::from_primitive::<CubeBackend>(tensor).into();
         let k = Tensor::<5>::from_primitive::<CubeBackend>(grads.k).into();
         let all = [Some(of(grads.q)), Some(k), Some(of(grads.v)), Some(inverse.into()), prior];
-        all.into_iter().zip(wanted).map(|(grad, wanted)| grad.filter(|_| *wanted)).collect()
+        all.into_iter().flatten().collect()
+    }
+}
+
+/// The backward pass.
+#[derive(Debug)]
+struct Recorded {
+    fixed: Fixed,
+    out: CubeTensor,
+    log_sum_exp: CubeTensor,
+}
+
+impl Pullback for Recorded {
+    fn backward(&self, kept: Vec<Operand>, grad_out: Operand, wanted: &[bool]) -> Vec<Option<Operand>> {
+        counts([0, 1]);
+        let grads = self.fixed.gradients(kept, [self.out.clone(), self.log_sum_exp.clone()], grad_out);
+        grads.into_iter().zip(wanted).map(|(grad, wanted)| wanted.then_some(grad)).collect()
     }
 }
 
