@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
-use burn::tensor::{Device, DeviceType, Tensor, TensorData};
-use burn_cubecl::{CubeBackend, tensor::CubeTensor};
+use burn::tensor::{DType, Device, DeviceType, Tensor, TensorData};
+use burn_cubecl::{
+    CubeBackend,
+    cubecl::ir::{ElemType, FloatKind},
+    tensor::CubeTensor,
+};
 use regard_gpu::{
     Call, FeatureOperands, Gradients, Operands, backward, feature_backward, feature_forward, forward, takes,
 };
@@ -260,6 +264,50 @@ fn causal_linear_attention_follows_its_twin() {
         compare(&mut report, &label("gradient of q"), &through(grads.q, &q), &twin.grads[0]);
         compare(&mut report, &label("gradient of k"), &through(grads.k, &k), &twin.grads[1]);
         compare(&mut report, &label("gradient of v"), &numbers(grads.v), &twin.grads[2]);
+    }
+    report.finish();
+}
+
+/// Half precision in memory, float32 in sums: outputs and gradients are those of float32 of the same inputs, rounded.
+#[test]
+fn half_precision_rounds_inputs_and_results_alone() {
+    let device = gpu();
+    let mut report = Report::new();
+    let mut random = Random::new(4);
+    let [tokens, heads, width] = [70, 2, 16];
+    let shapes: [&[usize]; 4] =
+        [&[1, tokens, heads, width], &[1, tokens, 1, heads, width], &[1, tokens, heads, width], &[1]];
+    let half = |tensor: CubeTensor| burn_cubecl::kernel::cast(tensor, DType::F16);
+    let whole = |tensor: CubeTensor| burn_cubecl::kernel::cast(tensor, DType::F32);
+    let mut arrays = shapes.map(|shape| Array::normal(&mut random, shape));
+    // Exact in half precision.
+    arrays[3].data[0] = 0.25;
+    // Rounded once, so that both runs read the same numbers.
+    let wide = arrays.each_ref().map(|array| whole(half(array.on(&device))));
+    let operands =
+        |[q, k, v, inverse]: [CubeTensor; 4]| Operands { q, k, v, inverse, prior: None, valid: None, slopes: None };
+    let call = Call { causal: true, ..Call::default() };
+    let narrow = operands(wide.clone().map(half));
+    if !takes(call, &narrow) {
+        let properties = narrow.q.client.properties();
+        assert!(!properties.supports_type(ElemType::Float(FloatKind::F16)), "half precision was refused");
+        return;
+    }
+    let wide = operands(wide);
+    let (out, lse) = forward(call, wide.clone());
+    let (narrow_out, narrow_lse) = forward(call, narrow.clone());
+    // A result is rounded to 11 bits, once.
+    let bound = 0.5f64.powi(11) + 1e-5;
+    report.compare("lse", &numbers(narrow_lse.clone()), &numbers(lse.clone()), 1e-6);
+    report.compare("out", &numbers(whole(narrow_out)), &numbers(out.clone()), bound);
+    // From the same outputs, which the backward pass reads.
+    let rounded = half(out);
+    let grads = backward(call, wide.clone(), whole(rounded.clone()), lse, wide.v);
+    let narrow_grads = backward(call, narrow.clone(), rounded, narrow_lse, narrow.v);
+    for (name, seen, expected) in
+        [("q", narrow_grads.q, grads.q), ("k", narrow_grads.k, grads.k), ("v", narrow_grads.v, grads.v)]
+    {
+        report.compare(name, &numbers(whole(seen)), &numbers(expected), bound);
     }
     report.finish();
 }
