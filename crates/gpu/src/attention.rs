@@ -10,28 +10,11 @@ use burn_cubecl::{
 };
 
 use crate::{
-    Pass, Passes, Tile, Traffic,
+    Call, Pass, Setting, Sizes, Tile, Traffic,
     device::{element, supports},
-    kernel::{
-        Form,
-        key_gradients::key_gradients,
-        outputs::outputs,
-        query_gradients::query_gradients,
-        ranges::{first_key, last_key},
-    },
-    traffic::of_kernel,
+    kernel::{key_gradients::key_gradients, outputs::outputs, query_gradients::query_gradients},
+    tune,
 };
-
-/// What scores are, and which keys a query sees.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Call {
-    /// Scores are half squared distances, negative, instead of products.
-    pub distances: bool,
-    /// Hides keys after the query's own position; query `i` of `N` is at position `i + S - N`.
-    pub causal: bool,
-    /// Largest distance between a query's position and a visible key.
-    pub window: Option<usize>,
-}
 
 /// What attention reads, all but `valid` and `slopes` of one type of float.
 ///
@@ -74,108 +57,6 @@ pub struct Gradients {
 const MOST_COMPONENTS: usize = 8;
 /// Buffers of the kernel that has most, with one for their sizes.
 const BUFFERS: usize = 15;
-
-/// Sizes of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sizes {
-    /// Sequences, `B`.
-    pub batch: usize,
-    /// Queries, `N`.
-    pub queries: usize,
-    /// Keys, `S`.
-    pub keys: usize,
-    /// Query heads, `H`.
-    pub heads: usize,
-    /// Key heads, `Hk`.
-    pub key_heads: usize,
-    /// Components, `M`.
-    pub components: usize,
-    /// Channels of queries and keys, `D`.
-    pub width: usize,
-    /// Channels of values, `Dv`.
-    pub value_width: usize,
-}
-
-/// All that decides how a call runs, but for the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Setting {
-    /// What scores are.
-    pub call: Call,
-    /// Sizes.
-    pub sizes: Sizes,
-    /// There is padding.
-    pub padded: bool,
-    /// There are slopes.
-    pub slopes: bool,
-    /// Axes of the log prior, 0 without one.
-    pub prior_axes: usize,
-}
-
-impl Setting {
-    fn form(&self, tile: Tile) -> Form {
-        Form {
-            tile,
-            width: self.sizes.width,
-            value_width: self.sizes.value_width,
-            components: self.sizes.components,
-            distances: self.call.distances,
-            causal: self.call.causal,
-            window: self.call.window.is_some(),
-            padded: self.padded,
-            slopes: self.slopes,
-            prior: self.prior_axes > 0,
-            positions: self.prior_axes == 3,
-        }
-    }
-
-    fn reach(&self) -> usize {
-        self.call.window.unwrap_or(0).min(self.sizes.queries + self.sizes.keys)
-    }
-
-    fn tiles(&self, pass: Pass, shared: usize, threads: usize) -> Vec<Tile> {
-        Tile::fitting(pass, [self.sizes.width, self.sizes.value_width], shared, threads)
-    }
-
-    /// Bytes of the forward and of the backward pass, with floats of `float` bytes, on a device with `shared` bytes of shared
-    /// memory and `threads` threads for a block of them; nothing where no tile fits.
-    pub fn traffic(&self, float: usize, shared: usize, threads: usize) -> Option<[Traffic; 2]> {
-        let of = |pass| {
-            let tile = *self.tiles(pass, shared, threads).first()?;
-            Some(of_kernel(pass, &self.form(tile), &self.sizes, self.reach(), float))
-        };
-        Some([of(Pass::Forward)?, of(Pass::Queries)?.plus(of(Pass::Keys)?)])
-    }
-}
-
-impl Setting {
-    /// Fewest bytes of the forward and of the backward pass of the form that is composed of tensor operations, with floats of
-    /// `float` bytes: see [`Passes`].
-    pub fn composed_bytes(&self, float: usize) -> [u64; 2] {
-        /// Bytes of a block of queries, and tensors of the size of its scores.
-        const BLOCK: usize = (192 << 20) / 6;
-        let Sizes { batch, queries: n, keys: s, heads, key_heads, components, width, value_width } = self.sizes;
-        let Call { distances, causal, window } = self.call;
-        let (limited, reach) = (window.is_some(), self.reach());
-        let block = (BLOCK / (batch * heads * components * s * float).max(1)).clamp(1, n.max(1));
-        let seen = |first: usize| {
-            let last = n.min(first + block);
-            let end = last_key(last, n, s, reach, causal, limited);
-            (last - first) * end.saturating_sub(first_key(first, n, s, reach, limited))
-        };
-        let pairs: usize = (0..n).step_by(block).map(seen).sum();
-        let masked = causal || limited || self.padded;
-        let passes = match distances || components > 1 {
-            true => Passes::mixture(components, distances, masked),
-            false => Passes::softmax(masked),
-        };
-        // Products read and write rows too.
-        let queries = batch * n * heads * (width + value_width);
-        let keys = batch * s * key_heads * (components * width + value_width);
-        let [forward, backward] = passes.bytes((batch * heads * pairs) as u64, float);
-        let own = ((queries + keys) * float) as u64;
-        [forward + own, backward + 3 * own]
-    }
-}
 
 impl Operands {
     /// All that decides how a call runs, but for the device.
@@ -263,17 +144,12 @@ fn accepts(client: &Client, setting: &Setting, float: DType) -> bool {
         && fused.is_some_and(gains)
 }
 
-fn tiles(client: &Client, pass: Pass, sizes: &Sizes) -> Vec<Tile> {
-    let hardware = &client.properties().hardware;
-    let widths = [sizes.width, sizes.value_width];
-    Tile::fitting(pass, widths, hardware.max_shared_memory_size, hardware.max_units_per_cube as usize)
-}
-
 /// A call on its way to the device.
-struct Launch {
-    client: Client,
-    device: CubeDevice,
-    setting: Setting,
+#[derive(Clone)]
+pub(crate) struct Launch {
+    pub client: Client,
+    pub device: CubeDevice,
+    pub setting: Setting,
     float: DType,
     operands: Operands,
     nothing: CubeTensor,
@@ -292,13 +168,14 @@ impl Launch {
         }
     }
 
-    fn empty<const D: usize>(&self, shape: [usize; D], kind: DType) -> CubeTensor {
-        empty_device_contiguous_dtype(self.client.clone(), self.device.clone(), Shape::new(shape), kind)
+    /// Tiles that the device has room for, that of least traffic first.
+    pub fn tiles(&self, pass: Pass) -> Vec<Tile> {
+        let hardware = &self.client.properties().hardware;
+        self.setting.tiles(pass, hardware.max_shared_memory_size, hardware.max_units_per_cube as usize)
     }
 
-    /// With the tile of least traffic: the same on every run, so that bits are.
-    fn form(&self, pass: Pass) -> Form {
-        self.setting.form(tiles(&self.client, pass, &self.setting.sizes)[0])
+    fn empty<const D: usize>(&self, shape: [usize; D], kind: DType) -> CubeTensor {
+        empty_device_contiguous_dtype(self.client.clone(), self.device.clone(), Shape::new(shape), kind)
     }
 
     fn reach(&self) -> u32 {
@@ -309,8 +186,8 @@ impl Launch {
         element(self.float).expect("a float that the kernels take")
     }
 
-    fn or_nothing(&self, tensor: &Option<CubeTensor>) -> TensorArg {
-        tensor.as_ref().unwrap_or(&self.nothing).clone().into_tensor_arg()
+    fn or_nothing(&self, tensor: Option<&CubeTensor>) -> TensorArg {
+        arg(tensor.unwrap_or(&self.nothing))
     }
 }
 
@@ -318,32 +195,43 @@ fn arg(tensor: &CubeTensor) -> TensorArg {
     tensor.clone().into_tensor_arg()
 }
 
+/// One block of threads for each tile of tokens, head and sequence.
+fn blocks(tokens: usize, heads: usize, batch: usize, tile: &Tile) -> (CubeCount, CubeDim) {
+    let count = CubeCount::Static(tokens.div_ceil(tile.rows) as u32, heads as u32, batch as u32);
+    (count, CubeDim::new_2d(tile.across as u32, tile.down as u32))
+}
+
 /// Outputs `[B,N,H,Dv]`, and log-sum-exp `[B,H,N]` in float32, of a call that [`takes`] accepts.
 pub fn forward(call: Call, operands: Operands) -> (CubeTensor, CubeTensor) {
-    let launch = Launch::new(call, operands);
+    let [out, lse] = taken(tune::run(Launch::new(call, operands), Pass::Forward, Vec::new(), launch_outputs));
+    (out, lse)
+}
+
+/// `out` and `lse`.
+fn launch_outputs(launch: &Launch, _: &[CubeTensor], tile: Tile) -> Vec<CubeTensor> {
     let Sizes { batch, queries, heads, value_width, .. } = launch.setting.sizes;
     let out = launch.empty([batch, queries, heads, value_width], launch.float);
     let lse = launch.empty([batch, heads, queries], DType::F32);
-    let form = launch.form(Pass::Forward);
     let Operands { q, k, v, inverse, prior, valid, slopes } = &launch.operands;
+    let (count, dim) = blocks(queries, heads, batch, &tile);
     outputs::launch(
         &launch.client,
-        CubeCount::Static(queries.div_ceil(form.tile.rows) as u32, heads as u32, batch as u32),
-        CubeDim::new_2d(form.tile.across as u32, form.tile.down as u32),
+        count,
+        dim,
         arg(q),
         arg(k),
         arg(v),
         arg(inverse),
-        launch.or_nothing(prior),
-        launch.or_nothing(valid),
-        launch.or_nothing(slopes),
+        launch.or_nothing(prior.as_ref()),
+        launch.or_nothing(valid.as_ref()),
+        launch.or_nothing(slopes.as_ref()),
         arg(&out),
         arg(&lse),
         launch.reach(),
-        form,
+        launch.setting.form(tile),
         launch.element(),
     );
-    (out, lse)
+    vec![out, lse]
 }
 
 /// The gradients, from those of the outputs and what [`forward`] returned.
@@ -355,62 +243,84 @@ pub fn backward(
     out_gradient: CubeTensor,
 ) -> Gradients {
     let launch = Launch::new(call, operands);
-    let Sizes { batch, queries, keys, heads, key_heads, components, width, value_width } = launch.setting.sizes;
-    let (out, lse, out_gradient) = (into_contiguous(out), into_contiguous(lse), into_contiguous(out_gradient));
+    let [out, lse, out_gradient] = [out, lse, out_gradient].map(into_contiguous);
+    let given = vec![out, out_gradient.clone(), lse.clone()];
+    let [q, along] = taken(tune::run(launch.clone(), Pass::Queries, given, launch_query_gradients));
+    let given = vec![out_gradient, lse, along];
+    let [k, v, inverse, prior] = taken(tune::run(launch.clone(), Pass::Keys, given, launch_key_gradients));
+    Gradients { q, k, v, inverse, prior: launch.operands.prior.is_some().then_some(prior) }
+}
+
+/// Of `out`, its gradient and `lse`: the gradient of `q`, and products of outputs and their gradients.
+fn launch_query_gradients(launch: &Launch, given: &[CubeTensor], tile: Tile) -> Vec<CubeTensor> {
+    let Sizes { batch, queries, heads, width, .. } = launch.setting.sizes;
+    let [out, out_gradient, lse] = given else { unreachable!("three tensors") };
     let along = launch.empty([batch, heads, queries], DType::F32);
     let q_gradient = launch.empty([batch, queries, heads, width], launch.float);
-    let form = launch.form(Pass::Queries);
     let Operands { q, k, v, inverse, prior, valid, slopes } = &launch.operands;
+    let (count, dim) = blocks(queries, heads, batch, &tile);
     query_gradients::launch(
         &launch.client,
-        CubeCount::Static(queries.div_ceil(form.tile.rows) as u32, heads as u32, batch as u32),
-        CubeDim::new_2d(form.tile.across as u32, form.tile.down as u32),
+        count,
+        dim,
         arg(q),
         arg(k),
         arg(v),
         arg(inverse),
-        launch.or_nothing(prior),
-        launch.or_nothing(valid),
-        launch.or_nothing(slopes),
-        arg(&out),
-        arg(&out_gradient),
-        arg(&lse),
+        launch.or_nothing(prior.as_ref()),
+        launch.or_nothing(valid.as_ref()),
+        launch.or_nothing(slopes.as_ref()),
+        arg(out),
+        arg(out_gradient),
+        arg(lse),
         arg(&along),
         arg(&q_gradient),
         launch.reach(),
-        form,
+        launch.setting.form(tile),
         launch.element(),
     );
-    let form = launch.form(Pass::Keys);
-    let tiles = keys.div_ceil(form.tile.rows);
-    let gradients = Gradients {
-        q: q_gradient,
-        k: launch.empty([batch, keys, components, key_heads, width], launch.float),
-        v: launch.empty([batch, keys, key_heads, value_width], launch.float),
-        inverse: launch.empty([batch, key_heads, tiles, components], DType::F32),
-        prior: prior.is_some().then(|| launch.empty([batch, heads, components, keys], DType::F32)),
+    vec![q_gradient, along]
+}
+
+/// Of the gradient of `out`, `lse` and what [`launch_query_gradients`] adds: gradients of `k`, `v`, `inverse` and the prior.
+fn launch_key_gradients(launch: &Launch, given: &[CubeTensor], tile: Tile) -> Vec<CubeTensor> {
+    let Sizes { batch, keys, heads, key_heads, components, width, value_width, .. } = launch.setting.sizes;
+    let [out_gradient, lse, along] = given else { unreachable!("three tensors") };
+    let Operands { q, k, v, inverse, prior, valid, slopes } = &launch.operands;
+    let k_gradient = launch.empty([batch, keys, components, key_heads, width], launch.float);
+    let v_gradient = launch.empty([batch, keys, key_heads, value_width], launch.float);
+    let inverse_gradient = launch.empty([batch, key_heads, keys.div_ceil(tile.rows), components], DType::F32);
+    let prior_gradient = match prior {
+        Some(_) => launch.empty([batch, heads, components, keys], DType::F32),
+        None => launch.empty([1], DType::F32),
     };
+    let (count, dim) = blocks(keys, key_heads, batch, &tile);
     key_gradients::launch(
         &launch.client,
-        CubeCount::Static(tiles as u32, key_heads as u32, batch as u32),
-        CubeDim::new_2d(form.tile.across as u32, form.tile.down as u32),
+        count,
+        dim,
         arg(q),
         arg(k),
         arg(v),
         arg(inverse),
-        launch.or_nothing(prior),
-        launch.or_nothing(valid),
-        launch.or_nothing(slopes),
-        arg(&out_gradient),
-        arg(&lse),
-        arg(&along),
-        arg(&gradients.k),
-        arg(&gradients.v),
-        launch.or_nothing(&gradients.prior),
-        arg(&gradients.inverse),
+        launch.or_nothing(prior.as_ref()),
+        launch.or_nothing(valid.as_ref()),
+        launch.or_nothing(slopes.as_ref()),
+        arg(out_gradient),
+        arg(lse),
+        arg(along),
+        arg(&k_gradient),
+        arg(&v_gradient),
+        arg(&prior_gradient),
+        arg(&inverse_gradient),
         launch.reach(),
-        form,
+        launch.setting.form(tile),
         launch.element(),
     );
-    gradients
+    vec![k_gradient, v_gradient, inverse_gradient, prior_gradient]
+}
+
+/// As many tensors as a kernel returns.
+fn taken<const N: usize>(tensors: Vec<CubeTensor>) -> [CubeTensor; N] {
+    tensors.try_into().unwrap_or_else(|_| unreachable!("{N} tensors"))
 }

@@ -179,7 +179,16 @@ fn mixtures_follow_their_twin() {
     let device = gpu();
     let mut report = Report::new();
     let mut random = Random::new(2);
-    for (at, case) in cases().into_iter().enumerate() {
+    // Wide heads, whose tiles are the smallest.
+    let wide = Case {
+        queries: 40,
+        keys: 70,
+        widths: [128, 96],
+        heads: [2, 1],
+        components: 3,
+        mask: Mask { window: Some(30), ..Mask::none() },
+    };
+    for (at, case) in cases().into_iter().chain([wide]).enumerate() {
         let ([width, value_width], [heads, key_heads]) = (case.widths, case.heads);
         let components = case.components;
         let score = if at % 2 == 0 { Score::Gaussian } else { Score::Dot };

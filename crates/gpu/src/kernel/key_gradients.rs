@@ -203,10 +203,8 @@ pub(crate) fn key_gradients<F: Float>(
             for a in 0..rows_each {
                 total[a] += of_head[a];
                 let key = first + y + a * tile.down;
-                if comptime!(form.prior) {
-                    if x == 0 && key < s {
-                        prior_gradient[((batch * heads + head) * form.components + r) * s + key] = of_head[a];
-                    }
+                if comptime!(form.prior) && x == 0 && key < s {
+                    prior_gradient[((batch * heads + head) * form.components + r) * s + key] = of_head[a];
                 }
             }
         }
