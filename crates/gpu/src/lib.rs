@@ -1,4 +1,4 @@
-//! Fused attention for GPUs.
+#![doc = include_str!("../README.md")]
 
 #[cfg(feature = "cube")]
 mod attention;
