@@ -16,7 +16,7 @@ use crate::{
     tune,
 };
 
-/// What attention reads, all but `valid` and `slopes` of one type of float.
+/// What attention reads: queries, keys and values of one type of float, all else in float32.
 ///
 /// The score of query `i` of head `h` and component `r` of key `j` is `inverse_r (q_i . k_jr) + prior_hrj - slope_h |i - j|`, or with
 /// `-|q_i - k_jr|^2 / 2` instead of the product; the weight of a key is the sum over its components.
@@ -32,9 +32,9 @@ pub struct Operands {
     pub inverse: CubeTensor,
     /// `[H,M,S]` or `[H,M]`.
     pub prior: Option<CubeTensor>,
-    /// `[B,S]`, float32, 0 where a key is padding.
+    /// `[B,S]`, 0 where a key is padding.
     pub valid: Option<CubeTensor>,
-    /// `[H]`, float32.
+    /// `[H]`.
     pub slopes: Option<CubeTensor>,
 }
 
@@ -103,7 +103,11 @@ impl Operands {
 
 /// Whether the kernels take this call: on its device, of its sizes and type of float, and with less traffic than the composed form.
 pub fn takes(call: Call, operands: &Operands) -> bool {
-    accepts(&operands.q.client, &operands.setting(call), operands.q.dtype)
+    let Operands { q, k, v, inverse, prior, valid, slopes } = operands;
+    let wide = [Some(inverse), prior.as_ref(), valid.as_ref(), slopes.as_ref()];
+    [k, v].iter().all(|tensor| tensor.dtype == q.dtype)
+        && wide.into_iter().flatten().all(|tensor| tensor.dtype == DType::F32)
+        && accepts(&q.client, &operands.setting(call), q.dtype)
 }
 
 /// Whether the kernels can run on this device, for heads of up to 64 channels in float32 at least.

@@ -135,7 +135,8 @@ impl FeatureOperands {
 
     /// Whether the kernels take this call: on its device, of its sizes and type of float.
     pub fn taken(&self) -> bool {
-        accepts(&self.q.client, &self.sizes(), self.q.dtype)
+        let Self { q, k, v } = self;
+        [k, v].iter().all(|tensor| tensor.dtype == q.dtype) && accepts(&q.client, &self.sizes(), q.dtype)
     }
 }
 

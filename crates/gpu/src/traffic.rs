@@ -42,7 +42,7 @@ const WIDE: usize = 4;
 pub(crate) fn of_kernel(pass: Pass, form: &Form, sizes: &Sizes, reach: usize, float: usize) -> Traffic {
     let Sizes { batch, queries: n, keys: s, heads, key_heads, components, width, value_width } = *sizes;
     let (rows, columns) = (form.tile.rows, form.tile.columns);
-    let per_key = [usize::from(form.positions) * float, usize::from(form.padded) * WIDE].iter().sum::<usize>();
+    let per_key = (usize::from(form.positions) + usize::from(form.padded)) * WIDE;
     let (mut read, mut written) = (0, 0);
     match pass {
         Pass::Forward | Pass::Queries => {

@@ -284,13 +284,10 @@ fn half_precision_rounds_inputs_and_results_alone() {
     let mut report = Report::new();
     let mut random = Random::new(4);
     let [tokens, heads, width] = [70, 2, 16];
-    let shapes: [&[usize]; 4] =
-        [&[1, tokens, heads, width], &[1, tokens, 1, heads, width], &[1, tokens, heads, width], &[1]];
+    let shapes: [&[usize]; 3] = [&[1, tokens, heads, width], &[1, tokens, 1, heads, width], &[1, tokens, heads, width]];
     let half = |tensor: CubeTensor| burn_cubecl::kernel::cast(tensor, DType::F16);
     let whole = |tensor: CubeTensor| burn_cubecl::kernel::cast(tensor, DType::F32);
-    let mut arrays = shapes.map(|shape| Array::normal(&mut random, shape));
-    // Exact in half precision.
-    arrays[3].data[0] = 0.25;
+    let arrays = shapes.map(|shape| Array::normal(&mut random, shape));
     // Rounded once, so that both runs read the same numbers.
     let wide = arrays.each_ref().map(|array| whole(half(array.on(&device))));
     let operands =

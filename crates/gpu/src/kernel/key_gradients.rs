@@ -19,8 +19,8 @@ pub(crate) fn key_gradients<F: Float>(
     q: &Tensor<F>,                      // [B,N,H,D]
     k: &Tensor<F>,                      // [B,S,M,Hk,D]
     v: &Tensor<F>,                      // [B,S,Hk,Dv]
-    inverse: &Tensor<F>,                // [M]
-    prior: &Tensor<F>,                  // [H,M,S] or [H,M]
+    inverse: &Tensor<f32>,              // [M]
+    prior: &Tensor<f32>,                // [H,M,S] or [H,M]
     valid: &Tensor<f32>,                // [B,S]
     slopes: &Tensor<f32>,               // [H]
     out_gradient: &Tensor<F>,           // [B,N,H,Dv]
@@ -87,7 +87,7 @@ pub(crate) fn key_gradients<F: Float>(
     let end = last_query(least(first + tile.rows, s), n, s, reach, form.window);
 
     for r in 0..comptime!(form.components) {
-        let factor = f32::cast_from(inverse[r]);
+        let factor = inverse[r];
         let k_base = ((batch * s * form.components + r) * key_heads + key_head) * width;
         let k_stride = form.components * key_heads * width;
         sync_cube();
@@ -108,7 +108,7 @@ pub(crate) fn key_gradients<F: Float>(
                 decay = slopes[head];
             }
             sync_cube();
-            load_terms::<F>(prior, valid, batch, head * form.components + r, first, s, &mut terms, tile.rows, form);
+            load_terms(prior, valid, batch, head * form.components + r, first, s, &mut terms, tile.rows, form);
             #[unroll]
             for a in 0..rows_each {
                 of_head[a] = 0.0f32;

@@ -15,8 +15,8 @@ pub(crate) fn outputs<F: Float>(
     q: &Tensor<F>,         // [B,N,H,D]
     k: &Tensor<F>,         // [B,S,M,Hk,D]
     v: &Tensor<F>,         // [B,S,Hk,Dv]
-    inverse: &Tensor<F>,   // [M]
-    prior: &Tensor<F>,     // [H,M,S] or [H,M]
+    inverse: &Tensor<f32>, // [M]
+    prior: &Tensor<f32>,   // [H,M,S] or [H,M]
     valid: &Tensor<f32>,   // [B,S]
     slopes: &Tensor<f32>,  // [H]
     out: &mut Tensor<F>,   // [B,N,H,Dv]
@@ -97,11 +97,11 @@ pub(crate) fn outputs<F: Float>(
                 tile.columns,
                 width,
             );
-            load_terms::<F>(prior, valid, batch, head * form.components + r, from, s, &mut terms, tile.columns, form);
+            load_terms(prior, valid, batch, head * form.components + r, from, s, &mut terms, tile.columns, form);
             sync_cube();
             let at = comptime!(r * rows_each * columns_each);
             products(&rows, &columns, &mut scores, at, form, width, form.distances);
-            let factor = f32::cast_from(inverse[r]);
+            let factor = inverse[r];
             #[unroll]
             for a in 0..rows_each {
                 #[unroll]

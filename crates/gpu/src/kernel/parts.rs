@@ -33,8 +33,8 @@ pub(super) fn load<F: Float>(
 
 /// What the score of a key with one component has beside its product: its log prior, [`HIDDEN`] for padding and what is no key.
 #[cube]
-pub(super) fn load_terms<F: Float>(
-    prior: &Tensor<F>,
+pub(super) fn load_terms(
+    prior: &Tensor<f32>,
     valid: &Tensor<f32>,
     batch: usize,
     head_and_component: usize,
@@ -56,9 +56,9 @@ pub(super) fn load_terms<F: Float>(
             if real {
                 term = 0.0f32;
                 if comptime!(form.positions) {
-                    term = f32::cast_from(prior[head_and_component * keys + key]);
+                    term = prior[head_and_component * keys + key];
                 } else if comptime!(form.prior) {
-                    term = f32::cast_from(prior[head_and_component]);
+                    term = prior[head_and_component];
                 }
             }
         }

@@ -16,8 +16,8 @@ pub(crate) fn query_gradients<F: Float>(
     q: &Tensor<F>,              // [B,N,H,D]
     k: &Tensor<F>,              // [B,S,M,Hk,D]
     v: &Tensor<F>,              // [B,S,Hk,Dv]
-    inverse: &Tensor<F>,        // [M]
-    prior: &Tensor<F>,          // [H,M,S] or [H,M]
+    inverse: &Tensor<f32>,      // [M]
+    prior: &Tensor<f32>,        // [H,M,S] or [H,M]
     valid: &Tensor<f32>,        // [B,S]
     slopes: &Tensor<f32>,       // [H]
     out: &Tensor<F>,            // [B,N,H,Dv]
@@ -138,13 +138,13 @@ pub(crate) fn query_gradients<F: Float>(
                 tile.columns,
                 width,
             );
-            load_terms::<F>(prior, valid, batch, head * form.components + r, from, s, &mut terms, tile.columns, form);
+            load_terms(prior, valid, batch, head * form.components + r, from, s, &mut terms, tile.columns, form);
             sync_cube();
             if comptime!(r == 0) {
                 products(&gradients, &values, &mut of_weights, 0usize, form, value_width, false);
             }
             products(&rows, &columns, &mut scores, 0usize, form, width, form.distances);
-            let factor = f32::cast_from(inverse[r]);
+            let factor = inverse[r];
             #[unroll]
             for a in 0..rows_each {
                 let row = y + a * tile.down;

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 use regard_gpu as gpu;
 use regard_kernels::Mask;
 
 use super::{constant, counts, is_for, primitive};
-use crate::ops::{Operand, Pullback, entered, takes_results};
+use crate::ops::{Operand, Pullback, bridge::each_rank, entered, takes_results};
 
 /// Softmax over keys of one or several components, whose padding is silent.
 pub(in crate::ops) struct Scored<'a> {
@@ -60,7 +60,9 @@ pub(super) fn prepare(scored: Scored) -> Option<Prepared> {
     }
     let [batch, _, heads, _] = q.dims();
     let keys = k.dims()[1];
-    let inputs = [Some(q.into()), Some(k.into()), Some(v.into()), Some(inverse.into()), log_prior];
+    let inverse = inverse.cast(DType::F32).into();
+    let log_prior = log_prior.map(|prior| each_rank!(prior, prior => prior.cast(DType::F32).into()));
+    let inputs = [Some(q.into()), Some(k.into()), Some(v.into()), Some(inverse), log_prior];
     let inputs: Vec<Operand> = inputs.into_iter().flatten().collect();
     let tensors = inputs.iter().map(|input| primitive(input.clone().without_autodiff())).collect();
     let fixed = Fixed {
@@ -102,15 +104,14 @@ impl Fixed {
     ) -> Vec<Operand> {
         let prior_axes = inputs.get(4).map(Operand::axes);
         let operands = self.operands(inputs.into_iter().map(primitive).collect());
-        let kind = operands.q.dtype;
         let grads = gpu::backward(self.call, operands, out, log_sum_exp, primitive(grad_out));
         let inverse = Tensor::<4>::from_primitive::<CubeBackend>(grads.inverse);
         let [batch, heads, tiles, components] = inverse.dims();
-        let inverse = sum(inverse.reshape([batch * heads * tiles, components]), 0).reshape([components]).cast(kind);
+        let inverse = sum(inverse.reshape([batch * heads * tiles, components]), 0).reshape([components]);
         let prior = grads.prior.map(|prior| {
             let prior = Tensor::<4>::from_primitive::<CubeBackend>(prior);
             let [_, heads, components, keys] = prior.dims();
-            let prior = sum(prior, 0).reshape([heads, components, keys]).cast(kind);
+            let prior = sum(prior, 0).reshape([heads, components, keys]);
             match prior_axes {
                 Some(2) => Operand::from(sum(prior, 2).reshape([heads, components])),
                 _ => prior.into(),
