@@ -86,7 +86,7 @@ fn set_device(command: &Command, common: &Common) -> Outcome {
     device::choose(&common.device).map_err(Failure::usage)?;
     let alone = match command {
         Command::Attend(_) => Some("attend"),
-        Command::Bench(_) => Some("bench"),
+        Command::Bench(bench) => bench.only_on_the_cpu(),
         Command::Approx(_) => Some("approx"),
         _ => None,
     };

@@ -15,7 +15,8 @@ mod shared;
 mod tools;
 
 pub use call::{
-    AttentionShape, Averaged, Decode, Error, Layout, Mask, Operator, Padding, Reference, Rows, Saved, View, Weights,
+    AttentionShape, Averaged, Decode, Error, Layout, Mask, Operator, Padding, Reference, Rows, Saved, StoredView, View,
+    Weights,
 };
 pub use inputs::{InputSizes, InputSpec, Role};
 pub use mechanism::{AttentionOptions, Call, Mechanism};

@@ -13,11 +13,12 @@ use regard_kernels::{
     mechanism::Inference,
     support::{SupportKind, SupportOptions},
 };
-use regard_nn::models::ModelConfig;
+use regard_nn::{config::Precision, models::ModelConfig};
 use regard_tasks::{
     data::{CharLmConfig, ClassificationData, ListOpsConfig, Sequences, TaskConfig, TaskData, TaskName},
     train::{
-        Checkpoint, Existing, Model, Outcome, ScheduleConfig, ScheduleKind, Split, TrainConfig, TrainError, Trainer,
+        Checkpoint, Existing, LossScale, Model, Outcome, ScheduleConfig, ScheduleKind, Split, TrainConfig, TrainError,
+        Trainer,
     },
 };
 
@@ -105,17 +106,18 @@ fn config(steps: usize) -> TrainConfig {
 
 #[test]
 fn an_interrupted_run_continues_bit_for_bit() {
-    for (data, attention) in [
-        (listops(), attention(Mechanism::Softmax)),
-        (listops(), soft_em()),
-        (listops(), attention(Mechanism::Fastformer)),
-        (characters(), attention(Mechanism::Mlk)),
-        (characters(), redrawn(Mechanism::Performer, SupportKind::Empty)),
-        (listops(), redrawn(Mechanism::Scatterbrain, SupportKind::Smyrf)),
+    use Precision::{Bf16, F16, F32};
+    for (data, attention, precision) in [
+        (listops(), attention(Mechanism::Softmax), F32),
+        (listops(), soft_em(), Bf16),
+        (listops(), attention(Mechanism::Fastformer), F32),
+        (characters(), attention(Mechanism::Mlk), F16),
+        (characters(), redrawn(Mechanism::Performer, SupportKind::Empty), F32),
+        (listops(), redrawn(Mechanism::Scatterbrain, SupportKind::Smyrf), F32),
     ] {
         let directory = tempfile::tempdir().unwrap();
         let [whole, parts] = ["whole", "parts"].map(|name| directory.path().join(name));
-        let config = config(10);
+        let config = TrainConfig { precision, ..config(10) };
         let trainer = Trainer::new(build(&attention, &data), &data, &config, 9).unwrap();
         let mut trainer = trainer.with_directory(open(&whole, Existing::Refuse).unwrap()).unwrap();
         assert_eq!(trainer.run().unwrap(), Outcome::Finished { step: 10 });
@@ -249,6 +251,45 @@ fn a_language_model_learns_and_reports_perplexity() {
     assert_eq!((after.perplexity, after.accuracy), (Some(after.loss.exp()), None));
     // Every token after the first of the part is predicted once.
     assert_eq!((after.items, trainer.evaluate(Split::Test, 0).unwrap().items), (278, 278));
+}
+
+/// A loss scale at which gradients of f16 overflow is halved until they do not; no update is lost.
+#[test]
+fn gradients_of_16_bits_learn_what_those_of_32_do() {
+    let data = characters();
+    let losses = |precision: Precision| {
+        let config = TrainConfig { precision, clip: 0.0, ..config(30) };
+        let mut trainer = Trainer::new(build(&attention(Mechanism::Softmax), &data), &data, &config, 9).unwrap();
+        let reports: Vec<_> = (0..30).map(|_| trainer.update().unwrap()).collect();
+        (reports.iter().map(|report| report.loss).collect::<Vec<_>>(), reports.last().unwrap().loss_scale)
+    };
+    let (exact, no_scale) = losses(Precision::F32);
+    assert_eq!(no_scale, None);
+    assert!(exact[29] < exact[0] - 0.3, "{exact:?}");
+    for precision in [Precision::Bf16, Precision::F16] {
+        let (rounded, scale) = losses(precision);
+        assert_eq!(scale.is_some(), precision == Precision::F16);
+        let near = |(a, b): (&f64, &f64)| (a - b).abs() < 0.02 * a;
+        assert!(exact.iter().zip(&rounded).all(near), "{precision:?}: {rounded:?}, in f32 {exact:?}");
+        assert_ne!(rounded, exact, "{precision:?} rounds");
+    }
+}
+
+#[test]
+fn a_loss_scale_that_overflows_is_halved_and_the_update_made_again() {
+    let data = characters();
+    let config = TrainConfig { precision: Precision::F16, ..config(4) };
+    let build = || build(&attention(Mechanism::Softmax), &data);
+    let mut trainer = Trainer::new(build(), &data, &config, 9).unwrap();
+    let mut checkpoint = trainer.checkpoint();
+    checkpoint.state.loss_scale = Some(LossScale { factor: 2f64.powi(60), steady: 5 });
+    let mut high = Trainer::new(build(), &data, &config, 9).unwrap().continuing(checkpoint).unwrap();
+    let (report, expected) = (high.update().unwrap(), trainer.update().unwrap());
+    let factor = report.loss_scale.unwrap();
+    assert!(factor < 2f64.powi(60) && factor > 1.0, "{factor}");
+    assert_eq!(report.loss, expected.loss);
+    assert!((report.gradient_norm / expected.gradient_norm - 1.0).abs() < 0.01, "factors of two round nothing");
+    assert_eq!(high.state().loss_scale, Some(LossScale { factor, steady: 1 }));
 }
 
 #[test]

@@ -9,6 +9,6 @@ mod weights;
 
 pub use error::Error;
 pub use mask::{Mask, Padding};
-pub use operator::{Decode, Operator, Reference, Saved, View};
+pub use operator::{Decode, Operator, Reference, Saved, StoredView, View};
 pub use shape::{AttentionShape, Layout, Rows};
 pub use weights::{Averaged, Weights};

@@ -5,7 +5,7 @@
 
 use std::{borrow::Cow, fmt::Debug, ops::Index};
 
-use crate::{AttentionOptions, Call, Error, Storage, Weights};
+use crate::{AttentionOptions, Call, Error, Storage, Weights, stored::Stored};
 
 /// A tensor as a contiguous slice and its shape.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +23,15 @@ impl<'a, T> View<'a, T> {
         assert_eq!(data.len(), shape.iter().product::<usize>(), "data and shape {shape:?} disagree");
         Self { data, shape }
     }
+}
+
+/// A contiguous tensor in some storage format.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredView<'a> {
+    /// Elements, row-major.
+    pub data: Stored<'a>,
+    /// Sizes of the axes.
+    pub shape: &'a [usize],
 }
 
 /// What a forward pass saves for the backward pass besides its output: buffers in an operator-specific order.
@@ -133,6 +142,22 @@ pub trait Operator: Debug + Send + Sync {
 
     /// Fills every element of `out`. Inputs have passed [`Operator::out_shape`].
     fn forward(&self, inputs: &[View<f32>], out: &mut [f32]) -> Saved;
+
+    /// [`Operator::forward`] for inputs that are not all f32, read as they are stored; none where the operator or the processor
+    /// does not, and the inputs must be converted first.
+    fn forward_stored(&self, _inputs: &[StoredView], _out: &mut [f32]) -> Option<Saved> {
+        None
+    }
+
+    /// [`Operator::backward`] after [`Operator::forward_stored`]; none where that gave none.
+    fn backward_stored(
+        &self,
+        _inputs: &[StoredView],
+        _grad_out: Stored,
+        _wanted: &[bool],
+    ) -> Option<Vec<Option<Vec<f32>>>> {
+        None
+    }
 
     /// Gradients of `sum(out * grad_out)`, one per input: `None` for constants and unless `wanted`.
     fn backward(

@@ -2,12 +2,15 @@
 
 use super::{add, for_blocks, row_width, rows_per_block, sum_of_rows};
 use crate::{
-    Error, Operator, Reference, Saved, View,
+    Error, Operator, Reference, Saved, StoredView, View,
     gemm::{Matrix, Write, product},
     memory::arbitrary,
     parallel::{Disjoint, for_each, with_scratch},
     simd::vectorize,
+    stored::Stored,
 };
+#[cfg(target_arch = "x86_64")]
+use crate::{stored::widened, tools::bf16};
 
 /// `out = x weight + bias`. Inputs `x [.., from]`, `weight [from, to]` and, with [`Affine::bias`], `bias [to]`.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +51,7 @@ impl Operator for Affine {
     }
 
     fn forward(&self, inputs: &[View<f32>], out: &mut [f32]) -> Saved {
-        let Sizes { rows, from, to } = sizes(inputs);
+        let Sizes { rows, from, to } = sizes(&shapes(inputs));
         let bias = self.bias.then(|| inputs[2].data);
         let (x, weight) = (Matrix::rows(inputs[0].data, from), Matrix::rows(inputs[1].data, to));
         multiply((rows, to, from), tile(rows, to), x, weight, bias, out);
@@ -63,7 +66,7 @@ impl Operator for Affine {
         grad_out: &[f32],
         wanted: &[bool],
     ) -> Vec<Option<Vec<f32>>> {
-        let Sizes { rows, from, to } = sizes(inputs);
+        let Sizes { rows, from, to } = sizes(&shapes(inputs));
         let [x, weight] = [(0, from), (1, to)].map(|(input, width)| Matrix::rows(inputs[input].data, width));
         let grad_out = Matrix::rows(grad_out, to);
         let x_grad = || {
@@ -85,6 +88,48 @@ impl Operator for Affine {
             grads.push(wanted[2].then(|| sum_of_columns(grad_out.data, to)));
         }
         grads
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn forward_stored(&self, inputs: &[StoredView], out: &mut [f32]) -> Option<Saved> {
+        let (x, weight) = brain_operands(inputs)?;
+        let Sizes { rows, from, to } = sizes(&inputs.iter().map(|input| input.shape).collect::<Vec<_>>());
+        let bias = match inputs.get(2).map(|bias| bias.data) {
+            None => None,
+            Some(Stored::F32(bias)) => Some(bias),
+            Some(_) => return None,
+        };
+        bf16::product((rows, to, from), x, weight, out);
+        if let Some(bias) = bias {
+            for_blocks(rows.div_ceil(ROWS), [(out, ROWS * to)], |_, [out]| add_bias(out, bias));
+        }
+        Some(Saved::new())
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn backward_stored(
+        &self,
+        inputs: &[StoredView],
+        grad_out: Stored,
+        wanted: &[bool],
+    ) -> Option<Vec<Option<Vec<f32>>>> {
+        let (x, weight) = brain_operands(inputs)?;
+        let Stored::Bf16(grad_numbers) = grad_out else { return None };
+        let Sizes { rows, from, to } = sizes(&inputs.iter().map(|input| input.shape).collect::<Vec<_>>());
+        let grad_out = bf16::Matrix::rows(bf16::Numbers::Bf16(grad_numbers), to);
+        let product = |sizes: (usize, usize, usize), a, b| {
+            let mut grad = arbitrary(sizes.0 * sizes.1);
+            bf16::product(sizes, a, b, &mut grad);
+            grad
+        };
+        let mut grads = vec![
+            wanted[0].then(|| product((rows, from, to), grad_out, weight.transposed())),
+            wanted[1].then(|| product((from, to, rows), x.transposed(), grad_out)),
+        ];
+        if self.bias {
+            grads.push(wanted[2].then(|| sum_of_columns(&widened(grad_numbers), to)));
+        }
+        Some(grads)
     }
 
     fn reference(&self, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference {
@@ -122,9 +167,27 @@ struct Sizes {
     to: usize,
 }
 
-fn sizes<T>(inputs: &[View<T>]) -> Sizes {
-    let &[from, to] = inputs[1].shape else { unreachable!("a matrix") };
-    Sizes { rows: inputs[0].shape.iter().rev().skip(1).product(), from, to }
+fn sizes(shapes: &[&[usize]]) -> Sizes {
+    let &[from, to] = shapes[1] else { unreachable!("a matrix") };
+    Sizes { rows: shapes[0].iter().rev().skip(1).product(), from, to }
+}
+
+fn shapes<'a>(inputs: &[View<'a, f32>]) -> Vec<&'a [usize]> {
+    inputs.iter().map(|input| input.shape).collect()
+}
+
+/// `x` in bf16 and the weight, where the processor multiplies such numbers.
+#[cfg(target_arch = "x86_64")]
+fn brain_operands<'a>(inputs: &[StoredView<'a>]) -> Option<(bf16::Matrix<'a>, bf16::Matrix<'a>)> {
+    let (x, weight) = (inputs[0], inputs[1]);
+    let numbers = |stored| match stored {
+        Stored::Bf16(numbers) => Some(bf16::Numbers::Bf16(numbers)),
+        Stored::F32(numbers) => Some(bf16::Numbers::F32(numbers)),
+        _ => None,
+    };
+    let is_half = matches!(x.data, Stored::Bf16(_)) && bf16::available();
+    let rows = |view: StoredView<'a>| Some(bf16::Matrix::rows(numbers(view.data)?, *view.shape.last()?));
+    if is_half { rows(x).zip(rows(weight)) } else { None }
 }
 
 /// `out = a b + bias` with `a [m,k]`, `b [k,n]`, one task per tile of `out`; every task sums over all of `k`.
@@ -225,6 +288,39 @@ mod tests {
             let (x, weight) = (check::draw(&shape, 1.0, 1), check::draw(&[from, to], 1.0 / (from as f32).sqrt(), 2));
             check::all(&Affine { bias: true }, &[x.clone(), weight.clone(), check::draw(&[to], 1.0, 3)]);
             check::all(&Affine { bias: false }, &[x, weight]);
+        }
+    }
+
+    /// Numbers that bf16 holds: both forms multiply the same, and differ by the order of sums.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn numbers_read_as_they_are_stored_give_what_converted_ones_give() {
+        use crate::stored::{bf16 as Number, narrowed};
+        for (rows, from, to) in [(1, 1, 1), (150, 40, 70), (7, 33, 5), (4, 0, 3)] {
+            let [x, weight, bias, grad] =
+                [(rows * from, 1), (from * to, 2), (to, 3), (rows * to, 4)].map(|(count, salt)| {
+                    let drawn = if count == 0 { Vec::new() } else { check::draw(&[count], 1.0, salt).data };
+                    narrowed::<Number>(&drawn)
+                });
+            let wide = [&x, &weight, &bias, &grad].map(|numbers| widened(numbers));
+            let shapes = [vec![rows, from], vec![from, to], vec![to]];
+            let operator = Affine { bias: true };
+            let views: Vec<_> = wide.iter().zip(&shapes).map(|(data, shape)| View::new(data, shape)).collect();
+            let stored = [Stored::Bf16(&x), Stored::F32(&wide[1]), Stored::F32(&wide[2])];
+            let stored: Vec<_> =
+                stored.into_iter().zip(&shapes).map(|(data, shape)| StoredView { data, shape }).collect();
+            let [mut out, mut expected] = [(); 2].map(|()| vec![f32::NAN; rows * to]);
+            if operator.forward_stored(&stored, &mut out).is_none() {
+                return assert!(!bf16::available(), "where there are instructions, they are used");
+            }
+            let saved = operator.forward(&views, &mut expected);
+            let grads = operator.backward_stored(&stored, Stored::Bf16(&grad), &[true; 3]).expect("as forward");
+            let wanted = operator.backward(&views, &[], &saved, &wide[3], &[true; 3]);
+            let pairs = grads.into_iter().zip(wanted).map(|(grad, wanted)| (grad.unwrap(), wanted.unwrap()));
+            for (seen, wanted) in pairs.chain([(out, expected)]) {
+                let most = wanted.iter().fold(1e-6f32, |most, x| most.max(x.abs()));
+                assert!(seen.iter().zip(&wanted).all(|(a, b)| (a - b).abs() < 1e-5 * most), "{rows} x {from} x {to}");
+            }
         }
     }
 

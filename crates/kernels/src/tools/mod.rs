@@ -1,5 +1,6 @@
 //! Code independent of attention: vectors, matrix products, threads, memory, random bits.
 
+pub(crate) mod bf16;
 pub(crate) mod gemm;
 pub mod memory;
 pub mod parallel;

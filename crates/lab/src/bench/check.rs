@@ -9,6 +9,8 @@ use super::{
     Sizes,
     decode::decoder,
     inputs::{Tensor, Tensors},
+    layer::beside_kernels,
+    on_device::other_device,
     operator::Problem,
 };
 
@@ -18,12 +20,20 @@ use super::{
 /// do not: it is then measured against the largest element that such a sum has under other signs of the terms.
 pub const BOUND: f64 = 1e-5;
 
+/// The same on other devices than the CPU, whose functions and orders of sums are their own.
+const DEVICE_BOUND: f64 = 5e-5;
+
 /// Values of the twin below this are 0 up to its own rounding.
 const VANISHING: f64 = 1e-12;
 /// Choices of signs under which a sum that cancels is computed again: one of them may cancel as well, hardly all.
 const SIGNS: u64 = 4;
 /// Tokens per block if a layout fixes the number of blocks.
 const BLOCK: usize = 8;
+
+/// The largest difference that passes on the chosen device.
+pub fn bound() -> f64 {
+    if other_device().is_some() { DEVICE_BOUND } else { BOUND }
+}
 
 /// Result of a check.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,12 +48,12 @@ pub struct Check {
 
 impl Check {
     /// Result for differences by tensor.
-    fn of(differences: impl IntoIterator<Item = (String, f64)>) -> Self {
+    fn of(differences: impl IntoIterator<Item = (String, f64)>, bound: f64) -> Self {
         // NaN must not count as a small difference.
         let named = differences.into_iter().map(|(name, x)| (name, if x.is_nan() { f64::INFINITY } else { x }));
         let (tensor, error) =
             named.max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or_else(|| ("nothing".into(), f64::INFINITY));
-        Self { passed: error <= BOUND, error: error.is_finite().then_some(error), tensor }
+        Self { passed: error <= bound, error: error.is_finite().then_some(error), tensor }
     }
 
     /// The worse of two.
@@ -71,7 +81,16 @@ pub fn check(options: &AttentionOptions, tokens: usize, head_width: usize, seed:
     each(options, |options| {
         let options = small(options, tokens, head_width)?;
         let sizes = sizes(&options, tokens, head_width);
-        Ok(beside_twin(&Problem::new(&options, sizes, &mut Tensors::new(seed))?))
+        let problem = Problem::new(&options, sizes, &mut Tensors::new(seed))?;
+        match other_device() {
+            // Routed heads are no operator there; their kernel has been held against its twin.
+            Some(device) if options.mechanism == Mechanism::Moa => {
+                let pairs = beside_kernels(&options, sizes, seed, &device)?;
+                Ok(Check::of(pairs.map(|(name, seen, want)| (name.into(), apart(&seen, &want))), bound()))
+            }
+            Some(device) => Ok(beside_twin(&problem, problem.on(&options, &device)?.both(), bound())),
+            None => Ok(beside_twin(&problem, problem.both(), bound())),
+        }
     })
 }
 
@@ -96,7 +115,7 @@ pub(super) fn check_decoding(
         state.step(&token.iter().map(Tensor::view).collect::<Vec<_>>(), out);
     }
     let want = problem.operator.reference(&doubles(&problem.inputs).iter().map(Double::view).collect::<Vec<_>>(), None);
-    Ok(Check::of([("out".into(), apart(&out, &want.out))]))
+    Ok(Check::of([("out".into(), apart(&out, &want.out))], BOUND))
 }
 
 /// Token `at` of an input of one batch row; parameters are passed whole.
@@ -138,12 +157,8 @@ fn sizes(options: &AttentionOptions, tokens: usize, head_width: usize) -> Sizes 
 }
 
 /// Compares output and gradients with the twin.
-fn beside_twin(problem: &Problem) -> Check {
+fn beside_twin(problem: &Problem, (out, grads): (Vec<f32>, Vec<Option<Vec<f32>>>), bound: f64) -> Check {
     let Problem { operator, specs, inputs, grad_out } = problem;
-    let views = problem.views();
-    let mut out = vec![f32::NAN; grad_out.data.len()];
-    let saved = operator.forward(&views, &mut out);
-    let grads = operator.backward(&views, &out, &saved, &grad_out.data, &problem.wanted());
     let (wide, wide_grad) = (doubles(inputs), double(grad_out));
     let views: Vec<View<f64>> = wide.iter().map(Double::view).collect();
     let twin = operator.reference(&views, Some(&wide_grad.data));
@@ -151,7 +166,7 @@ fn beside_twin(problem: &Problem) -> Check {
         let want = &twin.grads[at];
         let mut difference = grad.as_ref().map_or(f64::INFINITY, |grad| apart(grad, want));
         if specs[at].role == Role::Parameter
-            && difference > BOUND
+            && difference > bound
             && difference.is_finite()
             && largest(want) > VANISHING
         {
@@ -161,7 +176,7 @@ fn beside_twin(problem: &Problem) -> Check {
         (format!("gradient of {}", specs[at].name), difference)
     };
     let learned = grads.iter().enumerate().filter(|(at, _)| specs[*at].role != Role::Constant);
-    Check::of(std::iter::once(("output".into(), apart(&out, &twin.out))).chain(learned.map(of_gradient)))
+    Check::of(std::iter::once(("output".into(), apart(&out, &twin.out))).chain(learned.map(of_gradient)), bound)
 }
 
 /// Gradients of the twin with the gradient of each token's output negated or not, at random: sums of the same terms
@@ -273,7 +288,8 @@ mod tests {
         let options = AttentionOptions::default();
         let problem = Problem::new(&options, sizes(&options, 9, 4), &mut Tensors::new(1)).unwrap();
         let operator = Arc::new(Off { right: problem.operator.clone(), output, gradient, scaled: None });
-        beside_twin(&Problem { operator, ..problem })
+        let problem = Problem { operator, ..problem };
+        beside_twin(&problem, problem.both(), BOUND)
     }
 
     #[test]
@@ -307,7 +323,8 @@ mod tests {
                     let problem = Problem::new(&options, sizes(&options, 150, 64), &mut Tensors::new(seed)).unwrap();
                     let operator =
                         Arc::new(Off { right: problem.operator.clone(), output: 0.0, gradient: 0.0, scaled });
-                    beside_twin(&Problem { operator, ..problem })
+                    let problem = Problem { operator, ..problem };
+                    beside_twin(&problem, problem.both(), BOUND)
                 };
                 let right = of(None);
                 assert!(right.passed, "{at}: {}", right.words());

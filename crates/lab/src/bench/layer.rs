@@ -7,12 +7,14 @@ use regard_kernels::{AttentionOptions, Error};
 use regard_nn::{
     attention::Attention,
     blocks::{Context, Init, Place},
+    device,
     models::ModelConfig,
 };
 
 use super::{
     Sizes,
     inputs::{self, Tensors},
+    on_device::wait,
     workload::{Meter, Run, Trouble, Workload, require_finite},
 };
 
@@ -55,11 +57,42 @@ impl Layer {
     /// # Errors
     /// Options that do not fit each other or the sizes.
     pub fn new(options: &AttentionOptions, sizes: Sizes, seed: u64, tensors: &mut Tensors) -> Result<Self, Error> {
-        let device = Device::flex().autodiff();
+        Self::on(&device::chosen(), options, sizes, seed, tensors)
+    }
+
+    fn on(
+        device: &Device,
+        options: &AttentionOptions,
+        sizes: Sizes,
+        seed: u64,
+        tensors: &mut Tensors,
+    ) -> Result<Self, Error> {
+        let device = device.clone().autodiff();
         let (layer, x) = build(options, sizes, seed, tensors, &device)?;
         let weights = on(&device, &tensors.gradient(x.dims().to_vec()));
         Ok(Self { layer, x: x.require_grad(), weights, context: Context::training(seed, 0) })
     }
+}
+
+/// Output of a layer on `device` and the gradient of what it reads, each beside those of the kernels of the CPU.
+pub(super) fn beside_kernels(
+    options: &AttentionOptions,
+    sizes: Sizes,
+    seed: u64,
+    device: &Device,
+) -> Result<[(&'static str, Vec<f32>, Vec<f64>); 2], Error> {
+    let pass = |device: &Device| {
+        let layer = Layer::on(device, options, sizes, seed, &mut Tensors::new(seed))?;
+        let mask = layer.layer.mask(None);
+        let out = layer.layer.forward(layer.x.clone(), layer.x.clone(), &mask, &layer.context, Place::Weights);
+        let grads = (out.clone() * layer.weights.clone()).sum().backward();
+        let of_x = layer.x.grad(&grads).expect("the input is tracked");
+        let numbers = |tensor: Tensor<3>| tensor.into_data_as::<f32>().try_into_vec::<f32>().expect("f32, as asked");
+        Ok([numbers(out), numbers(of_x)])
+    };
+    let ([out, of_x], [kernel_out, kernel_of_x]) = (pass(device)?, pass(&Device::flex())?);
+    let wide = |numbers: Vec<f32>| numbers.into_iter().map(f64::from).collect();
+    Ok([("output", out, wide(kernel_out)), ("gradient of x", of_x, wide(kernel_of_x))])
 }
 
 impl Workload for Layer {
@@ -67,12 +100,15 @@ impl Workload for Layer {
     fn run(&mut self, first: bool) -> Result<Run, Trouble> {
         let mask = self.layer.mask(None);
         let meter = Meter::start();
+        let device = self.x.device();
         let out = self.layer.forward(self.x.clone(), self.x.clone(), &mask, &self.context, Place::Weights);
+        wait(&device)?;
         let forward = meter.milliseconds();
         let forward_bytes = meter.bytes();
         let seen = first.then(|| out.clone().inner());
         let resumed = Instant::now();
         let grads = (out * self.weights.clone()).sum().backward();
+        wait(&device)?;
         let both = forward + resumed.elapsed().as_secs_f64() * 1e3;
         let run = Run { times: vec![forward, both], bytes: vec![forward_bytes, meter.bytes()] };
         if first {
@@ -93,7 +129,7 @@ impl Inference {
     /// # Errors
     /// Options that do not fit each other or the sizes.
     pub fn new(options: &AttentionOptions, sizes: Sizes, seed: u64, tensors: &mut Tensors) -> Result<Self, Error> {
-        let (layer, x) = build(options, sizes, seed, tensors, &Device::flex())?;
+        let (layer, x) = build(options, sizes, seed, tensors, &device::chosen())?;
         Ok(Self { layer, x })
     }
 }
@@ -103,6 +139,7 @@ impl Workload for Inference {
         let mask = self.layer.mask(None);
         let meter = Meter::start();
         let out = self.layer.forward(self.x.clone(), self.x.clone(), &mask, &Context::evaluation(), Place::Weights);
+        wait(&self.x.device())?;
         let run = Run { times: vec![meter.milliseconds()], bytes: vec![meter.bytes()] };
         if first {
             check(Some(out), "the output")?;

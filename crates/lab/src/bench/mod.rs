@@ -12,6 +12,7 @@ mod crossover;
 mod decode;
 mod inputs;
 mod layer;
+mod on_device;
 mod operator;
 mod report;
 mod rounds;
@@ -25,7 +26,7 @@ use regard_kernels::{AttentionOptions, Error, Mechanism, Storage, mechanism::Gro
 use regard_tasks::{Class, Classed};
 use serde::{Deserialize, Serialize};
 
-pub use check::{BOUND, Check, check};
+pub use check::{BOUND, Check, bound, check};
 pub use compare::{Earlier, merge};
 pub use crossover::{Crossing, Crossover};
 pub use report::Benchmark;

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use burn::tensor::Device;
 use regard_kernels::{AttentionOptions, Call, Error, InputSizes, InputSpec, Layout, Mask, Operator, Role, View};
 
 use super::{
     Sizes,
     inputs::{Tensor, Tensors},
+    on_device::OnDevice,
     workload::{Meter, Run, Trouble, Workload, require_finite},
 };
 
@@ -44,6 +46,23 @@ impl Problem {
     /// The operator inputs.
     pub fn views(&self) -> Vec<View<'_, f32>> {
         self.inputs.iter().map(Tensor::view).collect()
+    }
+
+    /// The same on a device.
+    ///
+    /// # Errors
+    /// A mechanism that is no operator there.
+    pub fn on(&self, options: &AttentionOptions, device: &Device) -> Result<OnDevice, Error> {
+        OnDevice::new(options, call(options), &self.specs, &self.inputs, &self.grad_out, device)
+    }
+
+    /// Output and gradients.
+    pub fn both(&self) -> (Vec<f32>, Vec<Option<Vec<f32>>>) {
+        let views = self.views();
+        let mut out = vec![f32::NAN; self.grad_out.data.len()];
+        let saved = self.operator.forward(&views, &mut out);
+        let grads = self.operator.backward(&views, &out, &saved, &self.grad_out.data, &self.wanted());
+        (out, grads)
     }
 
     /// Which inputs have a gradient.

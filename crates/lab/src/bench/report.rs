@@ -4,7 +4,7 @@ use regard_report::{Block, Cell, Column, Format, Report, Section, Table, number:
 use regard_tasks::train::Environment;
 use serde_json::json;
 
-use super::{BOUND, Earlier, Level, Measurement, Pass, Timing, sizes::Dimension};
+use super::{Earlier, Level, Measurement, Pass, Timing, bound, sizes::Dimension};
 use crate::record::{Record, Shown};
 
 /// All measurements, with the context needed to judge them.
@@ -167,9 +167,10 @@ impl Benchmark {
         vec![
             format!(
                 "Check: largest difference to the float64 twin at a small size, relative to the largest number, at most \
-                 {BOUND:.0e}. Median and p10–p90 of {runs} runs in turns after {warm_ups} untimed, each of less \
+                 {:.0e}. Median and p10–p90 of {runs} runs in turns after {warm_ups} untimed, each of less \
                  than 100 ms right after an untimed one. Twice as long: growth of the time from the next shorter length, for a \
-                 doubling."
+                 doubling.",
+                bound()
             ),
             bytes.into(),
         ]

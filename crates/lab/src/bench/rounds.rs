@@ -17,6 +17,7 @@ use super::{
     decode::Decoding,
     inputs::Tensors,
     layer::{Inference, Layer},
+    on_device::other_device,
     operator::Problem,
     step::{Material, Step, options_error},
     workload::{Run, Trouble, Workload},
@@ -106,7 +107,13 @@ impl<'a> Case<'a> {
         let words = words.collect::<Vec<_>>().join(", ");
         let build = || -> Result<Box<dyn Workload + 'a>, BenchError> {
             Ok(match (plan.level, &subject.recipe, material) {
-                (Level::Operator, ..) => Box::new(Problem::new(&sized, at, tensors).map_err(failed)?),
+                (Level::Operator, ..) => {
+                    let problem = Problem::new(&sized, at, tensors).map_err(failed)?;
+                    match other_device() {
+                        Some(device) => Box::new(problem.on(&sized, &device).map_err(failed)?),
+                        None => Box::new(problem),
+                    }
+                }
                 (Level::Layer, ..) => Box::new(Layer::new(&options, at, plan.seed, tensors).map_err(failed)?),
                 (Level::Inference, ..) => Box::new(Inference::new(&options, at, plan.seed, tensors).map_err(failed)?),
                 (Level::Decode, ..) => {

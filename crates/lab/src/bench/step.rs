@@ -1,8 +1,7 @@
 //! A whole training step: forward pass, loss, backward pass, optimizer.
 
-use burn::tensor::Device;
 use regard_kernels::{AttentionOptions, Error, random::bits};
-use regard_nn::models::ModelConfig;
+use regard_nn::{device, models::ModelConfig};
 use regard_tasks::{
     data::{ClassificationData, LanguageData, Sequences, TaskData, Vocabulary},
     train::{Model, TrainConfig, TrainError, Trainer},
@@ -105,7 +104,7 @@ impl<'a> Step<'a> {
         seed: u64,
     ) -> Result<Self, TrainError> {
         let before = regard_alloc::current_bytes();
-        let device = Device::flex().autodiff();
+        let device = device::chosen().autodiff();
         let device = if recipe.model.checkpointing { device.gradient_checkpointing() } else { device };
         let model = Model::build(&recipe.model, options, &material.data, seed, &device)?;
         let parameters = regard_alloc::current_bytes().zip(before).map(|(now, before)| now.saturating_sub(before));

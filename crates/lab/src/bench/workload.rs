@@ -4,6 +4,8 @@ use std::time::Instant;
 
 use regard_alloc::Peak;
 
+use super::on_device::other_device;
+
 /// A workload that runs repeatedly with the same sizes.
 pub(super) trait Workload: Send {
     /// One run. The first run of a workload also checks its results.
@@ -47,9 +49,10 @@ impl Meter {
         self.start.elapsed().as_secs_f64() * 1e3
     }
 
-    /// Peak bytes in use since the start, beyond those in use then.
+    /// Peak bytes in use since the start, beyond those in use then; not known of other devices than the CPU.
     pub fn bytes(&self) -> Option<u64> {
-        self.peak.bytes()
+        // What is counted is memory of the host.
+        self.peak.bytes().filter(|_| other_device().is_none())
     }
 }
 

@@ -111,12 +111,13 @@ impl Fastformer {
         );
         let [batch, tokens, _] = queries.dims();
         let real = RealTokens::new(mask, [batch, tokens], &queries.device());
-        let inputs = self.inputs(real.keep(queries));
+        let format = queries.dtype().into();
+        let inputs = self.inputs(real.keep(queries)).single();
         let scores = self.heads.options.fastformer.scores;
         let weights = self.w_p.as_ref().zip(self.w_u.as_ref());
         let matrices = weights.map(|(keys, values)| Concatenation { keys: keys.val(), values: values.val() });
         let out = ops::additive_joint(&inputs, scores, matrices.as_ref(), &real);
-        real.keep(self.transform_bias(out))
+        real.keep(self.transform_bias(ops::stored_as(out, format)))
     }
 
     pub(crate) fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
@@ -148,7 +149,10 @@ impl Fastformer {
 
     fn transform_bias(&self, out: Tensor<3>) -> Tensor<3> {
         match &self.b_t {
-            Some(bias) => out + bias.val().unsqueeze(),
+            Some(bias) => {
+                let bias = ops::stored_like(bias.val(), &out);
+                out + bias.unsqueeze()
+            }
             None => out,
         }
     }

@@ -109,8 +109,9 @@ impl MixtureOfHeads {
         Ok(self.softmax_options().operator(call)?.decoder(storage))
     }
 
+    /// In f32 whatever the tokens are in: which experts are best must not depend on rounding.
     fn logits(&self, x: Tensor<3>) -> Tensor<3> {
-        ops::linear(x, self.w_gate.val(), None)
+        ops::linear(ops::single(x), self.w_gate.val(), None)
     }
 
     /// Weights `[B,N,k]` of the chosen experts, and the queries `[B,N,k,D]` of their heads.

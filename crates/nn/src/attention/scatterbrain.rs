@@ -108,7 +108,7 @@ impl Scatterbrain {
                         .with_shares(gate.clone().neg().add_scalar(1.0)),
                 ];
                 let [sparse, low_rank] = self.heads().attend_parts::<4, 2>(parts, mask, context, place);
-                let gate = gate.reshape([1, 1, self.heads().options.heads, 1]);
+                let gate = ops::stored_like(gate, &sparse).reshape([1, 1, self.heads().options.heads, 1]);
                 low_rank.clone() + (sparse - low_rank) * gate
             }
             _ => {

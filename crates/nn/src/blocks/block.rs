@@ -8,6 +8,7 @@ use super::{Context, FeedForward, Init, Norm, Part, Place, drop_out};
 use crate::{
     attention::{Attention, AttentionConfig, DecodeState, HeadPlan},
     config::{ModelConfig, NormPlace},
+    ops::stored_like,
 };
 
 /// Self-attention and feed-forward, each with its residual sum.
@@ -115,7 +116,10 @@ impl Block {
 /// `x` times a vector, where there is one.
 fn scaled(x: Tensor<3>, scale: &Option<Param<Tensor<1>>>) -> Tensor<3> {
     match scale {
-        Some(scale) => x * scale.val().unsqueeze(),
+        Some(scale) => {
+            let scale = stored_like(scale.val(), &x);
+            x * scale.unsqueeze()
+        }
         None => x,
     }
 }

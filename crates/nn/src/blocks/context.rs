@@ -6,7 +6,10 @@ use burn::tensor::Tensor;
 use regard_kernels::random::substream;
 
 use super::{Activation, ActivationLog, HeadTap, HeadTaps, Part, RouterLog};
-use crate::attention::{Attention, AttentionLog, LayerLog, LayerRecord};
+use crate::{
+    attention::{Attention, AttentionLog, LayerLog, LayerRecord},
+    config::Precision,
+};
 
 /// Whether a forward pass trains, and what identifies its draws of dropout.
 ///
@@ -25,6 +28,8 @@ pub struct Context {
     /// What the mean loss of this batch is multiplied by before its gradient is taken: losses that layers add, as those of
     /// routers, are multiplied by it too.
     pub loss_scale: f64,
+    /// In what activations are stored.
+    pub precision: Precision,
     /// Log of what the routers of mixtures of heads do, if one is wanted.
     pub router: Option<Arc<RouterLog>>,
     /// Log of what attention computes, if one is wanted.
@@ -57,6 +62,7 @@ impl Default for Context {
             step: 0,
             micro_batch: 0,
             loss_scale: 1.0,
+            precision: Precision::F32,
             router: None,
             attention: None,
             taps: None,
@@ -108,6 +114,12 @@ impl Context {
     #[must_use]
     pub fn with_loss_scale(self, loss_scale: f64) -> Self {
         Self { loss_scale, ..self }
+    }
+
+    /// The same with activations stored in `precision`.
+    #[must_use]
+    pub fn with_precision(self, precision: Precision) -> Self {
+        Self { precision, ..self }
     }
 
     /// The same, with routers writing into `log`.

@@ -11,6 +11,7 @@ use crate::{
     attention::Attention,
     blocks::{BlockState, Context, DecoderBlock, Init, Memory, Norm, Place, Stack, drop_out, recomputed_decoder},
     config::{Attentions, DECODER, at_place, shared_by_layers},
+    ops::single,
 };
 
 /// Positions, blocks and the last norm: token numbers and a memory to states `[B,N,d]`.
@@ -53,7 +54,8 @@ impl Decoder {
     pub fn forward(&self, table: Tensor<2>, tokens: &TokenBatch, memory: &Memory, context: &Context) -> Tensor<3> {
         let context = context.in_stack(Stack::Decoder);
         let x = self.embeddings.embed(table, tokens, 0);
-        let mut x = drop_out(x, self.dropout, &context.at_layer(0), Place::Embedding);
+        let mut x = context.precision.of(drop_out(x, self.dropout, &context.at_layer(0), Place::Embedding));
+        let memory = &Memory { states: context.precision.of(memory.states.clone()), ..memory.clone() };
         for (i, block) in self.layers.iter().enumerate() {
             let context = context.at_layer(i + 1);
             let (shared, padding) = (self.attention.as_ref(), tokens.padding.clone());
@@ -62,7 +64,7 @@ impl Decoder {
                 false => block.forward(x, padding, memory, shared, &context),
             };
         }
-        self.last_norm(x)
+        single(self.last_norm(x))
     }
 
     /// States `[B,1,d]` of the next token of every row; `padding` is the memory's.

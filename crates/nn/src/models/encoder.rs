@@ -10,6 +10,7 @@ use super::{ModelConfig, NormPlace, TokenBatch, embeddings::Embeddings};
 use crate::{
     attention::{Attention, AttentionConfig, DecodeState, HeadPlan, shared_by_layers},
     blocks::{Block, Context, Init, Norm, Part, Place, drop_out, recomputed},
+    ops::single,
 };
 
 /// Positions, blocks and the last norm: token numbers to states `[B,N,d]`.
@@ -60,7 +61,7 @@ impl Encoder {
     /// States `[B,N,d]` of tokens that are vectors `x [B,N,d]` already.
     pub fn forward_vectors(&self, x: Tensor<3>, padding: Option<Arc<Padding>>, context: &Context) -> Tensor<3> {
         let mask = self.mask(padding);
-        let mut x = drop_out(x, self.dropout, &context.at_layer(0), Place::Embedding);
+        let mut x = context.precision.of(drop_out(x, self.dropout, &context.at_layer(0), Place::Embedding));
         for (i, block) in self.blocks() {
             let context = context.at_layer(i + 1);
             x = match self.checkpointing && context.training {
@@ -68,7 +69,7 @@ impl Encoder {
                 false => block.forward(x, &mask, self.attention.as_ref(), &context),
             };
         }
-        let states = self.last_norm(x);
+        let states = single(self.last_norm(x));
         context.at_layer(self.depth).record(Part::States, &states);
         states
     }

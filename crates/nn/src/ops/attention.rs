@@ -5,6 +5,7 @@ use regard_kernels::{AttentionOptions, Call, Mechanism};
 
 use super::{
     Inputs, Operand, additive, apply, composed::uses_kernel, cosine, gaussian_mixture, linear, scatterbrain, softmax,
+    stored_as,
 };
 
 /// The output of the operator that `options` name: `[B,N,H,Dv]`, for additive attention `[B,N,H*D]`.
@@ -21,6 +22,13 @@ pub fn attention<const D: usize>(options: &AttentionOptions, call: Call, inputs:
         let operands = inputs.operands(&operator.inputs());
         return apply(operator, &operands);
     }
+    let format = inputs.tensor::<4>("q").dtype().into();
+    // Their blocks convert what they read; the others add up keys from the start, which must be in f32.
+    let single = match options.mechanism {
+        Mechanism::Softmax | Mechanism::Gaussian | Mechanism::Mgk => inputs.clone(),
+        _ => inputs.single(),
+    };
+    let inputs = &single;
     let out = match options.mechanism {
         Mechanism::Softmax => softmax::composed(inputs, call),
         Mechanism::Cosine => cosine::composed(inputs, call),
@@ -30,11 +38,12 @@ pub fn attention<const D: usize>(options: &AttentionOptions, call: Call, inputs:
             scatterbrain::composed(inputs, options, call)
         }
         Mechanism::Fastformer => {
-            return Operand::from(additive::composed(inputs, options.fastformer.scores, call)).into_tensor();
+            let out = additive::composed(inputs, options.fastformer.scores, call);
+            return Operand::from(stored_as(out, format)).into_tensor();
         }
         other => panic!("mechanism '{other}' is no operator of attention alone"),
     };
-    Operand::from(out).into_tensor()
+    Operand::from(stored_as(out, format)).into_tensor()
 }
 
 /// Whether `device` has fused kernels for calls with these options, under a causal mask or one that is not: with the feature of a

@@ -14,6 +14,7 @@ use super::{
         Form, Rows, Visible, by_rows, drop_weights, head_first, log_sum_exp, real_keys, real_queries, repeat_heads,
         uses_kernel,
     },
+    stored_like,
 };
 
 /// `softmax_j(score_ij) v_j` with `score_ij = LSE_r (log_prior_r - |q_i - k_jr|^2 / (2 s_r))`, or its variants by
@@ -52,7 +53,7 @@ fn fused(
         q: q.clone(),
         k: k.clone(),
         v: v.clone(),
-        inverse: inputs.tensor::<1>("variance").recip(),
+        inverse: super::single(inputs.tensor::<1>("variance")).recip(),
         log_prior: inputs.operand("log_prior").cloned(),
         slopes: None,
         distances: options.mixture.score == Score::Gaussian,
@@ -123,6 +124,7 @@ fn component_logits(q: Tensor<4>, k: Tensor<5>, inputs: &Inputs, score: Score) -
 
 /// `k [B,S,Hk,D]` and `shift [Hk,M,D]`, added up: `[B,S,M,Hk,D]`.
 pub fn shifted_keys(k: Tensor<4>, shift: Tensor<3>) -> Tensor<5> {
+    let shift = stored_like(shift, &k);
     k.unsqueeze_dim::<5>(2) + shift.swap_dims(0, 1).unsqueeze_dim::<4>(0).unsqueeze_dim(0)
 }
 
@@ -141,7 +143,7 @@ pub fn prior_after(prior: Tensor<3>, inputs: &Inputs, mask: &Mask, options: &Att
         true => kernel_prior(&inputs, mask, options),
         false => {
             let old = prior.clone().narrow(2, 0, keys_count);
-            composed_prior(old, &inputs, mask, options.mixture.score)
+            composed_prior(old, &inputs.single(), mask, options.mixture.score)
         }
     };
     prior.slice_assign([0..heads, 0..components, 0..keys_count], after)

@@ -12,6 +12,7 @@ mod composed;
 mod cosine;
 pub mod elementwise;
 mod features;
+mod format;
 #[cfg(feature = "cube")]
 mod fused;
 mod gaussian_mixture;
@@ -39,6 +40,7 @@ pub use joint::{Concatenation, RealTokens, additive_joint};
 pub use routing::{expert_outputs, expert_queries, gates, noisy_logits, route, router_loss};
 pub use scatterbrain::unit_keys;
 
+pub(crate) use format::{single, stored_as, stored_like};
 pub(crate) use host::Host;
 
 #[cfg(test)]

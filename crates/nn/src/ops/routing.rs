@@ -14,6 +14,7 @@ use super::{
     Host, Operand, Pullback,
     bridge::{apply_forgetting_output, entered},
     composed::uses_kernel,
+    stored_like,
 };
 
 /// Logits `[B,N,E]` with normal noise of standard deviation `deviation`, drawn from stream `key`.
@@ -93,9 +94,9 @@ pub fn expert_queries(x: Tensor<3>, w_query: Tensor<3>, routing: &Arc<Routing>) 
     }
     let [batch, tokens, width] = x.dims();
     let [experts, _, head_width] = w_query.dims();
-    let weight = w_query.permute([1, 0, 2]).reshape([width, experts * head_width]);
+    let weight = stored_like(w_query, &x).permute([1, 0, 2]).reshape([width, experts * head_width]);
     let all = x.reshape([batch * tokens, width]).matmul(weight).reshape([batch, tokens, experts, head_width]);
-    one_hot(routing, &all.device()).matmul(all)
+    stored_like(one_hot(routing, &all.device()), &all).matmul(all)
 }
 
 /// Weighted outputs `[B,N,d]` of the chosen experts, added up, from `heads [B,N,k,D]`, their weights `[B,N,k]` and
@@ -107,8 +108,10 @@ pub fn expert_outputs(heads: Tensor<4>, weights: Tensor<3>, w_out: Tensor<3>, ro
     }
     let [batch, tokens, _, head_width] = heads.dims();
     let [experts, _, width] = w_out.dims();
+    let (weights, w_out) = (stored_like(weights, &heads), stored_like(w_out, &heads));
     let weighted = heads * weights.unsqueeze_dim::<4>(3);
-    let by_expert = one_hot(routing, &weighted.device()).swap_dims(2, 3).matmul(weighted);
+    let chosen = stored_like(one_hot(routing, &weighted.device()), &weighted);
+    let by_expert = chosen.swap_dims(2, 3).matmul(weighted);
     let joined = by_expert.reshape([batch * tokens, experts * head_width]);
     joined.matmul(w_out.reshape([experts * head_width, width])).reshape([batch, tokens, width])
 }

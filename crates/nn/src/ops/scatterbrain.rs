@@ -17,14 +17,17 @@ use super::{
     composed::{Form, Rows, Visible, head_first, in_blocks, real_keys, real_queries, repeat_heads},
     features::{self, HIDDEN, Spans, Sums, hide_padding, log_features, log_products, with_ones},
     plan::{Plan, plans},
+    single, stored_as,
     support::Support,
 };
 
 /// `q [B,N,H,D]` at unit norm, the keys of LSH.
 pub fn unit_keys(q: Tensor<4>) -> Tensor<4> {
+    let format = q.dtype().into();
+    let q = single(q);
     // Keeps the root off 0, where it has no slope.
     let norms = q.clone().square().sum_dim(3).add_scalar(1e-30).sqrt();
-    q / norms
+    stored_as(q / norms, format)
 }
 
 /// Attention with weights `exp(tau q.k)` on a support and `phi(q).phi(k)` off it, or one of the two alone (arXiv 2110.15343,

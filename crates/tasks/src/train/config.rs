@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use regard_nn::models::BeamOptions;
+use regard_nn::{config::Precision, models::BeamOptions};
 use serde::{Deserialize, Serialize};
 
 use super::TrainError;
@@ -21,6 +21,9 @@ pub struct TrainConfig {
     pub optimizer: OptimizerConfig,
     /// The learning rate over the steps.
     pub schedule: ScheduleConfig,
+    /// In what activations are stored: `bf16` and `f16` halve their memory. Parameters, their gradients, the optimizer and
+    /// evaluations are f32.
+    pub precision: Precision,
     /// Largest Euclidean norm of all gradients together; longer ones are scaled down to it. 0: no limit.
     pub clip: f64,
     /// Steps between evaluations on the validation split; 0: only after the last step.
@@ -61,6 +64,7 @@ impl Default for TrainConfig {
             accumulate: 1,
             optimizer: OptimizerConfig::default(),
             schedule: ScheduleConfig::default(),
+            precision: Precision::F32,
             clip: 1.0,
             evaluate_every: 200,
             evaluate_batches: 0,

@@ -9,6 +9,7 @@ use burn::{
 use regard_kernels::simd::{sum, vectorize};
 use regard_nn::{
     blocks::{Context, RouterLog, RouterRecord},
+    config::Precision,
     models::ParameterPath,
     ops::{runs_kernels, with_elements, with_elements_mut},
 };
@@ -33,23 +34,43 @@ pub(super) struct Pass {
     pub routers: Vec<RouterRecord>,
 }
 
+/// How an update's loss is made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    /// Share of a target's probability that is spread.
+    pub smoothing: f32,
+    /// Seed of the run.
+    pub seed: u64,
+    /// The update.
+    pub step: u64,
+    /// The routers report.
+    pub log: bool,
+    /// In what activations are stored.
+    pub precision: Precision,
+    /// What the loss is multiplied by for the backward pass: the gradients are too, the loss that is reported is not.
+    pub loss_scale: f64,
+}
+
 impl Gradients {
-    /// Mean loss over all items of all batches of update `step`, its targets smoothed, and its gradients: the same however
-    /// items are split into batches. With `log`, the routers report.
-    pub fn of(model: &Model, batches: &[Batch], smoothing: f32, seed: u64, step: u64, log: bool) -> Pass {
+    /// Mean loss over all items of all batches of an update, and its gradients: the same however items are split into
+    /// batches.
+    pub fn of(model: &Model, batches: &[Batch], settings: Settings) -> Pass {
+        let Settings { smoothing, seed, step, log, precision, loss_scale } = settings;
         let items: usize = batches.iter().map(Batch::items).sum();
         let (mut total, mut gradients) = (0.0, Self::default());
         let routers = Arc::new(RouterLog::new());
         for (part, batch) in batches.iter().enumerate() {
             // The only batch of an update needs no scaling.
             let scale = if batches.len() == 1 { 1.0 } else { batch.items() as f64 / items as f64 };
-            let mut context = Context::training(seed, step).with_micro_batch(part as u64).with_loss_scale(scale);
+            let mut context = Context::training(seed, step).with_micro_batch(part as u64);
+            context = context.with_loss_scale(scale * loss_scale).with_precision(precision);
             if log {
                 context = context.with_router_log(routers.clone());
             }
             let loss = model.loss(batch, smoothing, &context);
             let loss = if batches.len() == 1 { loss } else { loss.mul_scalar(scale) };
             total += f64::from(loss.clone().inner().into_scalar::<f32>());
+            let loss = if loss_scale == 1.0 { loss } else { loss.mul_scalar(loss_scale) };
             gradients.add(model, loss.backward());
         }
         Pass { loss: total, gradients, routers: routers.take() }
@@ -177,6 +198,10 @@ mod tests {
         Batch { tokens, targets: rows.map(|row| row % 3).collect(), source: None, readers: None }
     }
 
+    fn settings(step: u64) -> Settings {
+        Settings { smoothing: 0.0, seed: 1, step, log: false, precision: Precision::F32, loss_scale: 1.0 }
+    }
+
     fn model() -> Model {
         let (config, attention) = (ModelConfig::default(), AttentionConfig::default());
         Model::Classifier(Classifier::new(&config, &attention, 9, 3, 6, 1, &Device::flex().autodiff()).unwrap())
@@ -186,7 +211,8 @@ mod tests {
     fn splitting_an_update_into_unequal_batches_changes_nothing() {
         let model = model();
         let of = |batches: &[Batch]| {
-            let Pass { loss, gradients, .. } = Gradients::of(&model, batches, 0.1, 1, 0, false);
+            let Pass { loss, gradients, .. } =
+                Gradients::of(&model, batches, Settings { smoothing: 0.1, ..settings(0) });
             (loss, gradients)
         };
         let (loss, whole) = of(&[batch(0..7)]);
@@ -225,7 +251,7 @@ mod tests {
             let model = Model::Classifier(Classifier::new(&config, &attention, 9, 3, 6, 1, &device).unwrap());
             let batches = [batch(0..2)];
             let mut adam = AdamW::new(OptimizerConfig::default());
-            let pass = |model: &Model, step| Gradients::of(model, &batches, 0.0, 1, step, false);
+            let pass = |model: &Model, step| Gradients::of(model, &batches, settings(step));
             let before = pass(&model, 0);
             let model = before.gradients.apply(model, &mut adam, 1, 1e-3, 1.0);
             assert!(pass(&model, 1).loss < before.loss);
@@ -274,7 +300,7 @@ mod tests {
             let mut losses = Vec::new();
             for t in 1..=size("steps") + 1 {
                 let batches = std::slice::from_ref(&batch);
-                let Pass { loss, gradients, .. } = Gradients::of(&model, batches, 0.0, 0, t as u64, false);
+                let Pass { loss, gradients, .. } = Gradients::of(&model, batches, settings(t as u64));
                 losses.push(loss);
                 model = gradients.apply(model, &mut adam, t, rate, 1.0);
             }

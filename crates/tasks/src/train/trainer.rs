@@ -11,14 +11,15 @@ use std::{
 };
 
 use burn::module::Module;
+use regard_nn::config::Precision;
 
 use super::{
-    AdamW, Best, Checkpoint, Evaluation, HostTensors, Items, Model, Progress, RouterReport, RunDirectory, RunState,
-    Silent, StepReport, TOKENIZER, TrainConfig, TrainError,
+    AdamW, Best, Checkpoint, Evaluation, HostTensors, Items, LossScale, Model, Progress, RouterReport, RunDirectory,
+    RunState, Silent, StepReport, TOKENIZER, TrainConfig, TrainError,
     average::Mean,
     evaluate,
     evaluation::measure,
-    gradients::{Gradients, Pass},
+    gradients::{Gradients, Pass, Settings},
     measure_bleu, measure_rouge, routers,
 };
 use crate::data::{Batch, Batches, Split, TaskData, TextUnits};
@@ -86,6 +87,27 @@ pub struct Trainer<'a> {
     stop: Arc<AtomicBool>,
 }
 
+/// # Errors
+/// A format that the model's device does not compute with.
+fn check_precision(precision: Precision, model: &Model) -> Result<(), TrainError> {
+    let device = model.devices().into_iter().next().unwrap_or_default();
+    if precision.runs_on(&device) {
+        return Ok(());
+    }
+    let formats = Precision::ALL.iter().filter(|other| other.runs_on(&device)).map(|other| other.name());
+    let expected = format!("{}: what this device computes with", formats.collect::<Vec<_>>().join(" or "));
+    Err(TrainError::config("precision", precision.name(), expected))
+}
+
+/// A pass whose gradients are finite.
+struct Scaled {
+    pass: Pass,
+    /// Euclidean norm of the gradients without the factor.
+    norm: f64,
+    /// The factor that they have.
+    loss_scale: Option<LossScale>,
+}
+
 impl<'a> Trainer<'a> {
     /// `model` must be on a device with autodiff; `seed` draws batches and dropout.
     ///
@@ -93,6 +115,7 @@ impl<'a> Trainer<'a> {
     /// An invalid configuration; a training set without sequences; a run to start from that cannot be read.
     pub fn new(model: Model, data: &'a TaskData, config: &'a TrainConfig, seed: u64) -> Result<Self, TrainError> {
         config.check()?;
+        check_precision(config.precision, &model)?;
         let model = match &config.start {
             Some(run) => model.starting_from(run)?,
             None => model,
@@ -148,6 +171,15 @@ impl<'a> Trainer<'a> {
             directory.keep_vocabulary(name, &content, self.state.step > 0)?;
         }
         self.directory = Some(directory);
+        Ok(self)
+    }
+
+    /// From where a run stands that has no directory.
+    ///
+    /// # Errors
+    /// A checkpoint of another model, seed, batch or accumulation.
+    pub fn continuing(mut self, checkpoint: Checkpoint) -> Result<Self, TrainError> {
+        self.restore(checkpoint).map_err(|problem| TrainError::checkpoint("", problem))?;
         Ok(self)
     }
 
@@ -246,18 +278,14 @@ impl<'a> Trainer<'a> {
         let batches: Vec<Batch> =
             (0..config.accumulate).map(|part| (self.batches)((step * config.accumulate + part) as u64)).collect();
         let tokens: usize = batches.iter().map(Batch::real_tokens).sum();
-        let log = (step + 1).is_multiple_of(routers::EVERY);
-        let smoothing = config.smoothing as f32;
-        let Pass { loss, gradients, routers } =
-            Gradients::of(self.model(), &batches, smoothing, self.state.seed, step as u64, log);
-        self.check_finite("training loss", loss, step + 1)?;
-        let norm = gradients.norm();
-        self.check_finite("gradient norm", norm, step + 1)?;
-        let scale = if config.clip > 0.0 && norm > config.clip { (config.clip / norm) as f32 } else { 1.0 };
+        let Scaled { pass: Pass { loss, gradients, routers }, norm, loss_scale } = self.gradients(&batches)?;
+        let clip = if config.clip > 0.0 && norm > config.clip { config.clip / norm } else { 1.0 };
+        let scale = (clip / loss_scale.map_or(1.0, |scale| scale.factor)) as f32;
         let rate = config.optimizer.learning_rate * config.schedule.factor(step, config.steps);
         let model = self.model.take().expect("between updates");
         self.model = Some(gradients.apply(model, &mut self.optimizer, step + 1, rate, scale));
         self.state.step += 1;
+        self.state.loss_scale = loss_scale.map(LossScale::after_update);
         let seconds = start.elapsed().as_secs_f64();
         self.state.seconds += seconds;
         Ok(StepReport {
@@ -268,8 +296,38 @@ impl<'a> Trainer<'a> {
             milliseconds: seconds * 1e3,
             tokens_per_second: tokens as f64 / seconds,
             peak_bytes: regard_alloc::peak_bytes(),
+            loss_scale: loss_scale.map(|scale| scale.factor),
             routers: RouterReport::of(&routers),
         })
+    }
+
+    /// Loss and gradients of the next update, finite ones. Where gradients of f16 overflow, the pass is made again with half the
+    /// scale, so that no update is left out.
+    fn gradients(&self, batches: &[Batch]) -> Result<Scaled, TrainError> {
+        let (config, step) = (self.config, self.state.step);
+        let scaled = config.precision == Precision::F16;
+        let mut loss_scale = scaled.then(|| self.state.loss_scale.unwrap_or_default());
+        loop {
+            let factor = loss_scale.map_or(1.0, |scale| scale.factor);
+            let settings = Settings {
+                smoothing: config.smoothing as f32,
+                seed: self.state.seed,
+                step: step as u64,
+                log: (step + 1).is_multiple_of(routers::EVERY),
+                precision: config.precision,
+                loss_scale: factor,
+            };
+            let pass = Gradients::of(self.model(), batches, settings);
+            self.check_finite("training loss", pass.loss, step + 1)?;
+            let norm = pass.gradients.norm() / factor;
+            match loss_scale.and_then(LossScale::after_overflow) {
+                Some(less) if !norm.is_finite() => loss_scale = Some(less),
+                _ => {
+                    self.check_finite("gradient norm", norm, step + 1)?;
+                    return Ok(Scaled { pass, norm, loss_scale });
+                }
+            }
+        }
     }
 
     /// Measures the model on a split, all of it or (`most` > 0) that many batches, and reports the result.

@@ -90,6 +90,17 @@ pub struct Bench {
     pub out: Option<PathBuf>,
 }
 
+impl Bench {
+    /// The command, where it measures what only the CPU does.
+    pub fn only_on_the_cpu(&self) -> Option<&'static str> {
+        match self.level {
+            _ if self.shapes => Some("bench --shapes"),
+            Level::Decode => Some("bench --level decode"),
+            _ => None,
+        }
+    }
+}
+
 /// Benchmark levels.
 const LEVELS: Named<Level, 5> = [
     ("operator", "The operator alone, forward and backward", Level::Operator),

@@ -170,7 +170,7 @@ fn verdict(benchmark: &Benchmark) -> Outcome {
         "{} of {} mechanisms differ from their float64 twins by more than {:.0e}: {}; their times mean nothing",
         wrong.len(),
         benchmark.labels.len(),
-        bench::BOUND,
+        bench::bound(),
         words.join(", ")
     );
     Err(Failure::new(Class::Check, message))

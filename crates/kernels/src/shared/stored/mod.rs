@@ -3,8 +3,10 @@
 //! Decoding a token reads every key, value and weight once, so its time is that of reading memory: half the bytes, half
 //! the time. Sums are always f32.
 
+mod convert;
 mod product;
 
+pub use convert::{Half, narrowed, widened};
 pub use half::{bf16, f16};
 pub use product::product;
 

@@ -4,10 +4,10 @@ use burn::backend::{Flex, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{Bytes, DType, Shape, Tensor};
 use burn_flex::{FlexTensor, Layout};
 use regard_kernels::{
-    Operator, Saved, View,
+    Operator, Saved, StoredView, View,
     elementwise::Affine,
     memory::arbitrary,
-    stored::{Stored, bf16, f16, product},
+    stored::{Stored, bf16, f16, narrowed, product, widened},
 };
 
 use super::{Call, Kernels, operands::Operands};
@@ -57,8 +57,9 @@ fn multiply(x: FlexTensor, weight: FlexTensor, bias: Option<FlexTensor>) -> Flex
 /// Output and what the backward pass needs.
 pub(super) fn forward(call: &Call, inputs: &[FlexTensor]) -> (FlexTensor, Saved) {
     let mut out = arbitrary(call.shape.iter().product());
-    let saved = with_views(inputs, |views| call.operator.forward(views, &mut out));
-    (wrap(out, &call.shape), saved)
+    let direct = with_stored(inputs, |views| call.operator.forward_stored(views, &mut out));
+    let saved = direct.unwrap_or_else(|| with_views(inputs, |views| call.operator.forward(views, &mut out)));
+    (stored(out, &call.shape, inputs[0].dtype()), saved)
 }
 
 /// One gradient per input where `wanted`.
@@ -71,17 +72,40 @@ pub(super) fn backward(
     wanted: &[bool],
 ) -> Vec<Option<FlexTensor>> {
     let grad_out = dense(grad_out);
-    let out = out.map_or(&[][..], slice);
-    let grads = with_views(inputs, |views| operator.backward(views, out, saved, slice(&grad_out), wanted));
+    let direct = with_stored(inputs, |views| operator.backward_stored(views, numbers(&grad_out), wanted));
+    let grads = direct.unwrap_or_else(|| {
+        let (grad_out, out) = (single(grad_out), out.cloned().map(single));
+        let out = out.as_ref().map_or(&[][..], slice);
+        with_views(inputs, |views| operator.backward(views, out, saved, slice(&grad_out), wanted))
+    });
     assert_eq!(grads.len(), inputs.len(), "{operator:?} returned a wrong number of gradients");
-    grads.into_iter().zip(inputs).map(|(grad, input)| Some(wrap(grad?, &input.shape()))).collect()
+    grads.into_iter().zip(inputs).map(|(grad, input)| Some(stored(grad?, &input.shape(), input.dtype()))).collect()
 }
 
-/// Lends the elements of `inputs`; only tensors that are not in row-major order are copied.
+/// Lends the elements of `inputs`; only tensors that are not f32 in row-major order are copied.
 fn with_views<R>(inputs: &[FlexTensor], task: impl FnOnce(&[View<f32>]) -> R) -> R {
-    let inputs: Vec<FlexTensor> = inputs.iter().cloned().map(dense).collect();
+    let inputs: Vec<FlexTensor> = inputs.iter().cloned().map(single).collect();
     let views: Vec<_> = inputs.iter().map(|input| View::new(slice(input), input.layout().shape())).collect();
     task(&views)
+}
+
+/// The same where the first input is not f32, as they are stored; none where it is.
+fn with_stored<R>(inputs: &[FlexTensor], task: impl FnOnce(&[StoredView]) -> Option<R>) -> Option<R> {
+    if inputs[0].dtype() == DType::F32 {
+        return None;
+    }
+    let inputs: Vec<FlexTensor> = inputs.iter().cloned().map(dense).collect();
+    let view = |input| StoredView { data: numbers(input), shape: FlexTensor::layout(input).shape() };
+    task(&inputs.iter().map(view).collect::<Vec<_>>())
+}
+
+/// The elements of a tensor in row-major order.
+fn numbers(tensor: &FlexTensor) -> Stored<'_> {
+    match tensor.dtype() {
+        DType::F16 => Stored::F16(tensor.as_slice().expect("f16 in row-major order")),
+        DType::BF16 => Stored::Bf16(tensor.as_slice().expect("bf16 in row-major order")),
+        _ => Stored::F32(slice(tensor)),
+    }
 }
 
 /// Lends the elements of a float32 tensor of Flex, which is copied only if it is not in row-major order. Returns the task
@@ -93,6 +117,27 @@ pub(crate) fn with_dense<const D: usize, R, T: FnOnce(&[f32]) -> R>(tensor: &Ten
     }
 }
 
+/// The same tensor in f32 and row-major order.
+fn single(tensor: FlexTensor) -> FlexTensor {
+    let tensor = dense(tensor);
+    let wide = match numbers(&tensor) {
+        Stored::F16(numbers) => widened(numbers),
+        Stored::Bf16(numbers) => widened(numbers),
+        _ => return tensor,
+    };
+    wrap(wide, tensor.layout().shape())
+}
+
+/// A tensor of the elements `data` in the format `kind`.
+fn stored(data: Vec<f32>, shape: &[usize], kind: DType) -> FlexTensor {
+    let bytes = match kind {
+        DType::F16 => Bytes::from_elems(narrowed::<f16>(&data)),
+        DType::BF16 => Bytes::from_elems(narrowed::<bf16>(&data)),
+        _ => return wrap(data, shape),
+    };
+    FlexTensor::new(bytes, Layout::contiguous(Shape::from(shape)), kind)
+}
+
 /// The same tensor in row-major order.
 fn dense(tensor: FlexTensor) -> FlexTensor {
     let layout = tensor.layout();
@@ -101,7 +146,10 @@ fn dense(tensor: FlexTensor) -> FlexTensor {
     }
     // One element broadcast to the whole tensor, as in the gradient of a sum: Burn would gather it element by element.
     let still = layout.shape().iter().zip(layout.strides()).all(|(&size, &stride)| size == 1 || stride == 0);
-    if let (true, Some(&value)) = (still, tensor.storage::<f32>().get(layout.start_offset())) {
+    if still
+        && tensor.dtype() == DType::F32
+        && let Some(&value) = tensor.storage::<f32>().get(layout.start_offset())
+    {
         return wrap(vec![value; layout.num_elements()], layout.shape());
     }
     tensor.to_contiguous()

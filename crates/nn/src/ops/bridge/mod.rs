@@ -72,8 +72,11 @@ pub(super) fn multiply<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Op
 
 /// The output of `operator`, differentiable in every input but its constants.
 ///
+/// Inputs may be stored in f32, f16 or bf16, each in its own; the output has the format of the first, a gradient that of its
+/// input. Sums are in f32.
+///
 /// # Errors
-/// Inputs that do not fit the operator or each other, are not f32, or whose output has not `D` axes.
+/// Inputs that do not fit the operator or each other, are of another format, or whose output has not `D` axes.
 pub fn try_apply<const D: usize>(operator: Arc<dyn Operator>, inputs: &[Operand]) -> Result<Tensor<D>, Error> {
     run(operator, inputs, Keep::InputsAndOutput)
 }
@@ -100,8 +103,8 @@ fn run<const D: usize>(operator: Arc<dyn Operator>, inputs: &[Operand], keep: Ke
     }
     for (name, input) in names.iter().zip(inputs) {
         let kind = input.0.dtype();
-        if kind != DType::F32 {
-            return Err(Error::option(format!("element type of '{name}'"), format!("{kind:?}"), "F32"));
+        if !matches!(kind, DType::F32 | DType::F16 | DType::BF16) {
+            return Err(Error::option(format!("element type of '{name}'"), format!("{kind:?}"), "F32, F16 or BF16"));
         }
     }
     let shapes: Vec<Vec<usize>> = inputs.iter().map(Operand::shape).collect();

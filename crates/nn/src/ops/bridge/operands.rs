@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use burn::backend::{Backend, DispatchTensor, ExtensionType, TensorMetadata, tensor::FloatTensor};
-use burn::tensor::{Gradients, Shape, Tensor};
+use burn::tensor::{DType, Gradients, Shape, Tensor};
 
 /// Calls a method of a tensor of any rank.
 macro_rules! each_rank {
@@ -51,6 +51,11 @@ impl Operand {
         self.0.shape().num_dims()
     }
 
+    /// Format of its elements.
+    pub(crate) fn dtype(&self) -> DType {
+        self.0.dtype()
+    }
+
     /// As a tensor of `D` axes.
     ///
     /// # Panics
@@ -71,6 +76,11 @@ impl Operand {
     }
 
     /// Its gradient, without autodiff, if anything depends on it.
+    pub fn grad(&self, grads: &mut Gradients) -> Option<Self> {
+        self.grad_remove(grads)
+    }
+
+    /// Takes its gradient, without autodiff, if anything depends on it.
     pub(crate) fn grad_remove(&self, grads: &mut Gradients) -> Option<Self> {
         each_rank!(self.clone(), tensor => tensor.grad_remove(grads).map(Self::from))
     }

@@ -12,7 +12,7 @@ use std::{
 use burn::tensor::Tensor;
 use regard_kernels::Mask;
 
-use super::super::{Inputs, Operand, Pullback, entered, takes_results};
+use super::super::{Inputs, Operand, Pullback, entered, single, stored_as, takes_results};
 
 /// Bytes that one block of queries may take.
 static BLOCK_BYTES: AtomicUsize = AtomicUsize::new(192 << 20);
@@ -102,7 +102,7 @@ impl Rows {
     }
 }
 
-/// What a mechanism does for a block of queries.
+/// What a mechanism does for a block of queries, all inputs in f32.
 pub(in crate::ops) trait Form: Debug + Send + Sync {
     /// Outputs `[B,n,H,Dv]` of the queries of `rows`. Of inputs with an axis of queries or keys, `inputs` has those of
     /// `rows`.
@@ -122,8 +122,9 @@ pub(in crate::ops) fn by_rows(form: impl Form + 'static, inputs: &Inputs, mask: 
 /// Only the inputs are kept for the backward pass, where the graph of the device takes results that were computed apart
 /// ([`takes_results`]); other graphs keep all blocks.
 pub(in crate::ops) fn in_blocks(form: impl Form + 'static, inputs: &Inputs, blocks: Vec<Rows>) -> Tensor<4> {
+    let format = inputs.tensor::<4>("q").dtype().into();
     let outputs = |inputs: &Inputs| {
-        let block = |rows: &Rows| form.block(&inputs.cut(rows), rows);
+        let block = |rows: &Rows| stored_as(form.block(&inputs.cut(rows).single(), rows), format);
         Tensor::cat(blocks.iter().map(block).collect(), 1)
     };
     if !takes_results(&inputs.device()) {
@@ -160,8 +161,8 @@ impl<F: Form> Pullback for Again<F> {
         let mut sums: Vec<Option<Operand>> = vec![None; kept.len()];
         let inputs = Inputs::of(self.names.iter().copied().zip(kept));
         for rows in &self.blocks {
-            let leaves = inputs.cut(rows).map(|_, input| input.clone().tracked());
-            let grad_out = grad_out.clone().narrow(1, rows.queries.start, rows.queries.len());
+            let leaves = inputs.cut(rows).single().map(|_, input| input.clone().tracked());
+            let grad_out = single(grad_out.clone().narrow(1, rows.queries.start, rows.queries.len()));
             let mut grads = (self.form.block(&leaves, rows) * grad_out).sum().backward();
             for (at, (name, leaf)) in leaves.iter().enumerate().filter(|(at, _)| wanted[*at]) {
                 let Some(grad) = leaf.grad_remove(&mut grads) else { continue };
@@ -170,9 +171,11 @@ impl<F: Form> Pullback for Again<F> {
                 sums[at] = Some(grad.added_to(sum, &shapes[at], &cuts));
             }
         }
-        let zeros =
-            |(at, sum): (usize, Option<Operand>)| wanted[at].then(|| sum.unwrap_or_else(|| inputs.at(at).zeros()));
-        sums.into_iter().enumerate().map(zeros).collect()
+        let gradient = |(at, sum): (usize, Option<Operand>)| {
+            let sum = || sum.map_or_else(|| inputs.at(at).zeros(), |sum| sum.stored_as(inputs.at(at).dtype().into()));
+            wanted[at].then(sum)
+        };
+        sums.into_iter().enumerate().map(gradient).collect()
     }
 }
 

@@ -3,10 +3,15 @@
 use burn::tensor::{Int, Tensor, TensorData, activation as stock};
 use regard_kernels::elementwise::{Curve, Dropout, IGNORE, Rotate};
 
+use super::super::{single, stored_as, stored_like};
+
 pub(super) fn activation<const D: usize>(x: Tensor<D>, bias: Option<Tensor<1>>, curve: Curve) -> Tensor<D> {
     let x = match bias {
         None => x,
-        Some(bias) => x + bias.unsqueeze(),
+        Some(bias) => {
+            let bias = stored_like(bias, &x);
+            x + bias.unsqueeze()
+        }
     };
     match curve {
         Curve::Gelu => stock::gelu(x),
@@ -18,13 +23,18 @@ pub(super) fn activation<const D: usize>(x: Tensor<D>, bias: Option<Tensor<1>>, 
 }
 
 pub(super) fn layer_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, bias: Tensor<1>, epsilon: f32) -> Tensor<D> {
+    let format = x.dtype().into();
+    let x = single(x);
     let (variance, mean) = x.clone().var_mean_bias(D - 1);
-    (x - mean) / (variance + epsilon).sqrt() * weight.unsqueeze() + bias.unsqueeze()
+    let out = (x - mean) / (variance + epsilon).sqrt() * weight.unsqueeze() + bias.unsqueeze();
+    stored_as(out, format)
 }
 
 pub(super) fn rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, epsilon: f32) -> Tensor<D> {
+    let format = x.dtype().into();
+    let x = single(x);
     let square = x.clone().square().mean_dim(D - 1);
-    x / (square + epsilon).sqrt() * weight.unsqueeze()
+    stored_as(x / (square + epsilon).sqrt() * weight.unsqueeze(), format)
 }
 
 pub(super) fn rotate<const D: usize>(x: Tensor<D>, rotation: &Rotate) -> Tensor<D> {
@@ -34,7 +44,7 @@ pub(super) fn rotate<const D: usize>(x: Tensor<D>, rotation: &Rotate) -> Tensor<
     (shape[1], shape[D - 1]) = (dims[1], pairs);
     let [cosine, sine] = rotation
         .tables(dims[1])
-        .map(|table| Tensor::<D>::from_data(TensorData::new(table.to_vec(), shape), &x.device()));
+        .map(|table| stored_like(Tensor::<D>::from_data(TensorData::new(table.to_vec(), shape), &x.device()), &x));
     let first = x.clone().narrow(D - 1, 0, pairs);
     let second = x.clone().narrow(D - 1, pairs, pairs);
     let mut parts =
@@ -57,7 +67,7 @@ pub(super) fn cross_entropy(logits: Tensor<2>, targets: &[i32], smoothing: f32) 
     let weight = targets.iter().map(|&target| if target == IGNORE { 0.0 } else { 1.0 / counted as f32 }).collect();
     let class = targets.iter().map(|&target| target.max(0)).collect();
     let class = Tensor::<2, Int>::from_data(TensorData::new::<i32, _>(class, [rows, 1]), &device);
-    let log_p = stock::log_softmax(logits, 1);
+    let log_p = stock::log_softmax(single(logits), 1);
     let mut loss = log_p.clone().gather(1, class) * (smoothing - 1.0);
     if smoothing > 0.0 {
         loss = loss - log_p.sum_dim(1) * (smoothing / classes as f32);
@@ -83,9 +93,13 @@ pub(super) fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Opti
     let [from, to] = weight.dims();
     shape[D - 1] = to;
     let rows = x.dims().iter().rev().skip(1).product::<usize>();
+    let weight = stored_like(weight, &x);
     let out = x.reshape([rows, from]).matmul(weight).reshape(shape);
     match bias {
         None => out,
-        Some(bias) => out + bias.unsqueeze(),
+        Some(bias) => {
+            let bias = stored_like(bias, &out);
+            out + bias.unsqueeze()
+        }
     }
 }

@@ -1,21 +1,26 @@
 //! Fused operations between attention layers: one kernel each on the CPU, composed of tensor operations elsewhere.
+//!
+//! Each takes `x` in f32, f16 or bf16 and answers in the same format; its parameters may be in another.
 
 mod composed;
 
 use std::sync::Arc;
 
-use burn::tensor::{DType, FloatDType, Tensor};
+use burn::tensor::{DType, Tensor};
 use regard_kernels::elementwise::{
     Activation, Affine, CrossEntropy, Dropout, Embedding, Gated, LayerNorm, RmsNorm, Rotate,
 };
 
 pub use regard_kernels::elementwise::{Curve, IGNORE};
 
-use super::bridge::{apply_forgetting_output as apply, multiply, runs_kernels, runs_unrecorded};
+use super::{
+    bridge::{apply_forgetting_output as apply, multiply, runs_kernels, runs_unrecorded},
+    single,
+};
 
 /// Whether kernels work on this tensor.
 fn fused<const D: usize>(x: &Tensor<D>) -> bool {
-    x.dtype() == DType::F32 && runs_kernels(&x.device())
+    matches!(x.dtype(), DType::F32 | DType::F16 | DType::BF16) && runs_kernels(&x.device())
 }
 
 /// `curve(x + bias)`, element by element, with `x [.., width]` and `bias [width]`.
@@ -115,12 +120,11 @@ pub fn dropout<const D: usize>(x: Tensor<D>, rate: f32, key: u64) -> Tensor<D> {
 /// # Panics
 /// If there are not `batch * tokens` ids or one is not in the table.
 pub fn embedding(table: Tensor<2>, ids: impl Into<Arc<[i32]>>, [batch, tokens]: [usize; 2]) -> Tensor<3> {
-    if fused(&table) {
+    // The kernel would convert the whole of a table of 16 bits.
+    if fused(&table) && table.dtype() == DType::F32 {
         apply(Arc::new(Embedding::new(ids.into(), batch, tokens)), &[table.into()])
     } else {
-        let half = matches!(table.dtype(), DType::F16 | DType::BF16);
-        let rows = composed::embedding(table, &ids.into(), [batch, tokens]);
-        if half { rows.cast(FloatDType::F32) } else { rows }
+        single(composed::embedding(table, &ids.into(), [batch, tokens]))
     }
 }
 
@@ -134,7 +138,7 @@ pub fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tens
     if !fused(&x) {
         return composed::linear(x, weight, bias);
     }
-    if runs_unrecorded(&x.device()) {
+    if x.dtype() == DType::F32 && runs_unrecorded(&x.device()) {
         return multiply(x, weight, bias);
     }
     let operator = Arc::new(Affine { bias: bias.is_some() });

@@ -1,5 +1,5 @@
 use super::*;
-use burn::tensor::{Device, TensorData};
+use burn::tensor::{Device, FloatDType, TensorData};
 use regard_kernels::random;
 
 /// Values in `(-2, 2)`, tracked.

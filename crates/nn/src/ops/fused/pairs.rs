@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{FloatDType, Tensor};
 use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 use regard_gpu as gpu;
 use regard_kernels::Mask;
 
 use super::{constant, counts, is_for, primitive};
-use crate::ops::{Operand, Pullback, bridge::each_rank, entered, takes_results};
+use crate::ops::{Operand, Pullback, entered, single, takes_results};
 
 /// Softmax over keys of one or several components, whose padding is silent.
 pub(in crate::ops) struct Scored<'a> {
@@ -60,8 +60,8 @@ pub(super) fn prepare(scored: Scored) -> Option<Prepared> {
     }
     let [batch, _, heads, _] = q.dims();
     let keys = k.dims()[1];
-    let inverse = inverse.cast(DType::F32).into();
-    let log_prior = log_prior.map(|prior| each_rank!(prior, prior => prior.cast(DType::F32).into()));
+    let inverse = single(inverse).into();
+    let log_prior = log_prior.map(|prior| prior.stored_as(FloatDType::F32));
     let inputs = [Some(q.into()), Some(k.into()), Some(v.into()), Some(inverse), log_prior];
     let inputs: Vec<Operand> = inputs.into_iter().flatten().collect();
     let tensors = inputs.iter().map(|input| primitive(input.clone().without_autodiff())).collect();

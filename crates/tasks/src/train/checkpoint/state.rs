@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::digest::FileSum;
+use crate::{digest::FileSum, train::LossScale};
 
 /// Version of the checkpoint format. The previous one had no checksum of `state.json`.
 pub(super) const FORMAT: u32 = 2;
@@ -33,6 +33,9 @@ pub struct RunState {
     pub evaluations_since_best: usize,
     /// Time spent in training steps.
     pub seconds: f64,
+    /// The factor of the next update's loss, in runs with `train.precision = "f16"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<LossScale>,
 }
 
 /// The best evaluation on the validation split.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::train::LossScale;
 
 fn checkpoint(step: usize) -> Checkpoint {
     let weight = HostTensor { shape: vec![2, 2], data: vec![1.0, 2.0, 3.0, step as f32] };
@@ -14,6 +15,7 @@ fn checkpoint(step: usize) -> Checkpoint {
             best: Some(Best { step: 20, score: -0.1 - 0.2 }),
             evaluations_since_best: 1,
             seconds: 0.1,
+            loss_scale: Some(LossScale { factor: 4096.0, steady: 3 }),
         },
     }
 }
