@@ -31,8 +31,8 @@ pub(super) fn takes(options: &AttentionOptions, causal: bool) -> bool {
         Mechanism::Sparse => local,
         Mechanism::Scatterbrain => match options.scatterbrain.combination {
             Combination::Corrected => causal && local,
-            // One of both parts at least.
-            Combination::Gated => causal || local,
+            // The sparse part at least.
+            Combination::Gated => local,
             Combination::Naive => false,
         },
     }
