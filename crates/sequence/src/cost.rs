@@ -89,7 +89,7 @@ impl Sizes {
     }
 
     pub fn band(&self, band: &Band, rank: usize) -> Traffic {
-        let [lent, borrowed] = halo_tokens(band.fetch(), rank);
+        let [lent, borrowed] = halo_tokens(&band.fetch, rank);
         let [forward, backward] = band.messages(rank).map(|states| states * self.features);
         let mut floats = [lent * self.per_key + forward, (lent + borrowed) * self.per_key + backward];
         if let Some(globals) = band.global_tokens() {

@@ -13,10 +13,12 @@
 //! Supports that reach any token of the sequence (hashes, random blocks, layouts of blocks) are refused.
 
 mod band;
+mod check;
 mod cost;
 mod error;
 mod exact;
 mod experts;
+mod globals;
 mod halo;
 mod network;
 mod parallel;

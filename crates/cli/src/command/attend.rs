@@ -1,6 +1,6 @@
 //! `regard attend`
 
-use std::{fs, num::NonZeroUsize, path::PathBuf};
+use std::{fs, path::PathBuf};
 
 use clap::Args;
 use regard_files::write_whole;
@@ -11,7 +11,7 @@ use crate::{
     args::Common,
     error::{Failure, Outcome},
     output,
-    values::{Real, seed},
+    values::{Real, seed, within},
 };
 
 /// Help text on the tensors.
@@ -49,8 +49,8 @@ pub struct Attend {
     #[arg(long, value_parser = seed(), value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// Spread the sequence over N ranks, here threads of this process, as over N machines.
-    #[arg(long, value_name = "N", conflicts_with = "reference")]
-    pub ranks: Option<NonZeroUsize>,
+    #[arg(long, value_parser = within(1, Ranks::MOST as u64), value_name = "N", conflicts_with = "reference")]
+    pub ranks: Option<usize>,
 }
 
 /// Applies one mechanism to a file.

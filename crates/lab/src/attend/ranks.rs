@@ -1,9 +1,9 @@
 //! The kernel over ranks, each of which computes its part of the sequence.
 
-use std::{num::NonZeroUsize, sync::Arc};
+use std::sync::Arc;
 
 use regard_cluster::{Communicator, Threads};
-use regard_kernels::{AttentionOptions, Call, View};
+use regard_kernels::{AttentionOptions, Call, Error, View};
 use regard_sequence::{SequenceError, SequenceParallel, Whole};
 
 /// Who computes.
@@ -13,12 +13,15 @@ pub enum Ranks {
     #[default]
     One,
     /// So many ranks, threads of this process.
-    Threads(NonZeroUsize),
+    Threads(usize),
     /// The ranks of a job, which all make the same request and all get the whole result.
     Job(Arc<dyn Communicator>),
 }
 
 impl Ranks {
+    /// Most ranks of one process, a thread each.
+    pub const MOST: usize = 256;
+
     /// The results over ranks of a call over `[queries, keys]` tokens; `None` for one process.
     ///
     /// # Errors
@@ -36,8 +39,12 @@ impl Ranks {
         };
         match self {
             Self::One => Ok(None),
+            Self::Threads(ranks) if !(1..=Self::MOST).contains(ranks) => {
+                let expected = format!("1 to {}, as threads of one process", Self::MOST);
+                Err(Error::option("ranks", ranks, expected).into())
+            }
             // All ranks have the same results.
-            Self::Threads(ranks) => Threads::run(ranks.get(), rank).remove(0).map(Some),
+            Self::Threads(ranks) => Threads::run(*ranks, rank).remove(0).map(Some),
             Self::Job(communicator) => rank(communicator.clone()).map(Some),
         }
     }
