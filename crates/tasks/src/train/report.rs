@@ -25,6 +25,9 @@ pub struct StepReport {
     pub tokens_per_second: f64,
     /// Most memory so far: see [`peak_bytes`](regard_alloc::peak_bytes).
     pub peak_bytes: Option<u64>,
+    /// Bytes that rank 0 of a job of several sent in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_sent: Option<u64>,
     /// What each router did, in some of the updates of a model with mixtures of heads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routers: Vec<RouterReport>,

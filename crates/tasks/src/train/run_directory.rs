@@ -280,6 +280,7 @@ mod tests {
             milliseconds: 1.5,
             tokens_per_second: 10.0,
             peak_bytes: Some(7),
+            bytes_sent: None,
             routers: Vec::new(),
         }
     }

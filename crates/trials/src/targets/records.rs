@@ -44,6 +44,7 @@ pub fn metrics() -> Target {
         milliseconds: 1.5,
         tokens_per_second: 10.0,
         peak_bytes: Some(7),
+        bytes_sent: Some(9),
         routers: Vec::new(),
     };
     let evaluation = Evaluation {
