@@ -35,7 +35,8 @@ fn run() -> Result<(), String> {
     let input: Value = serde_json::from_str(&text).map_err(|error| format!("the book is not JSON: {error}"))?;
     let Value::Array(mut parts) = input else { return Err("expected context and book".into()) };
     let mut book = parts.pop().ok_or("expected context and book")?;
-    let converter = LatexToMathML::new(MathCoreConfig::default()).map_err(|_| "the converter has no macros to refuse")?;
+    let converter =
+        LatexToMathML::new(MathCoreConfig::default()).map_err(|_| "the converter has no macros to refuse")?;
     chapters(&mut book, &converter)?;
     stdout().write_all(book.to_string().as_bytes()).map_err(|error| format!("cannot write the book: {error}"))
 }
@@ -112,7 +113,8 @@ mod tests {
     #[test]
     fn chapters_are_found_at_any_depth() {
         let inner = serde_json::json!({ "Chapter": { "name": "b", "content": "```math\ny\n```\n", "sub_items": [] } });
-        let mut book = serde_json::json!({ "items": [{ "Chapter": { "name": "a", "content": "", "sub_items": [inner] } }] });
+        let mut book =
+            serde_json::json!({ "items": [{ "Chapter": { "name": "a", "content": "", "sub_items": [inner] } }] });
         chapters(&mut book, &LatexToMathML::new(MathCoreConfig::default()).unwrap()).unwrap();
         assert!(book.to_string().contains("<mi>y</mi>"), "{book}");
     }
