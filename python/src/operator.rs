@@ -105,7 +105,8 @@ impl Operator {
 
     fn mask(&self, valid: Option<Padding>, query_valid: Option<Padding>) -> Mask {
         let AttentionOptions { causal, window, .. } = self.options.typed;
-        Mask { causal, window, valid: valid.map(Arc::new), query_valid: query_valid.map(Arc::new) }
+        let query_valid = query_valid.map(Arc::new);
+        Mask { causal, window, query_valid, ..Mask::none() }.with_valid(valid.map(Arc::new))
     }
 
     /// The kernel with whatever a step of decoding or a list of inputs needs to know, without tensors.

@@ -20,7 +20,7 @@ use regard_tasks::{
     train::{Evaluation, Progress, RankingFigures, RankingScores, StepReport},
 };
 
-use crate::args::Common;
+use crate::{args::Common, job};
 
 /// Prints a line.
 pub fn line(text: impl Display) {
@@ -30,7 +30,10 @@ pub fn line(text: impl Display) {
 
 /// Prints an error.
 pub fn error(message: &str) {
-    line(format_args!("error: {message}"));
+    match job::rank() {
+        0 => line(format_args!("error: {message}")),
+        rank => line(format_args!("error on rank {rank}: {message}")),
+    }
 }
 
 /// A bar of `total` parts with `unit`; invisible where standard error is no terminal, or when `quiet`.

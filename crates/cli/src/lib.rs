@@ -6,6 +6,7 @@ mod args;
 mod command;
 mod console;
 mod error;
+mod job;
 mod output;
 mod signal;
 mod values;
@@ -26,6 +27,7 @@ pub fn described() -> clap::Command {
 
 /// The whole program, its arguments those of the process.
 pub fn main() -> ExitCode {
+    job::prepare();
     signal::outlive_full_files();
     let result = match Arguments::typed() {
         Ok(Arguments { command, common }) => {
@@ -41,15 +43,29 @@ pub fn main() -> ExitCode {
         Err(answer) => output::print(|| answer.print()),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(Failure { class, message }) => {
-            console::error(&message);
-            ExitCode::from(signal::code().unwrap_or(code(class)))
+        Ok(()) => {
+            job::leave(None, 0);
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            if !job::told_elsewhere(&failure) {
+                console::error(&failure.message);
+            }
+            let own = job::stopped().or(signal::code()).unwrap_or(code(failure.class));
+            job::leave(Some(failure.class), own);
+            ExitCode::from(own)
         }
     }
 }
 
 fn run(command: Command, common: &Common) -> Outcome {
+    let shared = matches!(
+        command,
+        Command::Train { .. } | Command::Eval(_) | Command::Compare(_) | Command::Reproduce(_) | Command::Doctor
+    );
+    if !shared {
+        job::alone()?;
+    }
     match command {
         Command::Train { source, directory } => command::train::run(&source, &directory, common),
         Command::Eval(args) => command::eval::run(&args, common),

@@ -9,4 +9,12 @@ pub enum ClusterError {
         /// The rank that is gone.
         rank: usize,
     },
+    /// A rank ended with an error that it has told.
+    #[error("rank {rank} has stopped the job: it says why")]
+    Stopped {
+        /// The rank that is gone.
+        rank: usize,
+        /// The exit code of its process.
+        code: u8,
+    },
 }

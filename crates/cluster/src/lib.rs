@@ -2,15 +2,30 @@
 //!
 //! A job has `ranks()` ranks, numbered from 0. [`Communicator`] is all that training and attention know of them: a rank
 //! sends a message to another under a tag and receives what was sent to it, in the order of sending for each sender and
-//! tag. [`Alone`] is a job of one rank; [`Threads`] runs every rank as a thread of this process.
+//! tag. [`Alone`] is a job of one rank; [`Threads`] runs every rank as a thread of this process; with the feature `mpi`,
+//! `Mpi` is a process that an MPI launcher has started. What all ranks do together is written over the trait:
+//! [`gather_all`], [`broadcast`], [`barrier`], sums in an order that does not depend on the number of ranks, [`SumTree`], and
+//! work that is dealt to whoever is free, [`deal`].
 
+mod collective;
+mod deal;
 mod error;
+mod launch;
+#[cfg(feature = "mpi")]
+mod mpi;
 mod threads;
+mod tree;
 
 use std::fmt::Debug;
 
+pub use collective::{barrier, broadcast, gather_all};
+pub use deal::deal;
 pub use error::ClusterError;
+pub use launch::Launch;
+#[cfg(feature = "mpi")]
+pub use mpi::{Mpi, OnLost};
 pub use threads::Threads;
+pub use tree::{Link, Linked, PartialSums, SumTree};
 
 /// One rank's view of its job.
 ///

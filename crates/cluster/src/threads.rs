@@ -107,12 +107,15 @@ mod tests {
                     rank.send(to, tag, vec![byte, rank.rank() as u8]).unwrap();
                 }
             }
-            let from = (rank.rank() + 1) % 3;
-            [9, 7, 7].map(|tag| rank.receive(from, tag).unwrap())
+            // From all, so that nobody leaves before all have sent.
+            let others = [1, 2].map(|step| (rank.rank() + step) % 3);
+            others.map(|from| [9, 7, 7].map(|tag| rank.receive(from, tag).unwrap()))
         });
-        for (rank, messages) in seen.into_iter().enumerate() {
-            let from = ((rank + 1) % 3) as u8;
-            assert_eq!(messages, [[2, from], [1, from], [3, from]]);
+        for (rank, seen) in seen.into_iter().enumerate() {
+            for (step, messages) in seen.into_iter().enumerate() {
+                let from = ((rank + step + 1) % 3) as u8;
+                assert_eq!(messages, [[2, from], [1, from], [3, from]]);
+            }
         }
     }
 

@@ -22,14 +22,14 @@ pub use inputs::{InputSizes, InputSpec, Role};
 pub use mechanism::{AttentionOptions, Call, Mechanism};
 pub use mechanisms::{Additive, Cosine, GaussianMixture, Linear, MixtureOfHeads, Scatterbrain, Softmax, routing};
 pub use options::{draws, features, inputs, mechanism, sparse_share_for_entropy, support};
-pub use shared::{Dropout, stored};
+pub use shared::{Dropout, ScaledSums, stored};
 pub use stored::Storage;
 pub use tools::{memory, parallel, random, simd};
 
 // Modules are known by their own names within the crate, wherever they are.
 use call::{operator, padding};
 use mechanisms::scatterbrain;
-use shared::{cache, deltas, tiled};
+use shared::{cache, deltas, scaled, tiled};
 use tools::gemm;
 
 /// The README example is a doctest.

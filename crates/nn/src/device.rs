@@ -3,6 +3,9 @@
 use std::{fmt, sync::OnceLock};
 
 use burn::tensor::Device;
+use regard_kernels::{AttentionOptions, Mechanism};
+
+use crate::ops::{runs_fused, runs_kernels};
 
 /// Kinds of devices, and whether this build has them.
 const KINDS: [(&str, bool); 5] = [
@@ -83,25 +86,53 @@ pub struct Found {
     pub name: String,
     /// The part, where the driver says.
     pub part: String,
-    /// Whether attention runs as kernels of this library or is composed of tensor operations.
+    /// Whether attention runs as kernels of the CPU.
     pub kernels: bool,
+    /// Mechanisms whose attention runs as fused kernels of GPUs, with default options.
+    pub fused: Vec<&'static str>,
+    /// Mechanisms of which this is so under a causal mask only; under others they are composed.
+    pub fused_causal: Vec<&'static str>,
+    /// Mechanisms whose attention is composed of tensor operations.
+    pub composed: Vec<&'static str>,
 }
 
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let forms = if self.kernels { "kernels" } else { "composed forms" };
-        write!(f, "{} ({}; attention by {forms})", self.name, self.part)
+        write!(f, "{} ({}; attention by ", self.name, self.part)?;
+        if self.kernels {
+            return write!(f, "kernels)");
+        }
+        if !self.fused.is_empty() {
+            write!(f, "fused kernels: {}; ", self.fused.join(", "))?;
+            write!(f, "under a causal mask also: {}; ", self.fused_causal.join(", "))?;
+        }
+        write!(f, "composed forms: {})", self.composed.join(", "))
     }
 }
 
 /// Every device of every kind that this build has.
 pub fn list() -> Vec<Found> {
-    let of_kind = |kind: &'static str| {
-        let devices = all(kind).unwrap_or_default();
-        devices.into_iter().enumerate().map(move |(index, device)| Found {
-            name: if index == 0 { kind.into() } else { format!("{kind}:{index}") },
-            part: part(&device),
-            kernels: crate::ops::runs_kernels(&device),
+    let of_kind = |kind_name: &'static str| {
+        let devices = all(kind_name).unwrap_or_default();
+        devices.into_iter().enumerate().map(move |(index, device)| {
+            let kernels = runs_kernels(&device);
+            // Under any mask, under a causal one, and never.
+            let kind = |mechanism| {
+                let options = AttentionOptions { mechanism, ..AttentionOptions::default() };
+                [true, false].map(|causal| runs_fused(&options, causal, &device))
+            };
+            let of = |kinds: [bool; 2]| {
+                let names = Mechanism::ALL.iter().filter(|&&mechanism| !kernels && kind(mechanism) == kinds);
+                names.map(|mechanism| mechanism.name()).collect()
+            };
+            Found {
+                name: if index == 0 { kind_name.into() } else { format!("{kind_name}:{index}") },
+                part: part(&device),
+                kernels,
+                fused: of([true, true]),
+                fused_causal: of([true, false]),
+                composed: of([false, false]),
+            }
         })
     };
     built().into_iter().flat_map(of_kind).collect()

@@ -7,6 +7,7 @@ use std::{
     path::Path,
 };
 
+use regard_cluster::ClusterError;
 use regard_nn::models::ParameterError;
 
 use crate::{data::DataError, train::TrainError};
@@ -128,6 +129,12 @@ impl Classed for ParameterError {
     }
 }
 
+impl Classed for ClusterError {
+    fn class(&self) -> Class {
+        Class::Interrupted
+    }
+}
+
 impl Classed for DataError {
     fn class(&self) -> Class {
         if self.is_config() { Class::Usage } else { Class::Data }
@@ -142,6 +149,7 @@ impl Classed for TrainError {
             Self::Model(_) => Class::Usage,
             Self::Data(data) => data.class(),
             Self::Numeric { .. } => Class::Numeric,
+            Self::Cluster(_) => Class::Interrupted,
             _ => Class::Data,
         }
     }

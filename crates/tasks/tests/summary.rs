@@ -9,6 +9,7 @@ use std::{
 };
 
 use burn::{module::Module, tensor::Device};
+use regard_cluster::Alone;
 use regard_kernels::{AttentionOptions, Mechanism, mechanism::Position};
 use regard_nn::{attention::Attentions, models::ModelConfig};
 use regard_tasks::{
@@ -76,7 +77,7 @@ fn real_abstracts_are_scored_as_rouge_score_does() {
         assert!(data.setting().starts_with("10 training documents"), "{}", data.setting());
         let config = TrainConfig { beam: 1, ..TrainConfig::default() };
         let data = real("scitldr.jsonl", 100, 60, lead);
-        let scores = measure_rouge(&model(&data), &data, Split::Test, &config, 3).unwrap().unwrap();
+        let scores = measure_rouge(&model(&data), &data, Split::Test, &config, 3, &Alone).unwrap().unwrap();
         assert_eq!(scores.lead_sentences, lead);
         let seen = [scores.lead.rouge_1, scores.lead.rouge_2, scores.lead.rouge_l];
         assert!(seen.iter().zip(expected).all(|(seen, expected)| (seen - expected).abs() < 1e-9), "{seen:?}");

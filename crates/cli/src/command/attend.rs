@@ -4,14 +4,14 @@ use std::{fs, path::PathBuf};
 
 use clap::Args;
 use regard_files::write_whole;
-use regard_lab::attend::{Request, attend};
+use regard_lab::attend::{Ranks, Request, attend};
 use regard_tasks::run::{Layers, SECTIONS};
 
 use crate::{
     args::Common,
     error::{Failure, Outcome},
     output,
-    values::{Real, seed},
+    values::{Real, seed, within},
 };
 
 /// Help text on the tensors.
@@ -48,6 +48,9 @@ pub struct Attend {
     /// Seed for shifts, projections, directions and rotations that are missing from the file.
     #[arg(long, value_parser = seed(), value_name = "N", default_value_t = 0)]
     pub seed: u64,
+    /// Spread the sequence over N ranks, here threads of this process, as over N machines.
+    #[arg(long, value_parser = within(1, Ranks::MOST as u64), value_name = "N", conflicts_with = "reference")]
+    pub ranks: Option<usize>,
 }
 
 /// Applies one mechanism to a file.
@@ -80,6 +83,7 @@ pub fn run(args: &Attend, common: &Common) -> Outcome {
         scale: args.scale,
         reference: args.reference,
         seed: args.seed,
+        ranks: args.ranks.map_or(Ranks::One, Ranks::Threads),
     };
     let written = attend(&file, &request).map_err(|error| Failure::from(error).at(args.input.display()))?;
     write_whole(&args.output, &written).map_err(|error| Failure::written(&error))?;

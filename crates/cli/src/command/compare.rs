@@ -15,13 +15,13 @@ use regard_tasks::{
     train::{DirectoryLock, Existing},
 };
 
-use super::{cache_directory, command_line, environment, resolve, show};
+use super::{cache_directory, command_line, environment, resolve, show, typed_words};
 use crate::{
     args::{Common, Directory, Source},
     console::Console,
     error::{Failure, Outcome},
-    output, signal,
-    values::choice,
+    job, output, signal,
+    values::{choice, size},
 };
 
 #[derive(Debug, Args)]
@@ -39,6 +39,9 @@ pub struct Compare {
     /// Train part I of N of the cells, for several processes or machines; put the parts together with --merge.
     #[arg(long, value_name = "I/N", requires = "study")]
     pub shard: Option<String>,
+    /// Print a script for Slurm's sbatch that trains the study in N tasks, which need no MPI, and puts the parts together.
+    #[arg(long, requires = "study", conflicts_with_all = ["shard", "dry_run", "resume", "overwrite"], value_name = "N", value_parser = size(1))]
+    pub slurm: Option<usize>,
     /// List the cells of the study with their parameters, estimated memory and state, and train nothing.
     #[arg(long, requires = "study")]
     pub dry_run: bool,
@@ -55,6 +58,10 @@ pub struct Compare {
 /// # Errors
 /// Errors of the configuration, the data and the runs; cells of a study that failed.
 pub fn run(args: &Compare, common: &Common) -> Outcome {
+    // What reads and prints alone needs no ranks: rank 0 does it.
+    if job::rank() > 0 && (args.dry_run || args.slurm.is_some() || !args.merge.is_empty()) {
+        return Ok(());
+    }
     match (&args.study, args.merge.is_empty()) {
         (Some(file), _) => run_study(args, file, common),
         (None, false) => merge(args, common),
@@ -84,8 +91,12 @@ fn run_study(args: &Compare, file: &Path, common: &Common) -> Outcome {
     let shard = args.shard.as_deref().map(str::parse::<Shard>).transpose();
     let shard = shard.map_err(|problem| Failure::usage(format!("--shard {problem}")))?;
     let study = shown(study::read(file, std::env::vars_os(), set)?, args)?;
+    let out_of = |shard| args.directory.out.clone().unwrap_or_else(|| default_directory(file, shard));
+    if let Some(parts) = args.slurm {
+        return output::text(study::slurm(&whole_command(), &out_of(None), parts, common.threads));
+    }
     let cells = study.dealt(shard);
-    let out = args.directory.out.clone().unwrap_or_else(|| default_directory(file, shard));
+    let out = out_of(shard);
     if args.dry_run {
         let plan = Plan::of(&study, &cells, &out)?;
         match common.json {
@@ -94,17 +105,43 @@ fn run_study(args: &Compare, file: &Path, common: &Common) -> Outcome {
         }
         return failed(plan.failing(), plan.cells(), "failed before or cannot be trained; the list says why");
     }
-    fs::create_dir_all(&out).map_err(|error| Failure::writing(&out, &error))?;
-    let _lock = DirectoryLock::take(&out)?;
+    let stop = signal::stop_flag();
+    let cluster = job::join(&stop)?;
+    let leads = cluster.rank() == 0;
     let existing = args.directory.existing();
-    study::open(&out, existing, &study, &cells)?;
+    let mut lock = None;
+    if leads {
+        fs::create_dir_all(&out).map_err(|error| Failure::writing(&out, &error))?;
+        lock = Some(DirectoryLock::take(&out)?);
+        study::open(&out, existing, &study, &cells)?;
+    }
+    job::gather(&*cluster)?;
     let (environment, cache) = (environment(), cache_directory(args.directory.cache.as_deref()));
-    let (watch, stop) = (Console::new(common), signal::stop_flag());
+    let watch = Console::new(&Common { quiet: common.quiet || !leads, ..common.clone() });
     let again = existing == Existing::Resume;
-    let records = study::run(&cells, &out, cache.as_deref(), &environment, again, &watch, &stop)?;
+    let job = study::Job { out: &out, cache: cache.as_deref(), environment: &environment, cluster };
+    let records = study::run(&cells, &job, again, &watch, &stop).map_err(job::told_by_first)?;
+    if !leads {
+        return Ok(());
+    }
     let count = records.iter().filter(|record| record.finished().is_none()).count();
     show(common, Some(&out), &Results::of(study.clone(), &out, command_line(), environment)?)?;
+    drop(lock);
     failed(count, cells.len(), "failed; the report says why, and --resume tries them again")
+}
+
+/// The command as it was typed, without what a task of Slurm has of its own.
+fn whole_command() -> String {
+    let mut words = Vec::new();
+    let mut typed = typed_words().into_iter();
+    while let Some(word) = typed.next() {
+        match word.split_once('=').map_or(word.as_str(), |(option, _)| option) {
+            "--slurm" | "--out" if word.contains('=') => {}
+            "--slurm" | "--out" => drop(typed.next()),
+            _ => words.push(word),
+        }
+    }
+    words.join(" ")
 }
 
 /// `runs/NAME` of the file, with the shard.
@@ -154,13 +191,25 @@ fn one_task(source: &Source, directory: &Directory, common: &Common) -> Outcome 
     config.task.check()?;
     config.train.check()?;
     let out = directory.out.clone().unwrap_or_else(|| PathBuf::from("runs/compare"));
-    fs::create_dir_all(&out).map_err(|error| Failure::writing(&out, &error))?;
-    let _lock = DirectoryLock::take(&out)?;
-    compare::open(&out, directory.existing(), &config)?;
+    let stop = signal::stop_flag();
+    let cluster = job::join(&stop)?;
+    let leads = cluster.rank() == 0;
+    let mut lock = None;
+    if leads {
+        fs::create_dir_all(&out).map_err(|error| Failure::writing(&out, &error))?;
+        lock = Some(DirectoryLock::take(&out)?);
+        compare::open(&out, directory.existing(), &config)?;
+    }
+    job::gather(&*cluster)?;
     let environment = environment();
     let cache = cache_directory(directory.cache.as_deref());
-    let (watch, stop) = (Console::new(common), signal::stop_flag());
-    let (data, results) = compare::train(&config, &candidates, &out, cache.as_deref(), &environment, &watch, &stop)?;
+    let watch = Console::new(&Common { quiet: common.quiet || !leads, ..common.clone() });
+    let (data, results) =
+        compare::train(&config, &candidates, &out, cache.as_deref(), &environment, cluster, &watch, &stop)
+            .map_err(job::told_by_first)?;
+    if !leads {
+        return Ok(());
+    }
     let comparison = Comparison {
         labels: candidates.into_iter().map(|candidate| candidate.label).collect(),
         results,
@@ -171,5 +220,7 @@ fn one_task(source: &Source, directory: &Directory, common: &Common) -> Outcome 
         config: config.to_toml(),
         environment,
     };
-    show(common, Some(&out), &comparison)
+    show(common, Some(&out), &comparison)?;
+    drop(lock);
+    Ok(())
 }

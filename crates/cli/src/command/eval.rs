@@ -1,6 +1,6 @@
 //! `regard eval`
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use clap::Args;
 use regard_lab::load;
@@ -9,8 +9,8 @@ use regard_tasks::{
     data::{Objective, Shape, TaskData, TaskName},
     run::{Run, Which},
     train::{
-        Evaluation, LanguageFigures, RankingFigures, RankingScores, Split, SummaryScores, ValueScores, evaluate,
-        measure_bleu, measure_rouge,
+        Evaluation, LanguageFigures, RankingFigures, RankingScores, Split, SummaryScores, ValueScores,
+        evaluate_by_ranks, measure_bleu, measure_rouge,
     },
 };
 
@@ -19,7 +19,7 @@ use crate::{
     args::{CHECKPOINTS, Common, SPLITS},
     console::Console,
     error::{Failure, Outcome},
-    output,
+    job, output, signal,
     values::{choice, size},
 };
 
@@ -60,15 +60,23 @@ pub fn run(args: &Eval, common: &Common) -> Outcome {
         }
         (task.lm.stride, task.lm.valid_stride) = (Some(stride), Some(stride));
     }
+    // Alone, an interrupt ends it at once.
+    let stop = if job::is_shared() { signal::stop_flag() } else { Arc::default() };
+    let cluster = job::join(&stop)?;
+    let leads = cluster.rank() == 0;
+    let common = &Common { quiet: common.quiet || !leads, ..common.clone() };
     let (cache, console) = (cache_directory(args.cache.as_deref()), Console::new(common));
     let Run { config, data, model, step, .. } =
         stored.load(args.checkpoint, |config| load::data(config, cache.as_deref(), &console))?;
     let split = args.split;
     let batch = args.batch.unwrap_or(config.train.batch);
-    let mut result = evaluate(&model, &data, split, batch, 0, step)?;
-    let bleu = measure_bleu(&model, &data, split, &config.train, batch)?;
+    let mut result = evaluate_by_ranks(&model, &data, split, batch, step, &*cluster)?;
+    let bleu = measure_bleu(&model, &data, split, &config.train, batch, &*cluster)?;
     result.bleu = bleu.as_ref().map(|bleu| bleu.score);
-    result.rouge = measure_rouge(&model, &data, split, &config.train, batch)?;
+    result.rouge = measure_rouge(&model, &data, split, &config.train, batch, &*cluster)?;
+    if !leads {
+        return Ok(());
+    }
     let scored = Scored::of(&data, &result);
     if common.json {
         let mut json = serde_json::to_value(&result).expect("plain numbers");

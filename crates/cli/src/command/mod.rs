@@ -112,12 +112,17 @@ fn environment() -> Environment {
 
 /// The command as it was typed, without the path of the program.
 fn command_line() -> String {
+    typed_words().join(" ")
+}
+
+/// Its words, as a shell reads them.
+fn typed_words() -> Vec<String> {
     let words = std::env::args_os().skip(1).map(|word| {
         let word = word.to_string_lossy().into_owned();
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,+".contains(c);
         if !word.is_empty() && word.chars().all(plain) { word } else { format!("'{}'", word.replace('\'', "'\\''")) }
     });
-    ["regard".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
+    ["regard".to_owned()].into_iter().chain(words).collect()
 }
 
 /// Loads a run directory and its data.

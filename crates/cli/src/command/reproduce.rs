@@ -3,10 +3,12 @@
 use std::{
     cell::RefCell,
     path::{Path, PathBuf},
+    sync::atomic::Ordering,
     time::Instant,
 };
 
 use clap::Args;
+use regard_cluster::deal;
 use regard_files::write_whole;
 use regard_lab::reproduce::{self, ENTRIES, Entry, Outcome as Recorded, Scale, Setup, Workbench};
 use regard_tasks::run::nearest;
@@ -17,7 +19,7 @@ use crate::{
     args::{Common, SCALES},
     console::Console,
     error::{Failure, Outcome},
-    output, signal,
+    job, output, signal,
     values::choice,
 };
 
@@ -58,10 +60,21 @@ pub struct Reproduce {
 /// An unknown entry, training that fails, files that cannot be read or written, an interrupt.
 pub fn run(args: &Reproduce, common: &Common) -> Outcome {
     if args.list {
-        return list(args, common);
+        return if job::rank() == 0 { list(args, common) } else { Ok(()) };
     }
-    let (console, cache) = (Console::new(common), cache_directory(args.cache.as_deref()));
+    let cache = cache_directory(args.cache.as_deref());
+    let stop = signal::stop_flag();
+    let cluster = job::join(&stop)?;
+    let shared = cluster.ranks() > 1;
+    if shared && args.overwrite {
+        let told = "--overwrite is for one rank: which models are old, several cannot tell; remove the directory, or start it \
+                    without mpirun";
+        return Err(Failure::usage(told));
+    }
+    let common = &Common { quiet: common.quiet || cluster.rank() > 0, ..common.clone() };
+    let console = Console::new(common);
     let mut bench = Workbench {
+        shared,
         scale: Scale::Quick,
         out: &args.out,
         cache: cache.as_deref(),
@@ -70,29 +83,45 @@ pub fn run(args: &Reproduce, common: &Common) -> Outcome {
         overwrite: args.overwrite,
         environment: environment(),
         observer: &console,
-        stop: signal::stop_flag(),
+        stop: stop.clone(),
         trained: RefCell::default(),
     };
-    let mut outcomes = Vec::new();
     let all = args.names.iter().any(|name| name == "all");
     let mut runs = Vec::new();
     for entry in chosen(&args.names)? {
         match setup(entry, args.scale) {
             Err(failure) if all => bench.note(&format!("left out: {}", failure.message)),
+            Ok(_) if all && args.models.is_none() && !entry.models.is_empty() => {
+                bench.note(&format!("{}: left out, it reads {} below --models", entry.name, entry.models.join(", ")));
+            }
             setup => runs.push((entry, setup?)),
         }
     }
-    for (entry, setup) in runs {
-        if all && args.models.is_none() && !entry.models.is_empty() {
-            bench.note(&format!("{}: left out, it reads {} below --models", entry.name, entry.models.join(", ")));
-            continue;
-        }
+    let mut outcomes: Vec<Option<Recorded>> = runs.iter().map(|_| None).collect();
+    let work = |number: usize| {
+        let (entry, setup) = runs[number];
         bench.scale = setup.scale;
-        let outcome = outcome(&bench, entry, setup)?;
+        outcome(&bench, entry, setup).map(drop)
+    };
+    let done = |number: usize| {
+        let (entry, setup): (&Entry, &Setup) = runs[number];
+        let recorded = Recorded::read(&args.out, entry, setup.scale).map_err(Failure::data)?;
+        let missing =
+            || Failure::data(format!("{}: no outcome here, expected the same --out on all ranks", entry.name));
+        let recorded = recorded.ok_or_else(missing)?;
         if !common.json {
-            output::text(outcome.to_text())?;
+            output::text(recorded.to_text())?;
         }
-        outcomes.push(outcome);
+        outcomes[number] = Some(recorded);
+        Ok(())
+    };
+    let go_on = || match stop.load(Ordering::Relaxed) {
+        true => Err(Failure::interrupted("interrupted; the same command goes on where it stopped")),
+        false => Ok(()),
+    };
+    deal(&cluster, (0..runs.len()).collect(), work, done, go_on).map_err(job::told_by_first)?;
+    if cluster.rank() > 0 {
+        return Ok(());
     }
     if let Some(path) = &args.page {
         write_page(path, &args.out)?;

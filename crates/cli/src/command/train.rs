@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use regard_cluster::Communicator;
 use regard_lab::{cost::check_training, load, run_report::RunReport};
 use regard_metrics::BLEU_SIGNATURE;
 use regard_tasks::{
     run::RunConfig,
-    train::{CONFIG, Existing, METRICS, Outcome as Ended, Record, RunDirectory, Split, Trainer},
+    train::{CONFIG, Environment, Existing, METRICS, Outcome as Ended, Record, RunDirectory, Split, Trainer},
 };
 use serde_json::json;
 
@@ -15,7 +16,7 @@ use crate::{
     args::{Common, Directory, Source},
     console::{self, Console, TrainingBar},
     error::{Failure, Outcome},
-    output, signal,
+    job, output, signal,
 };
 
 /// Trains one model.
@@ -30,26 +31,44 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
     let out =
         directory.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(format!("{}-{label}", config.task.name)));
     let existing = directory.existing();
-    if existing == Existing::Resume {
+    let stop = signal::stop_flag();
+    let cluster = job::join(&stop)?;
+    let leads = cluster.rank() == 0;
+    if existing == Existing::Resume && leads {
         check_resumed(&out, &config)?;
     }
+    let quiet = common.quiet || !leads;
     // Opened after the data are read: a run that cannot start must not remove the one before it.
-    let data = load::data(&config, cache_directory(directory.cache.as_deref()).as_deref(), &Console::new(common))?;
-    let run = RunDirectory::open(&out, existing, config.train.keep, &config.to_toml(), &environment())?;
+    let cache = cache_directory(directory.cache.as_deref());
+    let data = in_turn(&*cluster, || {
+        load::data(&config, cache.as_deref(), &Console::new(&Common { quiet, ..common.clone() }))
+    })?;
+    let environment = Environment { ranks: Some(cluster.ranks()).filter(|ranks| *ranks > 1), ..environment() };
+    let open = || RunDirectory::open(&out, existing, config.train.keep, &config.to_toml(), &environment);
+    let run = leads.then(open).transpose()?;
     let model = config.trainable(&data)?;
     let parameters = regard_nn::models::parameter_count(&model);
-    if !common.quiet {
+    if !quiet {
         let words = format!("{label} on {}: {parameters} parameters, run in {}", config.task.name, out.display());
         console::line(words);
+        if cluster.ranks() > 1 {
+            console::line(shared(&config, cluster.ranks()));
+        }
     }
-    let bar = TrainingBar::new(&label, config.train.steps, common.quiet);
-    let mut trainer = Trainer::new(model, &data, &config.train, config.seed)?
+    let bar = TrainingBar::new(&label, config.train.steps, quiet);
+    let trainer = Trainer::new(model, &data, &config.train, config.seed)?
         .with_progress(&bar)
-        .with_stop(signal::stop_flag())
-        .with_directory(run)?;
+        .with_stop(stop)
+        .with_cluster(cluster)?;
+    let mut trainer = match run {
+        Some(run) => trainer.with_directory(run)?,
+        None => trainer.following()?,
+    };
     let ended = trainer.run();
     bar.finish();
     match ended? {
+        // Rank 0 tells it.
+        Ended::Interrupted { .. } if !leads => Err(Failure::interrupted("")),
         Ended::Interrupted { step } => Err(Failure::interrupted(format!(
             "stopped after step {step}; the checkpoint is in {}; continue with --resume",
             out.display()
@@ -59,6 +78,9 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
                 trainer.evaluate_best(Split::Valid)?;
             }
             let test = trainer.evaluate_best(Split::Test)?;
+            if !leads {
+                return Ok(());
+            }
             let best = trainer.state().best;
             let records = Record::read(&out.join(METRICS))?;
             let title = format!("{label} on {}", config.task.name);
@@ -66,7 +88,7 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
                 title: &title,
                 command: &command_line(),
                 config: &config.to_toml(),
-                environment: &environment(),
+                environment: &environment,
                 parameters,
                 records: &records,
             };
@@ -98,6 +120,26 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
             ))
         }
     }
+}
+
+/// What a person is told of a run by several ranks.
+fn shared(config: &RunConfig, ranks: usize) -> String {
+    let parts = match config.train.parts {
+        0 => "the last digits depend on that number, as train.parts is 0".to_owned(),
+        parts => format!("each batch in {parts} parts, the same bits on any number of ranks"),
+    };
+    format!("{ranks} ranks share each update; {parts}")
+}
+
+/// On rank 0 first, so that the others find what it keeps for them.
+fn in_turn<T>(cluster: &dyn Communicator, work: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    if cluster.rank() == 0 {
+        let done = work()?;
+        job::gather(cluster)?;
+        return Ok(done);
+    }
+    job::gather(cluster)?;
+    work()
 }
 
 /// Refuses to resume a run with another configuration, before anything is overwritten.

@@ -143,6 +143,34 @@ fn every_case_in_both_forms() {
     });
 }
 
+/// Over ranks a case gives what it gives in one process, or is refused by the name of what stands against it.
+#[test]
+fn every_case_over_ranks() {
+    const REFUSED: [&str; 4] = ["support.kind is", "bias is", "keys is", "tokens is"];
+    let folder = TempDir::new().unwrap();
+    let (spread, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    each_case(|case, report| {
+        let input = golden::folder().join(&case.file);
+        for ranks in ["2", "3"] {
+            let name = format!("{} over {ranks}", case.name());
+            match attend(&arguments(case), &input, folder.path(), &name, &["--ranks", ranks]) {
+                Err(ended) => {
+                    let named = REFUSED.iter().any(|reason| ended.stderr.contains(reason));
+                    let told = named && ended.code == Some(2);
+                    report.lock().unwrap().require(told, format_args!("{name}: {ended:?}"));
+                    refused.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(output) => {
+                    compare(case, &output, report, &format!("over {ranks}"), |name| case.bound(name));
+                    spread.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+    });
+    let (spread, refused) = (spread.into_inner(), refused.into_inner());
+    assert!(spread > refused, "{spread} cases over ranks, {refused} refused");
+}
+
 #[test]
 fn float32_files_give_the_same_numbers_in_float32() {
     let folder = TempDir::new().unwrap();

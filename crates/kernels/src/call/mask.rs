@@ -59,15 +59,18 @@ impl Padding {
 
 /// Attention mask: the keys that each query may attend to.
 ///
-/// Causality is bottom-right aligned: query `i` sees key `j` iff `j <= i + S - N`. A window of `w` keeps the keys with
-/// `|j - (i + S - N)| <= w`. A masked key enters no numerator and no denominator; a query without a visible key outputs
-/// 0 and contributes gradient 0.
+/// Query `i` is at the position `p = i + S - N` among the keys, so that the last query is at the last key; an `offset`
+/// moves all queries. Under causality it sees key `j` iff `j <= p`, a window of `w` keeps the keys with `|j - p| <= w`. A
+/// masked key enters no numerator and no denominator; a query without a visible key outputs 0 and contributes gradient 0.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mask {
     /// Hides keys after the query's own position.
     pub causal: bool,
     /// Largest distance between a query's position and a visible key.
     pub window: Option<usize>,
+    /// Added to the position of every query: where queries and keys are parts of longer sequences, their last ones need
+    /// not be at one position.
+    pub offset: isize,
     /// Real keys, `[B, S]`.
     pub valid: Option<Arc<Padding>>,
     /// Real queries, `[B, N]`, where they matter and differ from the keys.
@@ -105,11 +108,28 @@ impl Mask {
         fits("query_valid", &self.query_valid, shape.queries)
     }
 
+    /// Position of query `i` of `n` among `s` keys, signed: N > S puts the first queries before key 0.
+    #[inline(always)]
+    pub fn position(&self, i: usize, n: usize, s: usize) -> isize {
+        i as isize + s as isize - n as isize + self.offset
+    }
+
+    /// Refuses an offset, for mechanisms whose queries and keys are the tokens of one sequence or sums over all of them.
+    pub(crate) fn check_aligned(&self) -> Result<(), Error> {
+        match self.offset {
+            0 => Ok(()),
+            offset => Err(Error::option(
+                "offset",
+                offset,
+                "0: only exact attention and a band of it take parts of a sequence",
+            )),
+        }
+    }
+
     /// Keys visible to query `i` of `n` among `s`, ignoring padding.
     #[inline(always)]
     pub fn visible(&self, i: usize, n: usize, s: usize) -> Range<usize> {
-        // Position of the query among the keys, as a signed integer: N > S puts the first queries before key 0.
-        let position = i as isize + s as isize - n as isize;
+        let position = self.position(i, n, s);
         let clamp = |x: isize| x.clamp(0, s as isize) as usize;
         let reach = self.window.map(|w| w.min(isize::MAX as usize / 4) as isize);
         let start = reach.map_or(0, |w| clamp(position - w));
@@ -168,5 +188,19 @@ mod tests {
         let causal = Mask { window: Some(1), ..Mask::causal() };
         assert_eq!(causal.visible(3, 8, 8), 2..4);
         assert_eq!(causal.visible_to(2..5, 8, 8), 1..5);
+    }
+
+    #[test]
+    fn an_offset_cuts_a_part_out_of_a_longer_call() {
+        // Queries 4..7 and keys 2..6 of a call of 9 queries and 8 keys.
+        for whole in
+            [Mask::causal(), Mask { window: Some(2), ..Mask::none() }, Mask { window: Some(1), ..Mask::causal() }]
+        {
+            let part = Mask { offset: whole.position(4, 9, 8) - 2 - (4 - 3), ..whole.clone() };
+            for i in 0..3 {
+                let seen: Vec<_> = whole.visible(4 + i, 9, 8).filter(|j| (2..6).contains(j)).map(|j| j - 2).collect();
+                assert_eq!(part.visible(i, 3, 4).collect::<Vec<_>>(), seen, "{whole:?}, query {i}");
+            }
+        }
     }
 }

@@ -86,7 +86,7 @@ fn scores(op: &Softmax, inputs: &[View<f64>], shape: &AttentionShape, [b, h, i]:
     let scale = op.scale.unwrap_or(1.0 / (shape.head_width as f64).sqrt());
     let (query, k_rows) = (shape.query_rows(b, h).row(q, i), shape.key_rows(b, h / shape.group(), 0));
     let score = |&j: &usize| {
-        let position = (i + keys) as f64 - queries as f64;
+        let position = op.mask.position(i, queries, keys) as f64;
         let distance = (j as f64 - position).abs();
         scale * dot(query, k_rows.row(k, j)) + bias.map_or(0.0, |bias| bias[(h * queries + i) * keys + j])
             - op.slopes.as_deref().map_or(0.0, |slopes| f64::from(slopes[h]) * distance)

@@ -3,7 +3,9 @@
 pub(crate) mod cache;
 pub(crate) mod deltas;
 mod dropout;
+pub(crate) mod scaled;
 pub mod stored;
 pub(crate) mod tiled;
 
 pub use dropout::Dropout;
+pub use scaled::ScaledSums;

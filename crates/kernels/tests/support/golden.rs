@@ -81,6 +81,7 @@ fn call(case: &Case, tensors: &Tensors, layout: Layout) -> Call {
         window: None,
         valid: padding("valid"),
         query_valid: padding("query_valid"),
+        ..Mask::none()
     };
     Call {
         layout,

@@ -3,15 +3,19 @@
 mod fit;
 mod inputs;
 mod plan;
+mod ranks;
 
 use std::collections::BTreeMap;
 
+use regard_cluster::ClusterError;
 use regard_kernels::{AttentionOptions, Error};
+use regard_sequence::SequenceError;
 use regard_tasks::{Class, Classed};
 use safetensors::{Dtype, tensor::TensorView};
 
 use inputs::{Inputs, Tensor};
 use plan::Plan;
+pub use ranks::Ranks;
 
 /// What to apply, and how.
 #[derive(Clone)]
@@ -26,6 +30,8 @@ pub struct Request<'a> {
     pub reference: bool,
     /// Seed for shifts, projections, directions and rotations missing from the file.
     pub seed: u64,
+    /// Who computes.
+    pub ranks: Ranks,
 }
 
 /// Why a mechanism could not be applied to a file.
@@ -37,12 +43,24 @@ pub enum AttendError {
     /// Tensors or options that do not fit together.
     #[error(transparent)]
     Call(#[from] Error),
+    /// Another rank of the job that is gone.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+}
+
+impl From<SequenceError> for AttendError {
+    fn from(error: SequenceError) -> Self {
+        match error {
+            SequenceError::Call(error) => Self::Call(error),
+            SequenceError::Cluster(error) => Self::Cluster(error),
+        }
+    }
 }
 
 impl Classed for AttendError {
     fn class(&self) -> Class {
         match self {
-            Self::Data(_) => Class::Data,
+            Self::Data(_) | Self::Cluster(_) => Class::Data,
             Self::Call(error) => error.class(),
         }
     }

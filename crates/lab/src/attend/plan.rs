@@ -7,15 +7,20 @@ use regard_kernels::{
     reference::gaussian_mixture::responsibilities, routing::RouterLosses,
 };
 
+use regard_sequence::Whole;
+
 use super::{
     AttendError, Request,
     fit::{complete, fit},
     inputs::{Inputs, Tensor, check_finite, check_narrow},
+    ranks::Ranks,
 };
 
 /// The operator for the given tensors, and the names of its inputs in order.
 pub(super) struct Plan {
     operator: Arc<dyn Operator>,
+    /// Queries and keys.
+    tokens: [usize; 2],
     names: Vec<&'static str>,
     out_shape: Vec<usize>,
     /// Names and shapes of inputs that come from the file and are not random: their gradients are reported.
@@ -36,6 +41,7 @@ impl Plan {
             window: options.window,
             valid: padding("valid"),
             query_valid: padding("query_valid"),
+            ..Mask::none()
         };
         let bias = inputs.real.contains_key("bias");
         let cross = inputs.real.contains_key("x_kv");
@@ -70,7 +76,7 @@ impl Plan {
             shifted: options.shifted(),
             ..GaussianMixture::default()
         });
-        Ok(Self { operator, names, out_shape, given, update, routed })
+        Ok(Self { operator, tokens: [sizes.queries, sizes.keys], names, out_shape, given, update, routed })
     }
 
     pub fn run(&self, inputs: &Inputs, request: &Request) -> Result<BTreeMap<String, Tensor>, AttendError> {
@@ -98,7 +104,7 @@ impl Plan {
         let (out, lse, grads, prior) = if request.reference {
             self.run_reference(&tensors, grad_out)
         } else {
-            self.run_kernel(&tensors, grad_out)
+            self.run_kernel(&tensors, grad_out, &request.ranks)?
         };
         if let Some(lse) = lse {
             let q = &inputs.real["q"].shape;
@@ -147,22 +153,31 @@ impl Plan {
         &self,
         tensors: &[&Tensor],
         grad_out: Option<&Tensor>,
-    ) -> (Vec<f64>, Option<Vec<f64>>, Vec<Option<Vec<f64>>>, Option<Vec<f64>>) {
+        ranks: &Ranks,
+    ) -> Result<(Vec<f64>, Option<Vec<f64>>, Vec<Option<Vec<f64>>>, Option<Vec<f64>>), AttendError> {
         let widen = |data: Vec<f32>| data.into_iter().map(f64::from).collect::<Vec<f64>>();
         let data: Vec<Vec<f32>> = tensors.iter().map(|tensor| narrow(&tensor.data)).collect();
         let views: Vec<_> = data.iter().zip(tensors).map(|(data, tensor)| View::new(data, &tensor.shape)).collect();
+        let narrowed = grad_out.map(|grad| narrow(&grad.data));
+        let grad_out = narrowed.as_ref().map(|grad| View::new(grad, &self.out_shape));
+        let (options, call) = self.operator.attention().expect("an operator made from options");
+        let found = match ranks.run(options, call, self.tokens, &views, grad_out.as_ref())? {
+            Some(whole) => whole,
+            None => self.run_here(&views, grad_out.as_ref()),
+        };
+        let prior = self.update.as_ref().map(|op| widen(op.responsibilities(&views)));
+        let grads = found.grads.into_iter().map(|grad| grad.map(widen)).collect();
+        Ok((widen(found.out), found.lse.map(widen), grads, prior))
+    }
+
+    fn run_here(&self, views: &[View<f32>], grad_out: Option<&View<f32>>) -> Whole {
         let mut out = vec![0.0; self.out_shape.iter().product()];
-        let saved = self.operator.forward(&views, &mut out);
+        let saved = self.operator.forward(views, &mut out);
         let grads = match grad_out {
             None => Vec::new(),
-            Some(grad) => {
-                let wanted = vec![true; views.len()];
-                self.operator.backward(&views, &out, &saved, &narrow(&grad.data), &wanted)
-            }
+            Some(grad) => self.operator.backward(views, &out, &saved, grad.data, &vec![true; views.len()]),
         };
-        let lse = saved.lse().map(|lse| widen(lse.to_vec()));
-        let prior = self.update.as_ref().map(|op| widen(op.responsibilities(&views)));
-        (widen(out), lse, grads.into_iter().map(|grad| grad.map(widen)).collect(), prior)
+        Whole { lse: saved.lse().map(<[f32]>::to_vec), out, grads }
     }
 }
 

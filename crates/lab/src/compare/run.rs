@@ -3,11 +3,15 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use burn::tensor::Device;
 use regard_alloc::Peak;
+use regard_cluster::{ClusterError, Communicator, deal};
 use regard_files::write_whole;
 use regard_nn::models::parameter_count;
 use regard_tasks::{
@@ -47,6 +51,8 @@ pub struct Plan<'a> {
     pub environment: &'a Environment,
     /// A device with autodiff.
     pub device: &'a Device,
+    /// This rank of the job whose ranks train, which have the directory together.
+    pub cluster: Arc<dyn Communicator>,
 }
 
 /// Observer of a comparison and its data.
@@ -79,6 +85,9 @@ pub enum CompareError {
         /// The problem and a remedy.
         problem: String,
     },
+    /// A rank of the job that is gone.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
     /// The stop flag was raised; finished runs and a checkpoint of the unfinished one remain.
     #[error("interrupted; continue with --resume")]
     Interrupted,
@@ -89,7 +98,7 @@ impl Classed for CompareError {
         match self {
             Self::Run { source, .. } => source.class(),
             Self::Result { .. } => Class::Data,
-            Self::Interrupted => Class::Interrupted,
+            Self::Cluster(_) | Self::Interrupted => Class::Interrupted,
         }
     }
 }
@@ -109,46 +118,71 @@ pub fn train(
     out: &Path,
     cache: Option<&Path>,
     environment: &Environment,
+    cluster: Arc<dyn Communicator>,
     watch: &dyn Watch,
     stop: &Arc<AtomicBool>,
 ) -> Result<(TaskData, Vec<RunResult>), Failure> {
     let data = load::data(config, cache, watch)?;
     let (train, seeds, device) = (&config.train, &config.compare.seeds, &config.training_device());
-    let results =
-        run(&Plan { candidates, seeds, data: &data, train, directory: out, environment, device }, watch, stop)?;
+    let results = run(
+        &Plan { candidates, seeds, data: &data, train, directory: out, environment, device, cluster },
+        watch,
+        stop,
+    )?;
     Ok((data, results))
 }
 
-/// Runs everything without a result; returns all results, by candidate and seed.
+/// Runs everything without a result; returns all results, by candidate and seed. The ranks of a job take runs as they are
+/// free; rank 0 observes all, and the others return no results.
 ///
 /// # Errors
 /// The first run that fails, or an interrupt.
 pub fn run(plan: &Plan, watch: &dyn Watch, stop: &Arc<AtomicBool>) -> Result<Vec<RunResult>, CompareError> {
     warm_up(plan)?;
-    let total = plan.candidates.len() * plan.seeds.len();
-    let mut results = Vec::with_capacity(total);
-    for candidate in plan.candidates {
-        for &seed in plan.seeds {
-            let directory = run_directory(plan.directory, &candidate.label, seed);
-            let path = directory.join(RESULT);
-            if let Some(result) = read_result(&path)? {
-                watch.end(&result, false);
-                results.push(result);
-                continue;
+    let runs: Vec<(&Candidate, u64)> =
+        plan.candidates.iter().flat_map(|candidate| plan.seeds.iter().map(move |&seed| (candidate, seed))).collect();
+    let directory = |number: usize| {
+        let (candidate, seed) = runs[number];
+        run_directory(plan.directory, &candidate.label, seed)
+    };
+    let mut open = Vec::new();
+    if plan.cluster.rank() == 0 {
+        for number in 0..runs.len() {
+            match read_result(&directory(number).join(RESULT))? {
+                Some(result) => watch.end(&result, false),
+                None => open.push(number),
             }
-            let progress = watch.begin(&candidate.label, seed, results.len(), total, plan.train.steps);
-            let failed = |source| CompareError::Run { label: candidate.label.clone(), seed, source };
-            let result = run_one(plan, candidate, seed, &directory, &*progress, stop).map_err(failed)?;
-            drop(progress);
-            let Some(result) = result else { return Err(CompareError::Interrupted) };
-            let text = serde_json::to_string_pretty(&result).expect("strings and finite numbers");
-            write_whole(&path, text.as_bytes())
-                .map_err(|error| CompareError::Result { path: path.clone(), problem: error.to_string() })?;
-            watch.end(&result, true);
-            results.push(result);
         }
     }
-    Ok(results)
+    let work = |number: usize| {
+        let ((candidate, seed), directory) = (runs[number], directory(number));
+        let progress = watch.begin(&candidate.label, seed, number, runs.len(), plan.train.steps);
+        let failed = |source| CompareError::Run { label: candidate.label.clone(), seed, source };
+        let result = run_one(plan, candidate, seed, &directory, &*progress, stop).map_err(failed)?;
+        drop(progress);
+        let Some(result) = result else { return Err(CompareError::Interrupted) };
+        let (path, text) = (directory.join(RESULT), serde_json::to_string_pretty(&result));
+        write_whole(&path, text.expect("strings and finite numbers").as_bytes())
+            .map_err(|error| CompareError::Result { path: path.clone(), problem: error.to_string() })
+    };
+    let result = |number: usize| {
+        let path = directory(number).join(RESULT);
+        let missing = || CompareError::Result {
+            path: path.clone(),
+            problem: "a rank ended its run without a result here: all ranks need the same directory".into(),
+        };
+        read_result(&path)?.ok_or_else(missing)
+    };
+    let done = |number: usize| {
+        watch.end(&result(number)?, true);
+        Ok(())
+    };
+    let go_on = || if stop.load(Ordering::Relaxed) { Err(CompareError::Interrupted) } else { Ok(()) };
+    deal(&plan.cluster, open, work, done, go_on)?;
+    if plan.cluster.rank() > 0 {
+        return Ok(Vec::new());
+    }
+    (0..runs.len()).map(result).collect()
 }
 
 /// One discarded update of the first candidate, so that one-time setup (threads, tables, pages) is not charged to any

@@ -9,14 +9,17 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    thread,
+    time::Duration,
 };
 
+use regard_cluster::Alone;
 use regard_files::write_whole;
 use regard_tasks::{
     Failure,
     data::{Split, TaskData},
     run::{Layers, RunConfig, Which},
-    train::{CONFIG, DirectoryLock, Environment, Model},
+    train::{CONFIG, DirectoryLock, Environment, Model, TrainError},
 };
 
 use super::Scale;
@@ -72,6 +75,8 @@ pub struct Workbench<'a> {
     pub data: Option<&'a Path>,
     /// Whether existing models are retrained, once each.
     pub overwrite: bool,
+    /// Whether other ranks of a job run other entries at the same time.
+    pub shared: bool,
     /// Machine, version and date.
     pub environment: Environment,
     /// The observer.
@@ -109,6 +114,18 @@ impl Workbench<'_> {
         given(self.data, "--data", name)
     }
 
+    /// The models of a directory. Entries on several ranks share some: those of one wait until another has trained them.
+    fn lock(&self, directory: &Path) -> Result<DirectoryLock, Failure> {
+        loop {
+            match DirectoryLock::take(directory) {
+                Err(TrainError::InUse { .. }) if self.shared && !self.stopped() => {
+                    thread::sleep(Duration::from_secs(1))
+                }
+                taken => return Ok(taken?),
+            }
+        }
+    }
+
     /// Trains a recipe under a unique name; entries that use the same name share the models, which are not trained
     /// again.
     ///
@@ -122,7 +139,7 @@ impl Workbench<'_> {
         let directory = self.out.join("runs").join(self.scale.named(name));
         let path = directory.join(CONFIG);
         fs::create_dir_all(&directory).map_err(|error| Failure::writing(&directory, &error))?;
-        let _lock = DirectoryLock::take(&directory)?;
+        let _lock = self.lock(&directory)?;
         let fresh = self.trained.borrow_mut().insert(self.scale.named(name));
         if fresh && self.overwrite && path.is_file() {
             compare::remove(&directory)?;
@@ -136,8 +153,16 @@ impl Workbench<'_> {
                 directory.display()
             )));
         }
-        let (data, results) =
-            compare::train(&config, &candidates, &directory, self.cache, &self.environment, self.observer, &self.stop)?;
+        let (data, results) = compare::train(
+            &config,
+            &candidates,
+            &directory,
+            self.cache,
+            &self.environment,
+            Arc::new(Alone),
+            self.observer,
+            &self.stop,
+        )?;
         let test_sequences = data.split(Split::Test, 1)?.len();
         Ok(Compared { directory, results, test_sequences })
     }

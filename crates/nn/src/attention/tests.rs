@@ -227,50 +227,119 @@ fn kernels_and_composed_forms_agree_for_every_mechanism_in_value_and_gradient() 
 #[cfg(feature = "cube")]
 #[test]
 fn other_devices_agree_with_the_kernels() {
-    let others: Vec<_> = crate::device::list().into_iter().filter(|found| !found.kernels).collect();
+    for (found, device) in other_devices() {
+        agrees_with_kernels(&found.name, device);
+    }
+}
+
+/// The same by fused kernels, for what they take.
+#[cfg(feature = "cube")]
+#[test]
+fn other_devices_agree_with_the_kernels_by_fused_forms() {
+    use crate::ops::{fused_passes, runs_fused};
+
+    let mut report = Report::new();
+    for (found, device) in other_devices() {
+        let device_name = &found.name;
+        each_setting(0.0, |name, setting| {
+            let options = &setting.options;
+            let fused = runs_fused(options, options.causal, &device);
+            if !fused && (setting.padding.is_some() || !runs_fused(options, true, &device)) {
+                return;
+            }
+            let before = fused_passes();
+            let seen = setting.run(&device);
+            let passes = fused_passes();
+            let [forward, backward] = [passes[0] - before[0], passes[1] - before[1]];
+            report.require(
+                forward == backward && (forward > 0) == fused,
+                format!(
+                    "{device_name}: {name}, {setting}: {forward} and {backward} passes were fused, expected {fused}"
+                ),
+            );
+            if fused {
+                let kernel = setting.run(&Device::flex());
+                compare(&mut report, &format!("{device_name}: {name} fused, {setting}"), &kernel, &seen);
+            }
+        });
+    }
+    report.finish();
+}
+
+#[cfg(feature = "cube")]
+fn other_devices() -> Vec<(crate::device::Found, Device)> {
+    let others = crate::device::list().into_iter().filter(|found| !found.kernels);
+    let others: Vec<_> = others
+        .map(|found| {
+            let device = crate::device::find(&found.name).expect("a device that was listed");
+            (found, device)
+        })
+        .collect();
     assert!(!others.is_empty(), "no device but the CPU: on a machine without a GPU, a software Vulkan driver serves");
-    for found in others {
-        agrees_with_kernels(&found.name, crate::device::find(&found.name).expect("a device that was listed"));
+    others
+}
+
+/// A layer with a mask.
+struct Setting<'a> {
+    options: AttentionConfig,
+    padding: Option<&'a Arc<Padding>>,
+    dropout: f64,
+}
+
+impl Setting<'_> {
+    fn run(&self, device: &Device) -> BTreeMap<String, Vec<f64>> {
+        let device = device.clone().autodiff();
+        let model = ModelConfig { attention_dropout: self.dropout, ..model() };
+        let attention = layer_on(&device, &model, &self.options);
+        run_on(&device, &attention, &attention.mask(self.padding.cloned()), &Context::training(3, 4))
+    }
+}
+
+impl std::fmt::Display for Setting<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "causal {}, padded {}", self.options.causal, self.padding.is_some())
+    }
+}
+
+/// Every mechanism, mask and option.
+fn each_setting(dropout: f64, mut task: impl FnMut(&str, &Setting)) {
+    let padding = Arc::new(Padding::from_lengths(&[LENGTH, 6], LENGTH));
+    for (name, options) in variants() {
+        for (causal, padding) in [(false, None), (true, None), (false, Some(&padding)), (true, Some(&padding))] {
+            let options = AttentionConfig { causal, ..options.clone() };
+            task(&name, &Setting { options, padding, dropout });
+        }
     }
 }
 
 /// Holds the composed forms on `device` against the kernels, for every mechanism, mask and option.
 fn agrees_with_kernels(what: &str, device: Device) {
-    let device = device.autodiff();
     let mut report = Report::new();
-    let padding = Arc::new(Padding::from_lengths(&[LENGTH, 6], LENGTH));
-    for (name, options) in variants() {
-        for (causal, padding) in [(false, None), (true, None), (false, Some(&padding)), (true, Some(&padding))] {
-            let options = AttentionConfig { causal, ..options.clone() };
-            let model = ModelConfig { attention_dropout: 0.2, ..model() };
-            let on = |device: &Device| {
-                let attention = layer_on(device, &model, &options);
-                run_on(device, &attention, &attention.mask(padding.cloned()), &Context::training(3, 4))
-            };
-            let kernel = on(&Device::flex().autodiff());
-            let once = || on(&device);
-            // At once, and in blocks of a few queries, of which the last is shorter.
-            for (form, composed) in [("at once", force_composed(once)), ("in blocks", force_blocks(4, once))] {
-                assert!(kernel.keys().eq(composed.keys()));
-                for (tensor, seen) in &kernel {
-                    let largest = |tensor: &str| composed[tensor].iter().fold(0f64, |most, x| most.max(x.abs()));
-                    // A key bias that shifts all scores of a query alike has a gradient of 0, a sum of terms that are not.
-                    let largest = largest(if tensor == "b_k" { "w_k" } else { tensor });
-                    let apart = seen.iter().zip(&composed[tensor]).map(|(a, b)| (a - b).abs());
-                    let apart = apart.fold(0.0, |most, x| if x.is_nan() { f64::INFINITY } else { most.max(x) });
-                    let padded = padding.is_some();
-                    report.require(
-                        apart <= BOUND * largest.max(1e-6),
-                        format!(
-                            "{what}: {name} {form}, causal {causal}, padded {padded}: {tensor} differs by {apart:.1e} of \
-                             {largest:.1e}"
-                        ),
-                    );
-                }
-            }
+    each_setting(0.2, |name, setting| {
+        let kernel = setting.run(&Device::flex());
+        let once = || setting.run(&device);
+        // At once, and in blocks of a few queries, of which the last is shorter.
+        for (form, composed) in [("at once", force_composed(once)), ("in blocks", force_blocks(4, once))] {
+            compare(&mut report, &format!("{what}: {name} {form}, {setting}"), &kernel, &composed);
         }
-    }
+    });
     report.finish();
+}
+
+/// Compares what [`run_on`] returns.
+fn compare(report: &mut Report, what: &str, kernel: &BTreeMap<String, Vec<f64>>, other: &BTreeMap<String, Vec<f64>>) {
+    assert!(kernel.keys().eq(other.keys()));
+    for (tensor, seen) in kernel {
+        let largest = |tensor: &str| other[tensor].iter().fold(0f64, |most, x| most.max(x.abs()));
+        // A key bias that shifts all scores of a query alike has a gradient of 0, a sum of terms that are not.
+        let largest = largest(if tensor == "b_k" { "w_k" } else { tensor });
+        let apart = seen.iter().zip(&other[tensor]).map(|(a, b)| (a - b).abs());
+        let apart = apart.fold(0.0, |most, x| if x.is_nan() { f64::INFINITY } else { most.max(x) });
+        report.require(
+            apart <= BOUND * largest.max(1e-6),
+            format!("{what}: {tensor} differs by {apart:.1e} of {largest:.1e}"),
+        );
+    }
 }
 
 #[test]

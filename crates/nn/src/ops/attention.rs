@@ -1,6 +1,6 @@
 //! The attention of any mechanism.
 
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 use regard_kernels::{AttentionOptions, Call, Mechanism};
 
 use super::{
@@ -10,7 +10,8 @@ use super::{
 
 /// The output of the operator that `options` name: `[B,N,H,Dv]`, for additive attention `[B,N,H*D]`.
 ///
-/// The CPU runs the kernel with its hand-written backward pass; other devices compose tensor operations.
+/// The CPU runs the kernel with its hand-written backward pass; other devices run a fused kernel where there is one that takes
+/// the call ([`runs_fused`]), or else compose tensor operations.
 ///
 /// # Panics
 /// Inputs that are missing or do not fit each other, the options or the mask; an output that has not `D` axes.
@@ -43,4 +44,16 @@ pub fn attention<const D: usize>(options: &AttentionOptions, call: Call, inputs:
         other => panic!("mechanism '{other}' is no operator of attention alone"),
     };
     Operand::from(stored_as(out, format)).into_tensor()
+}
+
+/// Whether `device` has fused kernels for calls with these options, under a causal mask or one that is not: with the feature of a
+/// GPU, on that. Calls with dropout on weights or a bias are composed all the same.
+pub fn runs_fused(options: &AttentionOptions, causal: bool, device: &Device) -> bool {
+    #[cfg(feature = "cube")]
+    return super::fused::takes(options, causal) && super::fused::serves(device);
+    #[cfg(not(feature = "cube"))]
+    {
+        let _ = (options, causal, device);
+        false
+    }
 }

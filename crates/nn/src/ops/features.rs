@@ -9,6 +9,8 @@ use burn::tensor::{Bool, Tensor};
 use regard_kernels::{Mask, features::FeatureKind};
 
 use super::composed::padded;
+#[cfg(feature = "cube")]
+use super::fused;
 
 /// A log scale below that of any feature.
 const LOWEST: f64 = -1e30;
@@ -50,6 +52,10 @@ pub(super) fn log_products(q: Tensor<4>, k: Tensor<4>) -> Tensor<4> {
 /// and `k [B,H,S,m]`, `v [B,H,S,Dv]`: `[B,H,N,Dv]`. The mask has no window.
 pub(super) fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: &Mask) -> Tensor<4> {
     let k = hide_padding(k, mask);
+    #[cfg(feature = "cube")]
+    if let Some(out) = mask.causal.then(|| fused::causal(&q, &k, &v)).flatten() {
+        return out;
+    }
     let v = with_ones(v);
     if mask.causal {
         return causal(q, k, v);

@@ -6,6 +6,8 @@ use regard_kernels::{
     mechanism::{Inference, Score},
 };
 
+#[cfg(feature = "cube")]
+use super::fused;
 use super::{
     Host, Inputs, Operand,
     composed::{
@@ -24,11 +26,39 @@ pub(super) fn composed(inputs: &Inputs, options: &AttentionOptions, call: Call) 
     let (q, v) = (real_queries(q, &call.mask), real_keys(v, &call.mask));
     let k = component_keys(inputs, &call.mask);
     let components = k.dims()[2];
+    #[cfg(feature = "cube")]
+    if let Some(out) = fused([&q, &v], &k, inputs, options, &call) {
+        return out;
+    }
     let further = |silent: Inputs, name| silent.with_some(name, inputs.operand(name).cloned());
     let silent = ["variance", "log_prior"].into_iter().fold(Inputs::new(q).with("k", k).with("v", v), further);
     let mask = call.mask.clone();
     let form = Mixture { inference: options.mixture.inference, score: options.mixture.score, call };
     by_rows(form, &silent, &mask, components)
+}
+
+/// The same by fused kernels, where the device has them and they take the call.
+#[cfg(feature = "cube")]
+fn fused(
+    [q, v]: [&Tensor<4>; 2],
+    k: &Tensor<5>,
+    inputs: &Inputs,
+    options: &AttentionOptions,
+    call: &Call,
+) -> Option<Tensor<4>> {
+    if !fused::takes(options, call.mask.causal) || call.dropout.is_some() || !fused::is_for(&q.device()) {
+        return None;
+    }
+    fused::attend(fused::Scored {
+        q: q.clone(),
+        k: k.clone(),
+        v: v.clone(),
+        inverse: super::single(inputs.tensor::<1>("variance")).recip(),
+        log_prior: inputs.operand("log_prior").cloned(),
+        slopes: None,
+        distances: options.mixture.score == Score::Gaussian,
+        mask: &call.mask,
+    })
 }
 
 #[derive(Debug)]

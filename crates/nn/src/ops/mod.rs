@@ -13,6 +13,8 @@ mod cosine;
 pub mod elementwise;
 mod features;
 mod format;
+#[cfg(feature = "cube")]
+mod fused;
 mod gaussian_mixture;
 mod host;
 mod inputs;
@@ -24,7 +26,7 @@ mod scatterbrain;
 mod softmax;
 mod support;
 
-pub use attention::attention;
+pub use attention::{attention, runs_fused};
 pub use bridge::{MOST_OPERANDS, Operand, apply, runs_kernels, try_apply};
 pub(crate) use bridge::{Pullback, entered, runs_unrecorded, takes_results};
 pub use composed::{force_composed, set_block_bytes};
@@ -43,3 +45,5 @@ pub(crate) use host::Host;
 
 #[cfg(test)]
 pub(crate) use composed::force_blocks;
+#[cfg(all(test, feature = "cube"))]
+pub(crate) use fused::fused_passes;

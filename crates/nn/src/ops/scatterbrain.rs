@@ -10,6 +10,8 @@ use regard_kernels::{
     support::SupportKind,
 };
 
+#[cfg(feature = "cube")]
+use super::fused;
 use super::{
     Inputs,
     composed::{Form, Rows, Visible, head_first, in_blocks, real_keys, real_queries, repeat_heads},
@@ -46,6 +48,10 @@ pub(super) fn composed(inputs: &Inputs, options: &AttentionOptions, call: Call) 
         kind: options.features.kind,
         naive: options.mechanism == Mechanism::Scatterbrain && options.scatterbrain.combination == Combination::Naive,
     });
+    #[cfg(feature = "cube")]
+    if let Some(out) = fused([&q, &k, &v], inputs, options, &call) {
+        return out;
+    }
     let projection = inputs.operand("projection").filter(|_| features.is_some()).cloned();
     let silent = Inputs::new(q).with("k", k).with("v", v).with_some("projection", projection);
     let Some(support) = support else {
@@ -66,6 +72,39 @@ pub(super) fn composed(inputs: &Inputs, options: &AttentionOptions, call: Call) 
         &silent,
         plans.into_iter().map(|plan| plan.rows).collect(),
     )
+}
+
+/// The same by fused kernels, where the device has them and they take the call: one of a window.
+#[cfg(feature = "cube")]
+fn fused([q, k, v]: [&Tensor<4>; 3], inputs: &Inputs, options: &AttentionOptions, call: &Call) -> Option<Tensor<4>> {
+    let (causal, heads) = (call.mask.causal, q.dims()[2]);
+    let support = options.uses_support() && fused::takes(options, causal) && fused::is_for(&q.device());
+    // Features see what lies before the window of their own position.
+    if !support || call.mask.window.is_some() || options.uses_features() && q.dims()[1] != k.dims()[1] {
+        return None;
+    }
+    let scale = call.scale.unwrap_or((q.dims()[3] as f64).sqrt().recip());
+    let near = fused::Scored {
+        q: q.clone(),
+        k: k.clone().unsqueeze_dim(2),
+        v: v.clone(),
+        inverse: Tensor::from_floats([scale as f32], &q.device()),
+        log_prior: None,
+        slopes: None,
+        distances: false,
+        mask: &Mask { window: Some(options.support.radius), ..call.mask.clone() },
+    };
+    if !options.uses_features() {
+        return fused::attend(near);
+    }
+    let logs =
+        |x: &Tensor<4>| log_features(head_first(x.clone()), inputs.get("projection"), options.features.kind, scale);
+    let far = fused::Far {
+        q: logs(q),
+        k: hide_padding(repeat_heads(logs(k), heads), &call.mask),
+        v: repeat_heads(head_first(v.clone()), heads),
+    };
+    fused::window(near, far)
 }
 
 /// Sums of features off the support.

@@ -3,6 +3,8 @@
 use burn::tensor::{Tensor, TensorData};
 use regard_kernels::Call;
 
+#[cfg(feature = "cube")]
+use super::fused;
 use super::{
     Inputs,
     composed::{
@@ -14,9 +16,36 @@ use super::{
 pub(super) fn composed(inputs: &Inputs, call: Call) -> Tensor<4> {
     let [q, k, v] = ["q", "k", "v"].map(|name| inputs.tensor::<4>(name));
     let (q, k, v) = (real_queries(q, &call.mask), real_keys(k, &call.mask), real_keys(v, &call.mask));
+    #[cfg(feature = "cube")]
+    if let Some(out) = fused([&q, &k, &v], &call) {
+        return out;
+    }
     let silent = Inputs::new(q).with("k", k).with("v", v).with_some("bias", inputs.operand("bias").cloned());
     let mask = call.mask.clone();
     by_rows(Softmax { call }, &silent, &mask, 1)
+}
+
+/// The same by fused kernels, where the device has them and they take the call.
+#[cfg(feature = "cube")]
+fn fused([q, k, v]: [&Tensor<4>; 3], call: &Call) -> Option<Tensor<4>> {
+    if call.bias || call.dropout.is_some() || !fused::is_for(&q.device()) {
+        return None;
+    }
+    let scale = scale(call, q.dims()[3]) as f32;
+    fused::attend(fused::Scored {
+        q: q.clone(),
+        k: k.clone().unsqueeze_dim(2),
+        v: v.clone(),
+        inverse: Tensor::from_floats([scale], &q.device()),
+        log_prior: None,
+        slopes: call.slopes.as_deref(),
+        distances: false,
+        mask: &call.mask,
+    })
+}
+
+fn scale(call: &Call, width: usize) -> f64 {
+    call.scale.unwrap_or((width as f64).sqrt().recip())
 }
 
 #[derive(Debug)]
@@ -30,8 +59,7 @@ impl Form for Softmax {
         let device = q.device();
         let [batch, heads, _, width] = q.dims();
         let (k, v) = (repeat_heads(k, heads), repeat_heads(v, heads));
-        let scale = self.call.scale.unwrap_or((width as f64).sqrt().recip());
-        let mut scores = q.mul_scalar(scale).matmul(k.transpose());
+        let mut scores = q.mul_scalar(scale(&self.call, width)).matmul(k.transpose());
         if let Some(bias) = inputs.get::<3>("bias") {
             scores = scores + bias.unsqueeze_dim(0);
         }

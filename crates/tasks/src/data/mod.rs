@@ -9,6 +9,7 @@ mod char_lm;
 mod classification;
 mod config;
 mod copy;
+mod cut;
 mod error;
 mod file;
 mod image;

@@ -177,7 +177,7 @@ impl RunConfig {
     /// length, its optimizer and how often it reports, but not its model or data.
     pub fn other_run(&self, other: &Self) -> Option<(String, String, String)> {
         let fixed = |key: &str| match key.split_once('.') {
-            Some(("train", key)) => ["batch", "accumulate", "start"].contains(&key),
+            Some(("train", key)) => ["batch", "accumulate", "parts", "start"].contains(&key),
             Some(("compare", _)) => false,
             // Saves memory, with the same result.
             _ => key != "model.checkpointing",

@@ -17,6 +17,9 @@ pub struct TrainConfig {
     pub batch: usize,
     /// Batches whose gradients make one update; the loss is the mean over all their items.
     pub accumulate: usize,
+    /// Parts that each batch is cut into, whose gradients are added up in a fixed order: any number of ranks gives the same
+    /// bits. 0: as many as there are ranks to take them, which is the fastest.
+    pub parts: usize,
     /// AdamW.
     pub optimizer: OptimizerConfig,
     /// The learning rate over the steps.
@@ -62,6 +65,7 @@ impl Default for TrainConfig {
             steps: 1000,
             batch: 32,
             accumulate: 1,
+            parts: 0,
             optimizer: OptimizerConfig::default(),
             schedule: ScheduleConfig::default(),
             precision: Precision::F32,
@@ -151,6 +155,10 @@ impl TrainConfig {
             if value == 0 {
                 return Err(TrainError::config(key, 0, "at least 1"));
             }
+        }
+        if self.parts > self.batch {
+            let expected = format!("at most train.batch ({}), a sequence for each", self.batch);
+            return Err(TrainError::config("parts", self.parts, expected));
         }
         if !(self.clip >= 0.0 && self.clip.is_finite()) {
             return Err(TrainError::config("clip", self.clip, "a positive number, or 0 for no limit"));
@@ -247,6 +255,7 @@ mod tests {
             (r#"{"steps": 0}"#, "train.steps is 0; expected at least 1"),
             (r#"{"batch": 0}"#, "train.batch is 0"),
             (r#"{"accumulate": 0}"#, "train.accumulate is 0"),
+            (r#"{"batch": 2, "parts": 4}"#, "train.parts is 4; expected at most train.batch (2)"),
             (r#"{"keep": 0}"#, "train.keep is 0"),
             (r#"{"clip": -1.0}"#, "train.clip is -1"),
             (r#"{"optimizer": {"learning_rate": 0.0}}"#, "train.optimizer.learning_rate is 0"),

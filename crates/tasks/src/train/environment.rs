@@ -17,6 +17,9 @@ pub struct Environment {
     pub processors: usize,
     /// Compute threads.
     pub threads: usize,
+    /// Ranks of the job, where there are several; processor and threads are those of rank 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<usize>,
     /// Device of the models, where it is not the CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
@@ -35,6 +38,7 @@ impl Environment {
             processor: processor().unwrap_or_else(|| "unknown".into()),
             processors: std::thread::available_parallelism().map_or(1, Into::into),
             threads: regard_kernels::parallel::threads(),
+            ranks: None,
             device: Some(regard_nn::device::name()).filter(|name| *name != "cpu").map(Into::into),
             platform: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             date: date(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())),
@@ -47,7 +51,8 @@ impl Environment {
     pub fn machine(&self) -> String {
         let threads = if self.threads == 1 { "1 thread".into() } else { format!("{} threads", self.threads) };
         let device = self.device.as_ref().map(|device| format!(", device {device}")).unwrap_or_default();
-        format!("{}, {threads}{device}", self.processor)
+        let ranks = self.ranks.map(|ranks| format!(" on each of {ranks} ranks")).unwrap_or_default();
+        format!("{}, {threads}{ranks}{device}", self.processor)
     }
 }
 

@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use regard_cluster::ClusterError;
+
 use crate::data::DataError;
 
 /// An error of the training loop.
@@ -71,6 +73,9 @@ pub enum TrainError {
         /// What was seen, what was expected and a remedy.
         problem: String,
     },
+    /// Another rank of the job that is gone.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
     /// A loss or a gradient that is not a number.
     #[error(
         "{what} is {value} at step {step}; {kept}; try a lower train.optimizer.learning_rate, a longer \

@@ -1,12 +1,15 @@
 //! A model measured on a split.
 
-use std::time::Instant;
+use regard_cluster::{Alone, Communicator};
+use regard_metrics::{Confusion, predicted};
 
-use regard_metrics::{Confusion, accuracy, count_correct, perplexity, predicted};
-use regard_nn::blocks::Context;
-
-use super::{ClassScores, Evaluation, Items, Model, TrainError, ValueScores, language::LanguageTally, ranking};
-use crate::data::{Objective, Split, TaskData, split_batches, target_score};
+use super::{
+    Evaluation, Items, Model, TrainError,
+    measured::{Measured, Tally},
+    parallel::spread,
+    ranking,
+};
+use crate::data::{Batch, Split, TaskData, split_batches, target_score};
 
 /// Measures `model` on a split of `data` in batches of `rows`: all of it or, if `most` is not 0, that many batches
 /// spread over it. The model should be without autodiff ([`valid`](burn::module::Module::valid)). `step` is that of
@@ -22,11 +25,26 @@ pub fn evaluate(
     most: usize,
     step: usize,
 ) -> Result<Evaluation, TrainError> {
-    measure(model, data, split, [rows, most], step, None)
+    measure(model, data, split, [rows, most], step, None, &Alone)
 }
 
-/// As [`evaluate`], in `most` batches of `rows`; what the model did on each sequence is added to
-/// `by_sequence`.
+/// As [`evaluate`], by the ranks of a job, which take batches in turn and all have the figures.
+///
+/// # Errors
+/// Batches of no rows; a rank that has left the job.
+pub fn evaluate_by_ranks(
+    model: &Model,
+    data: &TaskData,
+    split: Split,
+    rows: usize,
+    step: usize,
+    cluster: &dyn Communicator,
+) -> Result<Evaluation, TrainError> {
+    measure(model, data, split, [rows, 0], step, None, cluster)
+}
+
+/// As [`evaluate`], in `most` batches of `rows`, which the ranks of a job take in turn: all have all figures then, the same as
+/// those of one. What the model did on each sequence is added to `by_sequence`.
 pub(super) fn measure(
     model: &Model,
     data: &TaskData,
@@ -34,68 +52,30 @@ pub(super) fn measure(
     [rows, most]: [usize; 2],
     step: usize,
     mut by_sequence: Option<&mut Items>,
+    cluster: &dyn Communicator,
 ) -> Result<Evaluation, TrainError> {
     if let (Model::Recommender(model), Some(part)) = (model, data.impressions(split)) {
-        return Ok(ranking::measure(model, part, split, [rows, most], step, by_sequence)?);
+        return ranking::measure(model, part, split, [rows, most], step, by_sequence, cluster);
     }
-    let objective = data.shape().objective;
-    let extent = data.extent(split);
-    let mut tally = LanguageTally::default();
-    let mut confusion = objective.classes().map(|classes| Confusion::of([], classes));
-    let mut values = Vec::new();
-    let (mut loss, mut correct, mut items, mut sequences, mut seconds) = (0.0, 0, 0, 0, 0.0);
-    for batch in split_batches(data, split, rows, most)? {
-        let start = Instant::now();
-        if let (Model::Language(model), Some(_)) = (model, &extent) {
-            let nats = model.nats(&batch.tokens, &batch.targets, &Context::evaluation());
-            seconds += start.elapsed().as_secs_f64();
-            loss += nats.iter().sum::<f64>();
-            tally.add(&batch.targets, batch.tokens.length, &nats);
-            if let Some(by_sequence) = &mut by_sequence {
-                by_sequence.add_losses(&batch, &nats);
-            }
-        } else {
-            let (logits, targets) = model.predictions(&batch, &Context::evaluation());
-            let outputs = logits.dims()[1];
-            let logits: Vec<f32> = logits.into_data_as::<f32>().try_into_vec().expect("f32, as asked");
-            seconds += start.elapsed().as_secs_f64();
-            loss += row_losses(&logits, &targets, outputs).sum::<f64>();
-            if let Some(by_sequence) = &mut by_sequence {
-                by_sequence.add(&batch, &logits, &targets, outputs, objective.has_accuracy());
-            }
-            if objective.has_accuracy() {
-                correct += count_correct(&logits, &targets, outputs);
-            }
-            if objective == Objective::Regress {
-                let given = targets.iter().map(|target| f64::from(target_score(*target)));
-                values.extend(logits.iter().map(|value| f64::from(*value)).zip(given));
-            }
-            confusion = confusion.and_then(|confusion| confused(confusion, &logits, &targets, outputs));
+    let (objective, text, each) = (data.shape().objective, data.extent(split).is_some(), by_sequence.is_some());
+    let own = |batch: &Batch| Measured::of(model, batch, objective, text, each);
+    let (mut tally, mut seconds) = (Tally::new(data, split), vec![0.0; cluster.ranks()]);
+    let batches = || split_batches(data, split, rows, most);
+    let mut add = |number: usize, batch: &Batch, measured: &Measured| {
+        seconds[number % cluster.ranks()] += measured.seconds;
+        tally.add(batch, measured, by_sequence.as_deref_mut());
+    };
+    if cluster.ranks() == 1 {
+        batches()?.enumerate().for_each(|(number, batch)| add(number, &batch, &own(&batch)));
+    } else {
+        let mine = batches()?.enumerate().filter(|(number, _)| number % cluster.ranks() == cluster.rank());
+        let all = spread(cluster, mine.map(|(_, batch)| own(&batch).to_bytes()).collect())?;
+        for ((number, batch), measured) in batches()?.enumerate().zip(all) {
+            add(number, &batch, &Measured::from_bytes(&measured));
         }
-        items += batch.items();
-        sequences += batch.tokens.batch / objective.rows();
     }
-    let loss = loss / items as f64;
-    let accuracy = objective.has_accuracy().then(|| accuracy(correct, items));
-    let perplexity = objective.has_perplexity().then(|| perplexity(loss));
-    let language = extent.map(|extent| tally.finish(data.shape().max_length, extent));
-    Ok(Evaluation {
-        step,
-        split,
-        loss,
-        accuracy,
-        classes: confusion.filter(|_| items > 0).as_ref().map(ClassScores::from),
-        values: (objective == Objective::Regress).then(|| ValueScores::of(&values)),
-        perplexity,
-        bleu: None,
-        rouge: None,
-        ranking: None,
-        averaged: None,
-        language,
-        items,
-        sequences,
-        seconds,
-    })
+    // Ranks work side by side.
+    Ok(tally.finish(data, split, step, seconds.into_iter().fold(0.0, f64::max)))
 }
 
 /// With the predictions of a batch; `None` if one is not a number.

@@ -28,10 +28,14 @@ pub(super) struct Gradients(BTreeMap<String, Tensor<1>>);
 pub(super) struct Pass {
     /// Mean loss over all items.
     pub loss: f64,
-    /// Its gradients.
+    /// Its gradients; of a job of several ranks those of the parameters that this one updates.
     pub gradients: Gradients,
+    /// Euclidean norm of all gradients together.
+    pub norm: f64,
     /// What the routers of mixtures of heads did, where that was asked for.
     pub routers: Vec<RouterRecord>,
+    /// Whether a rank of the job was asked to end.
+    pub stop: bool,
 }
 
 /// How an update's loss is made.
@@ -55,25 +59,82 @@ impl Gradients {
     /// Mean loss over all items of all batches of an update, and its gradients: the same however items are split into
     /// batches.
     pub fn of(model: &Model, batches: &[Batch], settings: Settings) -> Pass {
-        let Settings { smoothing, seed, step, log, precision, loss_scale } = settings;
         let items: usize = batches.iter().map(Batch::items).sum();
         let (mut total, mut gradients) = (0.0, Self::default());
         let routers = Arc::new(RouterLog::new());
         for (part, batch) in batches.iter().enumerate() {
             // The only batch of an update needs no scaling.
-            let scale = if batches.len() == 1 { 1.0 } else { batch.items() as f64 / items as f64 };
-            let mut context = Context::training(seed, step).with_micro_batch(part as u64);
-            context = context.with_loss_scale(scale * loss_scale).with_precision(precision);
-            if log {
+            let share = (batches.len() > 1).then(|| batch.items() as f64 / items as f64);
+            let mut context = Context::training(settings.seed, settings.step).with_micro_batch(part as u64);
+            if settings.log {
                 context = context.with_router_log(routers.clone());
             }
-            let loss = model.loss(batch, smoothing, &context);
-            let loss = if batches.len() == 1 { loss } else { loss.mul_scalar(scale) };
-            total += f64::from(loss.clone().inner().into_scalar::<f32>());
-            let loss = if loss_scale == 1.0 { loss } else { loss.mul_scalar(loss_scale) };
-            gradients.add(model, loss.backward());
+            total += gradients.add_batch(model, batch, settings, context, share);
         }
-        Pass { loss: total, gradients, routers: routers.take() }
+        let norm = gradients.norm();
+        Pass { loss: total, gradients, norm, routers: routers.take(), stop: false }
+    }
+
+    /// Adds those of one batch, whose mean loss is multiplied by its `share` of all items of the update; returns that loss.
+    pub fn add_batch(
+        &mut self,
+        model: &Model,
+        batch: &Batch,
+        settings: Settings,
+        context: Context,
+        share: Option<f64>,
+    ) -> f64 {
+        let Settings { smoothing, precision, loss_scale, .. } = settings;
+        let context = context.with_loss_scale(share.unwrap_or(1.0) * loss_scale).with_precision(precision);
+        let loss = model.loss(batch, smoothing, &context);
+        let loss = match share {
+            None => loss,
+            Some(share) => loss.mul_scalar(share),
+        };
+        let value = f64::from(loss.clone().inner().into_scalar::<f32>());
+        let loss = if loss_scale == 1.0 { loss } else { loss.mul_scalar(loss_scale) };
+        self.add(model, loss.backward());
+        value
+    }
+
+    /// Takes the gradient of a parameter, if it has one.
+    pub fn take(&mut self, name: &str) -> Option<Tensor<1>> {
+        self.0.remove(name)
+    }
+
+    /// Whether a parameter has a gradient.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// Puts the gradient of a parameter.
+    pub fn put(&mut self, name: String, gradient: Tensor<1>) {
+        self.0.insert(name, gradient);
+    }
+
+    /// The sum of two gradients of each parameter, which need not have both.
+    #[must_use]
+    pub fn plus(mut self, other: Self) -> Self {
+        for (name, gradient) in other.0 {
+            let sum = sum_of(self.0.remove(&name), Some(gradient)).expect("of one at least");
+            self.0.insert(name, sum);
+        }
+        self
+    }
+
+    /// Sum of the squares of a parameter's gradient; 0 without one.
+    pub fn squares(&self, name: &str) -> f64 {
+        match self.0.get(name) {
+            None => 0.0,
+            Some(gradient) if runs_kernels(&gradient.device()) => {
+                let mut total = 0.0;
+                with_elements(gradient, |gradient| {
+                    gradient.chunks(NORM_CHUNK).for_each(|chunk| total += chunk_squares(chunk));
+                });
+                total
+            }
+            Some(gradient) => f64::from((gradient.clone() * gradient.clone()).sum().into_scalar::<f32>()),
+        }
     }
 
     /// Adds those of one backward pass.
@@ -112,16 +173,10 @@ impl Gradients {
 
     /// One pass on the CPU.
     fn norm_fused(&self) -> f64 {
-        let squares = |chunk: &[f32]| {
-            vectorize(
-                #[inline(always)]
-                || sum(chunk.len(), |i| chunk[i] * chunk[i]),
-            )
-        };
         let mut total = 0.0;
         for grad in self.0.values() {
             with_elements(grad, |grad| {
-                grad.chunks(NORM_CHUNK).for_each(|chunk| total += f64::from(squares(chunk)));
+                grad.chunks(NORM_CHUNK).for_each(|chunk| total += chunk_squares(chunk));
             });
         }
         total.sqrt()
@@ -167,6 +222,22 @@ impl Gradients {
         }
         model.map(&mut Update { path: ParameterPath::default(), gradients: self, optimizer, t, rate, scale })
     }
+}
+
+/// The sum of what there is of two gradients.
+pub(super) fn sum_of(one: Option<Tensor<1>>, other: Option<Tensor<1>>) -> Option<Tensor<1>> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(plus(one, &other)),
+        (one, other) => one.or(other),
+    }
+}
+
+/// Sum of the squares of a part of a gradient.
+fn chunk_squares(chunk: &[f32]) -> f64 {
+    f64::from(vectorize(
+        #[inline(always)]
+        || sum(chunk.len(), |i| chunk[i] * chunk[i]),
+    ))
 }
 
 /// The sum of two gradients.

@@ -26,6 +26,42 @@ pub struct Items {
     pub fingerprint: Fingerprint,
 }
 
+/// What a model did on the sequences of a batch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct SequenceFigures {
+    /// As [`Items::losses`].
+    pub losses: Vec<f32>,
+    /// As [`Items::correct`].
+    pub correct: Vec<u32>,
+}
+
+impl SequenceFigures {
+    /// By `logits [rows, outputs]` and `targets [rows]`, those of the model's [`predictions`](super::Model::predictions), which
+    /// may leave out rows whose target does not count.
+    pub fn of(batch: &Batch, logits: &[f32], targets: &[i32], outputs: usize, accuracy: bool) -> Self {
+        let all = targets.len() == batch.targets.len();
+        let (mut figures, mut row) = (Self::default(), 0);
+        for own in sequences(batch) {
+            let count = counted(own).count();
+            let rows = row..row + if all { own.len() } else { count };
+            row = rows.end;
+            let (logits, targets) = (&logits[rows.start * outputs..rows.end * outputs], &targets[rows]);
+            figures.losses.push(row_losses(logits, targets, outputs).sum::<f64>() as f32);
+            if accuracy {
+                figures.correct.push(count_correct(logits, targets, outputs) as u32);
+            }
+        }
+        figures
+    }
+
+    /// By the losses of the targets that count, in order.
+    pub fn of_losses(batch: &Batch, losses: &[f64]) -> Self {
+        let mut losses = losses.iter();
+        let sum = |own| losses.by_ref().take(counted(own).count()).sum::<f64>() as f32;
+        Self { losses: sequences(batch).map(sum).collect(), correct: Vec::new() }
+    }
+}
+
 /// FNV-1a, 64 bits, of targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint(u64);
@@ -56,31 +92,11 @@ fn counted(targets: &[i32]) -> impl Iterator<Item = i32> {
 }
 
 impl Items {
-    /// Adds the sequences of a batch: `logits [rows, outputs]` and `targets [rows]` are those of the model's
-    /// [`predictions`](super::Model::predictions), which may leave out rows whose target does not count.
-    pub(super) fn add(&mut self, batch: &Batch, logits: &[f32], targets: &[i32], outputs: usize, accuracy: bool) {
-        let all = targets.len() == batch.targets.len();
-        let mut row = 0;
-        for own in sequences(batch) {
-            let count = counted(own).count();
-            let rows = row..row + if all { own.len() } else { count };
-            row = rows.end;
-            let (logits, targets) = (&logits[rows.start * outputs..rows.end * outputs], &targets[rows]);
-            self.losses.push(row_losses(logits, targets, outputs).sum::<f64>() as f32);
-            if accuracy {
-                self.correct.push(count_correct(logits, targets, outputs) as u32);
-            }
-            self.add_targets(own);
-        }
-    }
-
-    /// Adds the sequences of a batch by the losses of its targets that count, in order.
-    pub(super) fn add_losses(&mut self, batch: &Batch, losses: &[f64]) {
-        let mut losses = losses.iter();
-        for own in sequences(batch) {
-            self.losses.push(losses.by_ref().take(counted(own).count()).sum::<f64>() as f32);
-            self.add_targets(own);
-        }
+    /// Adds the sequences of a batch by their losses, and how many of their targets were predicted where that is measured.
+    pub(super) fn add(&mut self, batch: &Batch, figures: &SequenceFigures) {
+        self.losses.extend(&figures.losses);
+        self.correct.extend(&figures.correct);
+        sequences(batch).for_each(|own| self.add_targets(own));
     }
 
     /// Adds an impression by the loss of its clicks together; its targets are the places of the clicks.
@@ -158,11 +174,13 @@ mod tests {
         let whole = [0.0, 0.0, three, 0.0, 9.0, 9.0, 0.0, three];
         let batch = batch(&[1, 0, -1, 0], 2);
         let (mut all, mut counted) = (Items::default(), Items::default());
-        all.add(&batch, &whole, &batch.targets, 2, true);
-        counted.add(&batch, &[0.0, 0.0, three, 0.0, 0.0, three], &[1, 0, 0], 2, true);
+        all.add(&batch, &SequenceFigures::of(&batch, &whole, &batch.targets, 2, true));
+        let logits = [0.0, 0.0, three, 0.0, 0.0, three];
+        counted.add(&batch, &SequenceFigures::of(&batch, &logits, &[1, 0, 0], 2, true));
         assert_eq!(all, counted);
         let mut by_loss = Items::default();
-        by_loss.add_losses(&batch, &[2f64.ln(), (4.0f64 / 3.0).ln(), 4f64.ln()]);
+        let losses = [2f64.ln(), (4.0f64 / 3.0).ln(), 4f64.ln()];
+        by_loss.add(&batch, &SequenceFigures::of_losses(&batch, &losses));
         assert_eq!((&by_loss.targets, by_loss.fingerprint), (&all.targets, all.fingerprint));
         assert!(by_loss.losses.iter().zip(&all.losses).all(|(one, other)| (one - other).abs() < 1e-6), "{by_loss:?}");
         assert_eq!((&all.targets[..], &all.correct[..]), (&[2, 1][..], &[1, 0][..]));
@@ -172,13 +190,8 @@ mod tests {
         let mut labels = Items::default();
         let targets = [1, 0];
         let tokens = batch.tokens.clone();
-        labels.add(
-            &Batch { tokens, targets: targets.into(), source: None, readers: None },
-            &whole[..4],
-            &targets,
-            2,
-            true,
-        );
+        let batch = Batch { tokens, targets: targets.into(), source: None, readers: None };
+        labels.add(&batch, &SequenceFigures::of(&batch, &whole[..4], &targets, 2, true));
         assert_eq!((&labels.targets[..], &labels.correct[..]), (&[1, 1][..], &[0, 1][..]));
     }
 
@@ -186,7 +199,7 @@ mod tests {
     fn other_targets_and_other_sequences_have_another_fingerprint() {
         let of = |targets: &[i32], rows| {
             let mut items = Items::default();
-            items.add(&batch(targets, rows), &vec![0.0; 2 * targets.len()], targets, 2, false);
+            items.add(&batch(targets, rows), &SequenceFigures::default());
             items.fingerprint
         };
         assert_eq!(of(&[0, 1, 1, 0], 2), of(&[0, 1, 1, 0], 2));

@@ -145,6 +145,11 @@ impl Model {
         ops::cross_entropy(logits, targets, smoothing)
     }
 
+    /// Whether it has buffers that each batch of training moves.
+    pub(super) fn follows_batches(&self) -> bool {
+        named_parameters(self).iter().any(|parameter| parameter.name.ends_with(".prior"))
+    }
+
     /// Parameters and buffers by name.
     pub fn to_host(&self) -> HostTensors {
         let tensors = named_parameters(self).into_iter();

@@ -2,15 +2,21 @@
 
 use std::{cmp::Reverse, time::Instant};
 
-use burn::tensor::Tensor;
+use burn::{
+    module::Module,
+    tensor::{Device, Tensor, TensorData},
+};
+use regard_cluster::{ClusterError, Communicator};
 use regard_metrics::{area_under_curve, ndcg, reciprocal_rank};
-use regard_nn::{blocks::Context, models::Recommender};
+use regard_nn::{blocks::Context, models::Recommender, ops::with_elements};
 use serde::{Deserialize, Serialize};
 
-use super::{Evaluation, Items};
+use super::{
+    Evaluation, Items, TrainError,
+    parallel::{Reader, Writer, spread},
+};
 use crate::data::{
-    DataError, Impression, ImpressionLog, ImpressionPart, NewsRows, Split, check_impressions, evenly, news_histories,
-    news_titles,
+    Impression, ImpressionLog, ImpressionPart, NewsRows, Split, check_impressions, evenly, news_histories, news_titles,
 };
 
 /// Titles that are encoded at a time in an evaluation.
@@ -114,7 +120,7 @@ impl Tally {
 }
 
 /// Measures a model on impressions in batches of `rows`: all of them or, if `most` is not 0, that many batches spread over
-/// them. Every title is encoded once, whoever reads it. The loss is the mean over clicks of the cross entropy of a click among
+/// them. Every title is encoded once, whoever reads it, by one of the ranks of a job. The loss is the mean over clicks of the cross entropy of a click among
 /// itself and all that was not clicked on.
 pub(super) fn measure(
     model: &Recommender,
@@ -123,7 +129,8 @@ pub(super) fn measure(
     [rows, most]: [usize; 2],
     step: usize,
     mut by_sequence: Option<&mut Items>,
-) -> Result<Evaluation, DataError> {
+    cluster: &dyn Communicator,
+) -> Result<Evaluation, TrainError> {
     check_impressions(rows)?;
     let ImpressionPart { log, chosen } = part;
     let context = Context::evaluation();
@@ -138,7 +145,7 @@ pub(super) fn measure(
     }
     let (mut tally, mut loss, mut clicks) = (Tally::default(), 0.0, 0);
     if !named.news.is_empty() {
-        let news = encoded(model, log, &named.news, &context);
+        let news = encoded(model, log, &named.news, &context, cluster)?;
         for batch in &batches {
             let impressions: Vec<Impression<'_>> = batch.iter().map(|&i| log.impression(i as usize)).collect();
             let histories = news_histories(impressions.iter().map(|impression| impression.history), &mut named);
@@ -182,19 +189,55 @@ pub(super) fn measure(
     })
 }
 
-/// Vectors `[news,d]` of titles. Those of about one length go together; rows come back in the order of `news`.
-fn encoded(model: &Recommender, log: &ImpressionLog, news: &[u32], context: &Context) -> Tensor<2> {
+/// Vectors `[news,d]` of titles, which ranks encode in turn. Those of about one length go together; rows come back in the
+/// order of `news`.
+fn encoded(
+    model: &Recommender,
+    log: &ImpressionLog,
+    news: &[u32],
+    context: &Context,
+    cluster: &dyn Communicator,
+) -> Result<Tensor<2>, ClusterError> {
     let mut order: Vec<usize> = (0..news.len()).collect();
     order.sort_by_key(|&row| Reverse(log.title(news[row] as usize).len()));
-    let parts = order.chunks(TITLES).map(|rows| {
+    let part = |rows: &[usize]| {
         let some: Vec<u32> = rows.iter().map(|&row| news[row]).collect();
         model.news(&news_titles(log, &some), context)
-    });
-    let all = Tensor::cat(parts.collect(), 0);
+    };
+    let chunks = || order.chunks(TITLES);
+    let parts = if cluster.ranks() == 1 {
+        chunks().map(part).collect()
+    } else {
+        let own: Vec<Tensor<2>> = chunks().skip(cluster.rank()).step_by(cluster.ranks()).map(part).collect();
+        shared_rows(own, &model.devices(), cluster)?
+    };
+    let all = Tensor::cat(parts, 0);
     let mut places = vec![0; order.len()];
     order.iter().zip(0..).for_each(|(&row, place)| places[row] = place);
     let count = places.len();
-    regard_nn::ops::embedding(all, places, [1, count]).squeeze_dim(0)
+    Ok(regard_nn::ops::embedding(all, places, [1, count]).squeeze_dim(0))
+}
+
+/// Tensors of all ranks in order, of which each made every `ranks`-th.
+fn shared_rows(
+    own: Vec<Tensor<2>>,
+    devices: &[Device],
+    cluster: &dyn Communicator,
+) -> Result<Vec<Tensor<2>>, ClusterError> {
+    let written = own.iter().map(|part| {
+        let mut writer = Writer::default();
+        writer.count(part.dims()[1]);
+        with_elements(part, |elements| writer.floats(elements));
+        writer.done()
+    });
+    let device = devices.first().cloned().unwrap_or_default();
+    let read = |message: Vec<u8>| {
+        let mut reader = Reader::of(&message);
+        let (width, values) = (reader.count(), reader.floats());
+        let rows = values.len() / width;
+        Tensor::from_data(TensorData::new(values, [rows, width]), &device)
+    };
+    Ok(spread(cluster, written.collect())?.into_iter().map(read).collect())
 }
 
 /// Cross entropy of each click among itself and what was not clicked on, in nats.

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use regard_nn::blocks::{Place, RouterRecord, Stack};
 use serde::{Deserialize, Serialize};
 
+use super::parallel::{Reader, Writer};
+
 /// Updates between two reports of the routers, whose loads are one number per expert and layer.
 pub(super) const EVERY: usize = 20;
 
@@ -23,6 +25,37 @@ pub struct RouterReport {
     pub entropy: f64,
     /// Share of the assignments of each expert; sums to 1.
     pub load: Vec<f64>,
+}
+
+/// Writes records into a message between ranks.
+pub(super) fn write_records(records: &[RouterRecord], writer: &mut Writer) {
+    writer.count(records.len());
+    for record in records {
+        writer.count((record.stack == Stack::Decoder).into());
+        writer.count((record.place == Place::CrossWeights).into());
+        writer.count(record.layer);
+        writer.count(record.tokens);
+        [record.balance, record.z, record.cv, record.entropy].iter().for_each(|value| writer.number(*value));
+        writer.numbers(&record.load);
+    }
+}
+
+/// The records of a message.
+pub(super) fn read_records(reader: &mut Reader<'_>) -> Vec<RouterRecord> {
+    let count = reader.count();
+    let record = |_| RouterRecord {
+        stack: if reader.count() != 0 { Stack::Decoder } else { Stack::Encoder },
+        place: if reader.count() != 0 { Place::CrossWeights } else { Place::Weights },
+        layer: reader.count(),
+        tokens: reader.count(),
+        balance: reader.number(),
+        z: reader.number(),
+        cv: reader.number(),
+        entropy: reader.number(),
+        load: reader.numbers(),
+        chosen: None,
+    };
+    (0..count).map(record).collect()
 }
 
 impl RouterReport {
@@ -110,5 +143,8 @@ mod tests {
         assert!(scalars.contains(&("router/encoder.2.self/largest_load".into(), 0.75)), "{scalars:?}");
         assert!(scalars.contains(&("router/encoder.2.self/smallest_load".into(), 0.25)), "{scalars:?}");
         assert_eq!(RouterReport::of(&[]), []);
+        let mut writer = Writer::default();
+        write_records(&records, &mut writer);
+        assert_eq!(RouterReport::of(&read_records(&mut Reader::of(&writer.done()))), reports);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use regard_cluster::Communicator;
 use regard_metrics::Rouge;
 use serde::{Deserialize, Serialize};
 
@@ -59,11 +60,12 @@ pub fn measure_rouge(
     split: Split,
     config: &TrainConfig,
     rows: usize,
+    cluster: &dyn Communicator,
 ) -> Result<Option<SummaryScores>, TrainError> {
     let (Model::Translator(model), Some(references)) = (model, data.summaries(split)) else { return Ok(None) };
     let (Some(tokenizer), Some(pairs)) = (data.tokenizer(), data.pairs(split)) else { return Ok(None) };
     let options = config.search(data.shape().longest_written());
-    let texts = translations(model, tokenizer, pairs, rows, &options)?;
+    let texts = translations(model, tokenizer, pairs, rows, &options, cluster)?;
     let scores = |texts: &[String]| RougeScores::of(texts.iter().zip(&references.summaries));
     let (Some(model), Some(lead)) = (scores(&texts), scores(&references.leads)) else { return Ok(None) };
     Ok(Some(SummaryScores { model, lead, lead_sentences: references.sentences }))

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -11,16 +11,18 @@ use std::{
 };
 
 use burn::module::Module;
+use regard_cluster::{Alone, Communicator, gather_all};
 use regard_nn::config::Precision;
 
 use super::{
     AdamW, Best, Checkpoint, Evaluation, HostTensors, Items, LossScale, Model, Progress, RouterReport, RunDirectory,
     RunState, Silent, StepReport, TOKENIZER, TrainConfig, TrainError,
     average::Mean,
-    evaluate,
     evaluation::measure,
     gradients::{Gradients, Pass, Settings},
-    measure_bleu, measure_rouge, routers,
+    measure_bleu, measure_rouge,
+    parallel::{Parallel, tags},
+    routers,
 };
 use crate::data::{Batch, Batches, Split, TaskData, TextUnits};
 
@@ -77,6 +79,12 @@ pub struct Trainer<'a> {
     optimizer: AdamW,
     state: RunState,
     directory: Option<RunDirectory>,
+    /// Absent where one rank makes an update in one part.
+    parallel: Option<Parallel>,
+    /// Whether rank 0 keeps a directory that this rank has not.
+    follows: bool,
+    /// Whether a rank of the job was asked to end.
+    stopping: bool,
     /// The best parameters, where no directory keeps them.
     best: Option<HostTensors>,
     /// Models by step that are to be averaged, where no directory keeps them.
@@ -102,8 +110,6 @@ fn check_precision(precision: Precision, model: &Model) -> Result<(), TrainError
 /// A pass whose gradients are finite.
 struct Scaled {
     pass: Pass,
-    /// Euclidean norm of the gradients without the factor.
-    norm: f64,
     /// The factor that they have.
     loss_scale: Option<LossScale>,
 }
@@ -120,6 +126,7 @@ impl<'a> Trainer<'a> {
             Some(run) => model.starting_from(run)?,
             None => model,
         };
+        let parallel = (config.parts > 0).then(|| Parallel::new(Arc::new(Alone), &model, config)).transpose()?;
         Ok(Self {
             config,
             data,
@@ -128,6 +135,9 @@ impl<'a> Trainer<'a> {
             optimizer: AdamW::new(config.optimizer.clone()),
             state: RunState { seed, batch: config.batch, accumulate: config.accumulate, ..RunState::default() },
             directory: None,
+            parallel,
+            follows: false,
+            stopping: false,
             best: None,
             recent: BTreeMap::new(),
             averaged: None,
@@ -140,6 +150,37 @@ impl<'a> Trainer<'a> {
     #[must_use]
     pub fn with_progress(self, progress: &'a dyn Progress) -> Self {
         Self { progress, ..self }
+    }
+
+    /// As one rank of a job whose ranks all train this model on these data. Rank 0 has the directory, if there is one; the
+    /// others [follow](Self::following).
+    ///
+    /// # Errors
+    /// More ranks than there are parts for them; a model that cannot be trained in parts.
+    pub fn with_cluster(self, cluster: Arc<dyn Communicator>) -> Result<Self, TrainError> {
+        let shared = cluster.ranks() > 1 || self.config.parts > 0;
+        let parallel = shared.then(|| Parallel::new(cluster, self.model(), self.config)).transpose()?;
+        Ok(Self { parallel, ..self })
+    }
+
+    /// As a rank other than 0, whose run begins where that of rank 0 does, which has the directory.
+    ///
+    /// # Errors
+    /// A rank that has left the job.
+    pub fn following(mut self) -> Result<Self, TrainError> {
+        self.share_start()?;
+        self.follows = true;
+        Ok(self)
+    }
+
+    /// Begins where rank 0 does.
+    fn share_start(&mut self) -> Result<(), TrainError> {
+        let Some(parallel) = self.parallel.as_ref().filter(|parallel| parallel.cluster().ranks() > 1) else {
+            return Ok(());
+        };
+        let own = parallel.leads().then(|| self.checkpoint());
+        let start = parallel.share_start(own)?;
+        self.restore(start).map_err(|problem| TrainError::checkpoint("the run of rank 0", problem))
     }
 
     /// With a flag that ends the run after the update in progress, with a checkpoint.
@@ -171,6 +212,7 @@ impl<'a> Trainer<'a> {
             directory.keep_vocabulary(name, &content, self.state.step > 0)?;
         }
         self.directory = Some(directory);
+        self.share_start()?;
         Ok(self)
     }
 
@@ -224,7 +266,7 @@ impl<'a> Trainer<'a> {
         self.directory.as_ref()
     }
 
-    /// Parameters, moments and state, as a checkpoint has them.
+    /// Parameters, moments and state, as a checkpoint has them; of several ranks each has the moments that it updates.
     pub fn checkpoint(&self) -> Checkpoint {
         Checkpoint { model: self.model().to_host(), moments: self.optimizer.moments(), state: self.state.clone() }
     }
@@ -256,7 +298,8 @@ impl<'a> Trainer<'a> {
                 self.check_finite("validation loss", evaluation.loss, step)?;
                 better = self.judge(&evaluation);
             }
-            let interrupted = self.stop.load(Ordering::Relaxed);
+            // The ranks of a job stop after the same update, whichever was asked to.
+            let interrupted = if self.parallel.is_some() { self.stopping } else { self.stop.load(Ordering::Relaxed) };
             if due(config.checkpoint_every) || better || last || interrupted || self.out_of_patience() {
                 self.save()?;
             }
@@ -278,12 +321,17 @@ impl<'a> Trainer<'a> {
         let batches: Vec<Batch> =
             (0..config.accumulate).map(|part| (self.batches)((step * config.accumulate + part) as u64)).collect();
         let tokens: usize = batches.iter().map(Batch::real_tokens).sum();
-        let Scaled { pass: Pass { loss, gradients, routers }, norm, loss_scale } = self.gradients(&batches)?;
+        let Scaled { pass: Pass { loss, gradients, norm, routers, stop }, loss_scale } = self.gradients(&batches)?;
+        self.stopping = stop;
+        let norm = norm / loss_scale.map_or(1.0, |scale| scale.factor);
         let clip = if config.clip > 0.0 && norm > config.clip { config.clip / norm } else { 1.0 };
         let scale = (clip / loss_scale.map_or(1.0, |scale| scale.factor)) as f32;
         let rate = config.optimizer.learning_rate * config.schedule.factor(step, config.steps);
         let model = self.model.take().expect("between updates");
-        self.model = Some(gradients.apply(model, &mut self.optimizer, step + 1, rate, scale));
+        self.model = Some(match &self.parallel {
+            None => gradients.apply(model, &mut self.optimizer, step + 1, rate, scale),
+            Some(parallel) => parallel.apply(&gradients, model, &mut self.optimizer, step + 1, rate, scale)?,
+        });
         self.state.step += 1;
         self.state.loss_scale = loss_scale.map(LossScale::after_update);
         let seconds = start.elapsed().as_secs_f64();
@@ -317,14 +365,19 @@ impl<'a> Trainer<'a> {
                 precision: config.precision,
                 loss_scale: factor,
             };
-            let pass = Gradients::of(self.model(), batches, settings);
+            let pass = match &self.parallel {
+                None => Gradients::of(self.model(), batches, settings),
+                Some(parallel) => {
+                    let (rows, stop) = (self.data.shape().objective.rows(), self.stop.load(Ordering::Relaxed));
+                    parallel.pass(self.model(), batches, settings, rows, stop)?
+                }
+            };
             self.check_finite("training loss", pass.loss, step + 1)?;
-            let norm = pass.gradients.norm() / factor;
             match loss_scale.and_then(LossScale::after_overflow) {
-                Some(less) if !norm.is_finite() => loss_scale = Some(less),
+                Some(less) if !pass.norm.is_finite() => loss_scale = Some(less),
                 _ => {
-                    self.check_finite("gradient norm", norm, step + 1)?;
-                    return Ok(Scaled { pass, norm, loss_scale });
+                    self.check_finite("gradient norm", pass.norm, step + 1)?;
+                    return Ok(Scaled { pass, loss_scale });
                 }
             }
         }
@@ -336,7 +389,8 @@ impl<'a> Trainer<'a> {
     /// A directory that cannot be written.
     pub fn evaluate(&mut self, split: Split, most: usize) -> Result<Evaluation, TrainError> {
         let model = self.model().valid();
-        let evaluation = evaluate(&model, self.data, split, self.config.batch, most, self.state.step)?;
+        let (rows, step) = (self.config.batch, self.state.step);
+        let evaluation = measure(&model, self.data, split, [rows, most], step, None, self.cluster())?;
         self.report(&evaluation)?;
         Ok(evaluation)
     }
@@ -348,20 +402,21 @@ impl<'a> Trainer<'a> {
     /// A checkpoint that cannot be read, a directory that cannot be written.
     pub fn evaluate_best(&mut self, split: Split) -> Result<Evaluation, TrainError> {
         let model = self.best_model()?.valid();
-        let averaged = self.has_average().then(|| self.config.averaged(self.state.step).len());
+        let averaged = self.has_average()?.then(|| self.config.averaged(self.state.step).len());
         let step = match (averaged, self.state.best) {
             (None, Some(best)) => best.step,
             _ => self.state.step,
         };
         let mut items = Items::default();
-        let mut evaluation = measure(&model, self.data, split, [self.config.batch, 0], step, Some(&mut items))?;
+        let (config, cluster) = (self.config, self.cluster());
+        let mut evaluation = measure(&model, self.data, split, [config.batch, 0], step, Some(&mut items), cluster)?;
         evaluation.averaged = averaged;
-        evaluation.rouge = measure_rouge(&model, self.data, split, self.config, self.config.batch)?;
+        evaluation.rouge = measure_rouge(&model, self.data, split, config, config.batch, cluster)?;
         if split == Split::Test {
             if let Some(directory) = &self.directory {
                 directory.keep_items(&items)?;
             }
-            let bleu = measure_bleu(&model, self.data, split, self.config, self.config.batch)?;
+            let bleu = measure_bleu(&model, self.data, split, config, config.batch, cluster)?;
             evaluation.bleu = bleu.map(|bleu| bleu.score);
         }
         self.report(&evaluation)?;
@@ -375,14 +430,33 @@ impl<'a> Trainer<'a> {
     /// A checkpoint that cannot be read.
     pub fn best_model(&self) -> Result<Model, TrainError> {
         let model = self.model().clone();
-        let Some(directory) = &self.directory else {
-            let best = self.averaged.as_ref().or(self.best.as_ref()).cloned();
-            let best = best.map(|best| model.clone().with_host(best).expect("its own parameters"));
-            return Ok(best.unwrap_or(model));
+        let (place, best) = match &self.directory {
+            None => (PathBuf::from("the best model of rank 0"), self.averaged.as_ref().or(self.best.as_ref()).cloned()),
+            Some(directory) => {
+                let place = directory.checkpoints().best();
+                let best = place.as_ref().map(|path| Checkpoint::load_model(path)).transpose()?;
+                (place.unwrap_or_default(), best)
+            }
         };
-        let Some(path) = directory.checkpoints().best() else { return Ok(model) };
-        let tensors = Checkpoint::load_model(&path)?;
-        model.with_host(tensors).map_err(|problem| TrainError::checkpoint(path, problem))
+        let Some(best) = self.shared(best)? else { return Ok(model) };
+        model.with_host(best).map_err(|problem| TrainError::checkpoint(place, problem))
+    }
+
+    /// Tensors that rank 0 has.
+    fn shared(&self, own: Option<HostTensors>) -> Result<Option<HostTensors>, TrainError> {
+        match &self.parallel {
+            Some(parallel) if parallel.cluster().ranks() > 1 => parallel.share_tensors(own),
+            _ => Ok(own),
+        }
+    }
+
+    fn cluster(&self) -> &dyn Communicator {
+        self.parallel.as_ref().map_or(&Alone, Parallel::cluster)
+    }
+
+    /// Whether this rank keeps and reports.
+    fn leads(&self) -> bool {
+        self.cluster().rank() == 0
     }
 
     fn report(&mut self, evaluation: &Evaluation) -> Result<(), TrainError> {
@@ -400,7 +474,7 @@ impl<'a> Trainer<'a> {
         if better {
             self.state.best = Some(Best { step, score });
             self.state.evaluations_since_best = 0;
-            if self.directory.is_none() {
+            if self.directory.is_none() && self.leads() {
                 self.best = Some(self.model().to_host());
             }
         } else {
@@ -416,11 +490,31 @@ impl<'a> Trainer<'a> {
     /// Averages the last checkpoints where the configuration asks for it, measures their mean and keeps it.
     fn finish(&mut self) -> Result<(), TrainError> {
         let steps = self.config.averaged(self.state.step);
-        if steps.len() < 2 || self.has_average() {
+        if steps.len() < 2 || self.has_average()? {
             return Ok(());
         }
+        let mean = if self.leads() { Some(self.mean_of(&steps)?) } else { None };
+        let mean = self.shared(mean)?.expect("of rank 0");
+        let model = self.model().clone().with_host(mean.clone()).expect("parameters of its own checkpoints").valid();
+        let (size, now) = ([self.config.batch, self.config.evaluate_batches], self.state.step);
+        let mut evaluation = measure(&model, self.data, Split::Valid, size, now, None, self.cluster())?;
+        evaluation.averaged = Some(steps.len());
+        // First the line, then the checkpoint: after a kill between them a resumed run repeats both.
+        self.report(&evaluation)?;
+        match &self.directory {
+            None => self.averaged = Some(mean).filter(|_| self.leads()),
+            Some(directory) => {
+                let checkpoint = Checkpoint { model: mean, moments: BTreeMap::new(), state: self.state.clone() };
+                directory.checkpoints().save_average(&checkpoint)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The mean of the checkpoints of these steps.
+    fn mean_of(&self, steps: &[usize]) -> Result<HostTensors, TrainError> {
         let mut mean = Mean::default();
-        for &step in &steps {
+        for &step in steps {
             let place = self.directory.as_ref().map_or(Path::new("memory"), |directory| directory.path());
             let kept = match &self.directory {
                 None => self.recent.get(&step).cloned(),
@@ -432,34 +526,23 @@ impl<'a> Trainer<'a> {
             let added = kept.ok_or_else(missing).and_then(|model| mean.add(model));
             added.map_err(|problem| TrainError::checkpoint(place, problem))?;
         }
-        let mean = mean.finish();
-        let model = self.model().clone().with_host(mean.clone()).expect("parameters of its own checkpoints").valid();
-        let (rows, most) = (self.config.batch, self.config.evaluate_batches);
-        let mut evaluation = evaluate(&model, self.data, Split::Valid, rows, most, self.state.step)?;
-        evaluation.averaged = Some(steps.len());
-        // First the line, then the checkpoint: after a kill between them a resumed run repeats both.
-        self.report(&evaluation)?;
-        match &self.directory {
-            None => self.averaged = Some(mean),
-            Some(directory) => {
-                let checkpoint = Checkpoint { model: mean, moments: BTreeMap::new(), state: self.state.clone() };
-                directory.checkpoints().save_average(&checkpoint)?;
-            }
-        }
-        Ok(())
+        Ok(mean.finish())
     }
 
     /// Whether the run has ended with the mean of its last checkpoints.
-    fn has_average(&self) -> bool {
-        match &self.directory {
+    fn has_average(&self) -> Result<bool, TrainError> {
+        let own = match &self.directory {
             None => self.averaged.is_some(),
             Some(directory) => self.config.average > 1 && directory.checkpoints().average().is_some(),
-        }
+        };
+        // What rank 0 has counts.
+        let all = gather_all(self.cluster(), tags::FIGURES, vec![own.into()])?;
+        Ok(all[0] == [1])
     }
 
     fn save(&mut self) -> Result<(), TrainError> {
-        if self.directory.is_none() {
-            if self.config.average > 1 {
+        if self.directory.is_none() && !self.follows {
+            if self.config.average > 1 && self.leads() {
                 self.recent.insert(self.state.step, self.model().to_host());
                 let (now, every) = (self.state.step, self.config.checkpoint_every.max(1));
                 let first = self.config.averaged(now).first().copied().unwrap_or(now);
@@ -467,8 +550,14 @@ impl<'a> Trainer<'a> {
             }
             return Ok(());
         }
-        let checkpoint = self.checkpoint();
-        self.directory.as_mut().map_or(Ok(()), |directory| directory.save(&checkpoint))
+        let moments = self.optimizer.moments();
+        let moments = match &self.parallel {
+            Some(parallel) => parallel.gather_moments(moments)?,
+            None => moments,
+        };
+        let Some(directory) = &mut self.directory else { return Ok(()) };
+        let model = self.model.as_ref().expect("between updates").to_host();
+        directory.save(&Checkpoint { model, moments, state: self.state.clone() })
     }
 
     fn check_finite(&self, what: &'static str, value: f64, step: usize) -> Result<(), TrainError> {

@@ -1,32 +1,49 @@
 //! Translations by beam search: of a split, and how good they are; of any text, as summaries are too.
 
+use regard_cluster::Communicator;
 use regard_metrics::Bleu;
 use regard_nn::models::{BeamOptions, Translator, beam_search};
 
-use super::{Model, TrainConfig, TrainError};
+use super::{
+    Model, TrainConfig, TrainError,
+    parallel::{Reader, Writer, spread},
+};
 use crate::data::{
     DataError, Objective, SentencePairs, Split, TaskData, TextTokenizer, padded,
     tokenizer::{END, PADDING},
     with_query,
 };
 
-/// Translations of all sentences, in their order, in batches of `rows` sentences of about one length. The model
-/// should be without autodiff.
+/// Translations of all sentences, in their order, in batches of `rows` sentences of about one length, which the ranks of a
+/// job take in turn: all have all texts then. The model should be without autodiff.
 ///
 /// # Errors
-/// A mechanism that does not decode token by token.
+/// A mechanism that does not decode token by token; a rank that has left the job.
 pub fn translations(
     model: &Translator,
     tokenizer: &TextTokenizer,
     pairs: &SentencePairs,
     rows: usize,
     options: &BeamOptions,
+    cluster: &dyn Communicator,
 ) -> Result<Vec<String>, TrainError> {
-    let mut texts = vec![String::new(); pairs.len()];
-    for batch in pairs.evaluation_batches(rows) {
+    let mut own = Vec::new();
+    for batch in pairs.evaluation_batches(rows).skip(cluster.rank()).step_by(cluster.ranks()) {
         let found = beam_search(model, &batch.sources(), options)?;
+        let mut written = Writer::default();
+        written.count(batch.items.len());
         for (&item, ids) in batch.items.iter().zip(found) {
-            texts[item] = tokenizer.decode(&ids);
+            written.count(item);
+            written.bytes(tokenizer.decode(&ids).as_bytes());
+        }
+        own.push(written.done());
+    }
+    let mut texts = vec![String::new(); pairs.len()];
+    for batch in spread(cluster, own)? {
+        let mut written = Reader::of(&batch);
+        for _ in 0..written.count() {
+            let item = written.count();
+            texts[item] = String::from_utf8_lossy(written.bytes()).into_owned();
         }
     }
     Ok(texts)
@@ -42,11 +59,12 @@ pub fn measure_bleu(
     split: Split,
     config: &TrainConfig,
     rows: usize,
+    cluster: &dyn Communicator,
 ) -> Result<Option<Bleu>, TrainError> {
     let (Model::Translator(model), Objective::Translate) = (model, data.shape().objective) else { return Ok(None) };
     let (Some(tokenizer), Some(pairs)) = (data.tokenizer(), data.pairs(split)) else { return Ok(None) };
     let options = config.search(data.shape().longest_written());
-    let texts = translations(model, tokenizer, pairs, rows, &options)?;
+    let texts = translations(model, tokenizer, pairs, rows, &options, cluster)?;
     Ok(Some(Bleu::corpus(&texts, pairs.references()).map_err(|error| DataError::Value(error.to_string()))?))
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rand::{Rng, seq::IndexedRandom};
-use regard_lab::attend::{Request, attend};
+use regard_lab::attend::{Ranks, Request, attend};
 use regard_tasks::run::Layers;
 use regard_testkit::{Case, cases, golden};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
@@ -246,7 +246,7 @@ fn call(input: &[u8]) -> bool {
     };
     let Some(config) = read() else { return false };
     let chosen = |key: &str| layers.is_set(key);
-    let request = Request { options: config.attention, chosen: &chosen, scale, reference, seed: 0 };
+    let request = Request { options: config.attention, chosen: &chosen, scale, reference, seed: 0, ranks: Ranks::One };
     match attend(&input[end + 1..], &request) {
         Ok(output) => SafeTensors::deserialize(&output).is_ok(),
         Err(error) => {

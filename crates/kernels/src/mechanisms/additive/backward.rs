@@ -6,7 +6,7 @@
 //! weights of the tokens in between: both sums are scans from the end, `R_j = dg_j + (1 - w_{j+1}) R_{j+1}`, whose
 //! factors never exceed 1.
 
-use std::ops::Range;
+use std::{convert::Infallible, ops::Range};
 
 use crate::{
     Rows,
@@ -58,6 +58,18 @@ struct OwnRows<'a> {
 impl Plan<'_> {
     /// Gradients of all inputs in order; that of `w_t` is empty unless `project`.
     pub fn backward(&self, saved: &[Vec<f32>], grad_out: &[f32], project: bool) -> Vec<Vec<f32>> {
+        let alone: Result<_, Infallible> = self.backward_through(saved, grad_out, project, |_| Ok(None));
+        alone.unwrap_or_else(|never| match never {})
+    }
+
+    /// The same over a part of a sequence; `exchange` is asked twice for what the gradient of an average gets from outside.
+    pub(super) fn backward_through<E>(
+        &self,
+        saved: &[Vec<f32>],
+        grad_out: &[f32],
+        project: bool,
+        mut exchange: impl FnMut(&dyn Fn() -> Vec<f32>) -> Result<Option<Vec<f32>>, E>,
+    ) -> Result<Vec<Vec<f32>>, E> {
         let queries = Average { weights: &saved[0], state: &saved[1] };
         let keys = Average { weights: &saved[2], state: &saved[3] };
         let size = self.q.len();
@@ -70,12 +82,41 @@ impl Plan<'_> {
         let dw_t = if project { self.projection_gradient(&values, grad_out) } else { Vec::new() };
         drop(values);
 
-        self.settle(keys, &mut pull);
+        let outside = exchange(&|| self.passed_on(keys, &pull))?;
+        self.settle_back(keys, &mut pull, outside.as_deref());
         let dw_k = self.gated_keys((queries, keys), &mut dk, &mut pull);
-        self.settle(queries, &mut pull);
+        let outside = exchange(&|| self.passed_on(queries, &pull))?;
+        self.settle_back(queries, &mut pull, outside.as_deref());
         let dw_q = self.queries(queries, &mut dq, &mut pull);
 
-        if self.shared { vec![dq, dk, dw_q, dw_k, dw_t] } else { vec![dq, dk, dv, dw_q, dw_k, dw_t] }
+        Ok(if self.shared { vec![dq, dk, dw_q, dw_k, dw_t] } else { vec![dq, dk, dv, dw_q, dw_k, dw_t] })
+    }
+
+    /// What this part of a sequence has to say about the gradient of an average, for each head of each batch row a vector
+    /// `[D]`, a scalar and a factor. Under a causal mask what it passes to the rows before it is the vector plus the factor
+    /// times that from the rows after it, the scalar likewise; otherwise the vector is the sum over its rows.
+    fn passed_on(&self, average: Average, pull: &Pull) -> Vec<f32> {
+        let (heads, head_width) = (self.shape.heads, self.shape.head_width);
+        let mut passed = vec![0.0; self.shape.batch * heads * (head_width + 2)];
+        for_each_part(&mut passed, head_width + 2, |task, passed| {
+            let (b, h) = (task / heads, task % heads);
+            let (carry, rest) = passed.split_at_mut(head_width);
+            rest[1] = 1.0;
+            for block in (0..self.blocks()).rev() {
+                let sum = &pull.sums[self.partial(b, block, h)];
+                let rows = self.scalars(b, h, &self.seeing(b, block));
+                let mut keep = 1.0;
+                if self.causal {
+                    for (own, weight) in pull.totals[rows.clone()].iter().zip(&average.weights[rows]).rev() {
+                        rest[0] = (1.0 - weight) * (rest[0] + own);
+                        keep *= 1.0 - weight;
+                    }
+                }
+                carry.iter_mut().zip(sum).for_each(|(carry, sum)| *carry = sum + keep * *carry);
+                rest[1] *= keep;
+            }
+        });
+        passed
     }
 
     /// From the output to `v` and the average of gated keys, and the residual's contribution to `q`. Stores `u` in
@@ -175,8 +216,9 @@ impl Plan<'_> {
         gradient
     }
 
-    /// Propagates the block sums of a pull over the blocks, and its scalars over the rows.
-    fn settle(&self, average: Average, pull: &mut Pull) {
+    /// Propagates the block sums of a pull over the blocks, and its scalars over the rows; `outside` is what comes from the
+    /// rows after this part of a sequence, without causality the sum over all rows.
+    fn settle_back(&self, average: Average, pull: &mut Pull, outside: Option<&[f32]>) {
         let (heads, head_width) = (self.shape.heads, self.shape.head_width);
         let (sums, pull) = pull.share();
         for_each(self.shape.batch * heads, |task| {
@@ -184,8 +226,12 @@ impl Plan<'_> {
             if self.first(b) == self.shape.queries {
                 return;
             }
+            let outside = outside.map(|all| &all[task * (head_width + 2)..][..head_width + 2]);
             with_scratch(head_width, |carry| {
-                carry.fill(0.0);
+                match outside {
+                    Some(outside) => carry.copy_from_slice(&outside[..head_width]),
+                    None => carry.fill(0.0),
+                }
                 // SAFETY: sums of this head belong to this task alone, which holds one at a time.
                 let sum = |block| unsafe { sums.range(self.partial(b, block, h).start, head_width) };
                 // SAFETY: so do its scalars.
@@ -194,14 +240,14 @@ impl Plan<'_> {
                     pull.totals.range(at.start, at.len())
                 };
                 if !self.causal {
-                    for block in 0..self.blocks() {
+                    for block in 0..if outside.is_some() { 0 } else { self.blocks() } {
                         add_scaled(carry, 1.0, sum(block));
                     }
                     sum(0).copy_from_slice(carry);
                     totals(&(0..self.shape.queries)).fill(dot(&average.state[self.slot(b, 0, h)], carry));
                     return;
                 }
-                let mut total = 0.0;
+                let mut total = outside.map_or(0.0, |outside| outside[head_width]);
                 for block in (0..self.blocks()).rev() {
                     let rows = self.seeing(b, block);
                     let weights = &average.weights[self.scalars(b, h, &rows)];

@@ -1,31 +1,53 @@
 //! Forward pass: two rounds of block sums, each combined per head, then values, projection and residual in one pass.
 
-use std::ops::Range;
+use std::{f32::consts::LN_2, ops::Range};
 
 use crate::{
-    Layout, Rows, Saved,
+    Layout, Rows, Saved, ScaledSums,
     gemm::{Matrix, Write, product},
     parallel::{Disjoint, for_each, with_parts, with_scratch},
+    scaled::HEAD,
     simd::{dot, exp, max, sum, vectorize},
 };
 
 use super::plan::{Average, BLOCK, Plan, add_scaled, follow, multiply};
 
 /// Means "no maximum yet": below every score, but finite, so that differences with it are never NaN.
-const LOWEST: f32 = f32::MIN;
+pub(super) const LOWEST: f32 = f32::MIN;
+
+/// Sums over blocks of tokens on their way to averages.
+pub(super) struct Blocks {
+    /// Scores, `[B,H,N]`.
+    pub weights: Vec<f32>,
+    /// Sums, `[B,blocks,H*D]`.
+    pub state: Vec<f32>,
+    /// Largest scores, `[B,H,blocks]`.
+    pub tops: Vec<f32>,
+}
+
+/// An average: see [`Average`].
+pub(super) struct Settled {
+    pub weights: Vec<f32>,
+    pub state: Vec<f32>,
+}
+
+impl Settled {
+    pub fn view(&self) -> Average<'_> {
+        Average { weights: &self.weights, state: &self.state }
+    }
+}
 
 impl Plan<'_> {
     /// Fills `out`; saves weights and states of the average of queries, then of gated keys.
     pub fn forward(&self, out: &mut [f32]) -> Saved {
-        let (q_weights, q_state) = self.average(None);
-        let queries = Average { weights: &q_weights, state: &q_state };
-        let (k_weights, k_state) = self.average(Some(queries));
-        self.project(queries, Average { weights: &k_weights, state: &k_state }, out);
-        vec![q_weights, q_state, k_weights, k_state].into()
+        let queries = self.settle(self.sum_blocks(None), None);
+        let keys = self.settle(self.sum_blocks(Some(queries.view())), None);
+        self.project(queries.view(), keys.view(), out);
+        vec![queries.weights, queries.state, keys.weights, keys.state].into()
     }
 
-    /// Weights and states of the average of the queries, or, given that one, of the gated keys.
-    fn average(&self, gate: Option<Average>) -> (Vec<f32>, Vec<f32>) {
+    /// Sums over the blocks of the queries, or, given their average, of the gated keys.
+    pub(super) fn sum_blocks(&self, gate: Option<Average>) -> Blocks {
         let shape = &self.shape;
         let (heads, width, blocks) = (shape.heads, self.width(), self.blocks());
         let mut weights = vec![0.0; shape.batch * heads * shape.queries];
@@ -47,25 +69,36 @@ impl Plan<'_> {
                     }
                 });
             });
-            for_each(shape.batch * heads, |task| {
-                let (b, h) = (task / heads, task % heads);
-                // SAFETY: the scores and maxima of this head belong to this task alone.
-                let (scores, tops) = unsafe {
-                    let rows = self.scalars(b, h, &(0..shape.queries));
-                    (weights.range(rows.start, rows.len()), tops.range(task * blocks, blocks))
-                };
-                with_scratch(BLOCK + shape.head_width, |scratch| {
-                    vectorize(
-                        #[inline(always)]
-                        || match self.causal {
-                            true => self.settle_prefixes((b, h), scores, tops, &state, scratch),
-                            false => self.settle_total((b, h), scores, tops, &state, scratch),
-                        },
-                    );
-                });
-            });
         }
-        (weights, state)
+        Blocks { weights, state, tops }
+    }
+
+    /// The averages of these blocks and of the tokens outside of this part of the sequence: under a causal mask those
+    /// before it, otherwise all, this part's included.
+    pub(super) fn settle(&self, sums: Blocks, outside: Option<&ScaledSums>) -> Settled {
+        let (shape, heads, blocks) = (&self.shape, self.shape.heads, self.blocks());
+        let Blocks { mut weights, mut state, mut tops } = sums;
+        let shared = (Disjoint::new(&mut weights), Disjoint::new(&mut state), Disjoint::new(&mut tops));
+        let (scores, state_sums, all_tops) = &shared;
+        for_each(shape.batch * heads, |task| {
+            let (b, h) = (task / heads, task % heads);
+            // SAFETY: the scores and maxima of this head belong to this task alone.
+            let (scores, tops) = unsafe {
+                let rows = self.scalars(b, h, &(0..shape.queries));
+                (scores.range(rows.start, rows.len()), all_tops.range(task * blocks, blocks))
+            };
+            let outside = outside.map(|sums| &sums.as_slice()[task * sums.row_len()..][..sums.row_len()]);
+            with_scratch(BLOCK + shape.head_width, |scratch| {
+                vectorize(
+                    #[inline(always)]
+                    || match self.causal {
+                        true => self.settle_prefixes((b, h), outside, scores, tops, state_sums, scratch),
+                        false => self.settle_total((b, h), outside, scores, tops, state_sums, scratch),
+                    },
+                );
+            });
+        });
+        Settled { weights, state }
     }
 
     /// Scores of a block's rows, their maximum, and the sum of the rows weighted by `e^(score - maximum)`; written for
@@ -160,6 +193,7 @@ impl Plan<'_> {
     fn settle_total(
         &self,
         (b, h): (usize, usize),
+        outside: Option<&[f32]>,
         scores: &mut [f32],
         tops: &[f32],
         sums: &Disjoint<f32>,
@@ -168,15 +202,22 @@ impl Plan<'_> {
         if self.first(b) == scores.len() {
             return;
         }
-        let top = max(tops);
+        let top = outside.map_or_else(|| max(tops), |outside| outside[0] * LN_2);
         for score in scores.iter_mut() {
             *score = exp(*score - top);
         }
-        let inverse = 1.0 / sum(scores.len(), |i| scores[i]);
+        let inverse = 1.0 / outside.map_or_else(|| sum(scores.len(), |i| scores[i]), |outside| outside[1]);
         for weight in scores.iter_mut() {
             *weight *= inverse;
         }
         let total = &mut total[..self.shape.head_width];
+        if let Some(outside) = outside {
+            let at = self.partial(b, 0, h);
+            // SAFETY: sums of this head belong to this task alone, which holds one at a time.
+            let slot = unsafe { sums.range(at.start, at.len()) };
+            slot.iter_mut().zip(&outside[HEAD..]).for_each(|(slot, sum)| *slot = sum * inverse);
+            return;
+        }
         total.fill(0.0);
         for (block, &block_top) in tops.iter().enumerate() {
             let at = self.partial(b, block, h);
@@ -194,6 +235,7 @@ impl Plan<'_> {
     fn settle_prefixes(
         &self,
         (b, h): (usize, usize),
+        before: Option<&[f32]>,
         scores: &mut [f32],
         tops: &[f32],
         sums: &Disjoint<f32>,
@@ -204,6 +246,10 @@ impl Plan<'_> {
         running.fill(0.0);
         // The running denominator is `denominator * e^top`.
         let (mut top, mut denominator) = (LOWEST, 0.0f64);
+        if let Some(before) = before.filter(|before| before[1] > 0.0) {
+            (top, denominator) = (before[0] * LN_2, f64::from(before[1]));
+            running.iter_mut().zip(&before[HEAD..]).for_each(|(running, sum)| *running = sum / before[1]);
+        }
         for (block, &block_top) in tops.iter().enumerate() {
             let scores = &mut scores[self.seeing(b, block)];
             let (old_top, old_denominator) = (top, denominator);
@@ -239,7 +285,7 @@ impl Plan<'_> {
     }
 
     /// `u_i = g_k * v_i`, then `out = u W_t + q`, one block of rows per task.
-    fn project(&self, queries: Average, keys: Average, out: &mut [f32]) {
+    pub(super) fn project(&self, queries: Average, keys: Average, out: &mut [f32]) {
         let (heads, head_width, width) = (self.shape.heads, self.shape.head_width, self.width());
         let out = Disjoint::new(out);
         for_each(self.shape.batch * self.blocks(), |task| {

@@ -10,6 +10,7 @@ mod forward;
 mod plan;
 #[cfg(test)]
 mod tests;
+mod through;
 
 use std::borrow::Cow;
 
@@ -71,6 +72,7 @@ impl Additive {
             return Err(Error::option("window", window, "none: additive attention sums over all tokens it sees"));
         }
         self.mask.check(&shape)?;
+        self.mask.check_aligned()?;
         if self.mask.query_valid.is_some() && self.mask.query_valid != self.mask.valid {
             return Err(Error::option(
                 "query_valid",

@@ -101,6 +101,11 @@ impl<'a> Plan<'a> {
         self.first[b]
     }
 
+    /// Says of each batch row whether tokens outside of this part of the sequence are seen by all its rows.
+    pub fn see_outside(&mut self, seen: impl Iterator<Item = bool>) {
+        self.first.iter_mut().zip(seen).filter(|(_, seen)| *seen).for_each(|(first, _)| *first = 0);
+    }
+
     /// Range of a head's average for a block in [`Average::state`] and similar buffers.
     pub fn slot(&self, b: usize, block: usize, h: usize) -> Range<usize> {
         let block = if self.causal { block } else { 0 };

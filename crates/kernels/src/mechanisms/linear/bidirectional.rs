@@ -13,9 +13,8 @@ use crate::{
     simd,
 };
 
-/// Sums over blocks of keys, then outputs over blocks of queries. Saves the denominators and the sums.
-pub(super) fn forward(operands: &Operands, out: &mut [f32]) -> Saved {
-    let sums = sum_keys(operands);
+/// Outputs over blocks of queries, from the sums over all keys. Saves the denominators and the sums.
+pub(super) fn forward(operands: &Operands, sums: Vec<f32>, out: &mut [f32]) -> Saved {
     let shape = operands.shape;
     let (width, value_width) = (shape.head_width, shape.value_width);
     let blocks = Blocks::spread(shape.queries, shape.batch * shape.heads);
@@ -63,8 +62,8 @@ pub(super) fn forward(operands: &Operands, out: &mut [f32]) -> Saved {
     vec![denominators, sums].into()
 }
 
-/// `Z` and `z` of every batch row and sum, `[B, sums, D (Dv + 1)]`.
-fn sum_keys(operands: &Operands) -> Vec<f32> {
+/// `Z` and `z` of every batch row and sum, `[B, sums, D (Dv + 1)]`: sums over blocks of keys.
+pub(super) fn sum_keys(operands: &Operands) -> Vec<f32> {
     let shape = operands.shape;
     let (width, value_width, len) = (shape.head_width, shape.value_width, operands.sum_len());
     let sums = shape.batch * operands.sums();
@@ -103,14 +102,20 @@ fn fold(partial: Vec<f32>, blocks: usize, len: usize) -> Vec<f32> {
     total
 }
 
-/// Gradients of queries and, along the way, of the sums, then gradients of keys from the latter.
-pub(super) fn backward(operands: &Operands, output: Output, sums: &[f32], wanted: &[bool]) -> Vec<Option<Vec<f32>>> {
+/// Gradients of queries and, along the way, of the sums, then gradients of keys from what `exchange` makes of the latter.
+pub(super) fn backward<E>(
+    operands: &Operands,
+    output: Output,
+    sums: &[f32],
+    wanted: &[bool],
+    exchange: impl FnOnce(Vec<f32>) -> Result<Vec<f32>, E>,
+) -> Result<Vec<Option<Vec<f32>>>, E> {
     let shape = operands.shape;
     let key_heads = shape.batch * shape.key_heads;
     let blocks = Blocks::spread(shape.keys, key_heads);
     let mut gradients = Gradients::new(operands, blocks.count, wanted);
     let shared = gradients.share(operands);
-    let grad_sums = backward_queries(operands, output, sums, &shared);
+    let grad_sums = exchange(backward_queries(operands, output, sums, &shared))?;
     if shared.wants_keys() {
         for_each(key_heads * blocks.count, |task| {
             let (b, block, key_head) = blocks.task(task, shape.key_heads);
@@ -121,7 +126,7 @@ pub(super) fn backward(operands: &Operands, output: Output, sums: &[f32], wanted
             }
         });
     }
-    gradients.finish(operands, wanted.len())
+    Ok(gradients.finish(operands, wanted.len()))
 }
 
 /// Writes the gradient of `q`; returns the gradients of the sums, shaped like them.

@@ -10,8 +10,9 @@ mod causal;
 mod decode;
 mod gradients;
 mod operands;
+mod through;
 
-use std::borrow::Cow;
+use std::{borrow::Cow, convert::Infallible};
 
 use crate::{
     AttentionShape, Decode, Error, Layout, Mask, Operator, Reference, Saved, Storage, View, Weights,
@@ -91,6 +92,7 @@ impl Operator for Linear {
         }
         let (shape, _) = self.sizes(shapes)?;
         self.mask.check(&shape)?;
+        self.mask.check_aligned()?;
         Ok(shape.out_shape())
     }
 
@@ -99,7 +101,10 @@ impl Operator for Linear {
         let inputs = self.read(inputs);
         let inputs = inputs.views();
         let operands = self.operands(&inputs);
-        if self.mask.causal { causal::forward(&operands, out) } else { bidirectional::forward(&operands, out) }
+        match self.mask.causal {
+            true => causal::forward(&operands, None, out),
+            false => bidirectional::forward(&operands, bidirectional::sum_keys(&operands), out),
+        }
     }
 
     fn backward(
@@ -115,10 +120,10 @@ impl Operator for Linear {
         let operands = self.operands(&inputs);
         let output = operands::Output { out, denominators: &saved[0], grad: grad_out };
         if self.mask.causal {
-            causal::backward(&operands, output, &saved[1], wanted)
-        } else {
-            bidirectional::backward(&operands, output, &saved[1], wanted)
+            return causal::backward(&operands, output, &saved[1], None, wanted);
         }
+        let grads: Result<_, Infallible> = bidirectional::backward(&operands, output, &saved[1], wanted, Ok);
+        grads.unwrap_or_else(|never| match never {})
     }
 
     fn reference(&self, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference {

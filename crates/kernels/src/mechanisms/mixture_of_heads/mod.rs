@@ -1,8 +1,9 @@
 //! Mixture of attention heads (MoA, arXiv 2210.05144): each token chooses `k` of `E` heads, which share keys and values.
 
 mod decode;
+mod through;
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, convert::Infallible, sync::Arc};
 
 use crate::{
     Decode, Dropout, Error, Layout, Mask, Operator, Padding, Reference, Saved, Softmax, Storage, View, Weights,
@@ -230,18 +231,9 @@ impl Operator for MixtureOfHeads {
     }
 
     fn forward(&self, inputs: &[View<f32>], out: &mut [f32]) -> Saved {
-        let inputs = self.read(inputs);
-        let inputs = inputs.views();
-        let parts = Parts::new(self, &inputs, None);
-        let (weights, q) = parts.weights_and_queries();
-        let [k, v] = parts.keys_and_values();
-        let (head_shape, key_shape) = (parts.head_shape(), parts.key_shape());
-        let mut heads = vec![0.0; q.len()];
-        let attended = [View::new(&q, &head_shape), View::new(&k, &key_shape), View::new(&v, &key_shape)];
-        let mut saved = self.softmax().forward(&attended, &mut heads).buffers;
-        parts.join(&heads, &weights, out);
-        saved.extend([weights, q, k, v, heads, parts.logits.into_owned()]);
-        saved.into()
+        let attend = |inputs: &[View<f32>], heads: &mut [f32]| Ok(self.softmax().forward(inputs, heads));
+        let saved: Result<_, Infallible> = self.forward_through(inputs, attend, out);
+        saved.unwrap_or_else(|never| match never {})
     }
 
     fn backward(
@@ -252,41 +244,11 @@ impl Operator for MixtureOfHeads {
         grad_out: &[f32],
         wanted: &[bool],
     ) -> Vec<Option<Vec<f32>>> {
-        let (of_softmax, of_parts) = saved.buffers.split_at(saved.buffers.len() - 6);
-        let [weights, q, k, v, heads, logits] = of_parts else { unreachable!("six buffers") };
-        let inputs = self.read(inputs);
-        let inputs = inputs.views();
-        let parts = Parts::new(self, &inputs, Some(logits));
-        let (head_shape, key_shape) = (parts.head_shape(), parts.key_shape());
-        let (weights_shape, logits_shape) = (parts.weights_shape(), parts.logits_shape());
-
-        let outputs = ExpertOutputs { routing: parts.routing.clone() };
-        let joined = [View::new(heads, &head_shape), View::new(weights, &weights_shape), parts.w_out];
-        let [of_heads, of_weights, w_out] =
-            grads(outputs.backward(&joined, &[], &Saved::new(), grad_out, &[true, true, wanted[wanted.len() - 1]]));
-        let attended = [View::new(q, &head_shape), View::new(k, &key_shape), View::new(v, &key_shape)];
-        let of_heads = of_heads.expect("wanted");
-        let of_attended = self.softmax().backward(&attended, heads, &of_softmax.to_vec().into(), &of_heads, &[true; 3]);
-        let [of_q, of_k, of_v] = grads(of_attended).map(|grad| grad.expect("wanted"));
-        let logits = [View::new(&parts.logits[..], &logits_shape)];
-        let of_weights = of_weights.expect("wanted");
-        let [of_logits] = grads(parts.gates().backward(&logits, &[], &Saved::new(), &of_weights, &[true]));
-        let of_logits = of_logits.expect("wanted");
-
-        let from_end = |n: usize| wanted[wanted.len() - n];
-        let of_x = wanted[0];
-        let of_x_kv = if self.cross { wanted[1] } else { of_x };
-        let queries = ExpertQueries { routing: parts.routing.clone() };
-        let both = [of_x, from_end(4)];
-        let [x, w_query] = grads(queries.backward(&[parts.x, parts.w_query], &[], &Saved::new(), &of_q, &both));
-        let [more, w_gate] = product_gradients(parts.x, parts.w_gate, &of_logits, [of_x, from_end(5)]);
-        let x = sum(x, more);
-        let [x_kv, w_key] = product_gradients(parts.x_kv, parts.w_key, &of_k, [of_x_kv, from_end(3)]);
-        let [more, w_value] = product_gradients(parts.x_kv, parts.w_value, &of_v, [of_x_kv, from_end(2)]);
-        let x_kv = sum(x_kv, more);
-        let mut all = if self.cross { vec![x, x_kv] } else { vec![sum(x, x_kv)] };
-        all.extend([w_gate, w_query, w_key, w_value, w_out]);
-        all
+        let attend = |inputs: &[View<f32>], heads: &[f32], saved: &Saved, of_heads: &[f32]| {
+            Ok(self.softmax().backward(inputs, heads, saved, of_heads, &[true; 3]))
+        };
+        let grads: Result<_, Infallible> = self.backward_through(inputs, saved, grad_out, attend, wanted);
+        grads.unwrap_or_else(|never| match never {})
     }
 
     fn reference(&self, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Reference {

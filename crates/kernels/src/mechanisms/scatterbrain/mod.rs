@@ -5,6 +5,7 @@
 //! Performer.
 
 mod band;
+mod far;
 mod feature_map;
 mod gathered;
 
@@ -58,6 +59,9 @@ impl Scatterbrain {
         let (q, k, v) = if lsh { (shapes[0], shapes[0], shapes[1]) } else { (shapes[0], shapes[1], shapes[2]) };
         let shape = AttentionShape::from_tensors(q, k, v, self.layout, false)?;
         self.mask.check(&shape)?;
+        if !matches!(self.kind(), SupportKind::Local | SupportKind::Empty | SupportKind::Full) {
+            self.mask.check_aligned()?;
+        }
         if let Some(window) = self.mask.window {
             return Err(Error::option("window", window, "no window: support.kind = \"local\" has a radius"));
         }

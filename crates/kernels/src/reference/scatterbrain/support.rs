@@ -28,8 +28,7 @@ pub(super) fn of_head(call: &Call, b: usize, h: usize) -> Vec<Vec<bool>> {
     let rounds = if options.kind.hashes() { hashes::of_head(call, b, h) } else { Vec::new() };
     (0..queries)
         .map(|i| {
-            // Position of the query among the keys; before the first key where N > S.
-            let position = (i + keys) as isize - queries as isize;
+            let position = call.op.mask.position(i, queries, keys);
             let in_support = rule(options, position, keys, &rounds, i);
             let seen = visible_keys(&call.op.mask, &call.shape, b, i);
             let mut row = vec![false; keys];

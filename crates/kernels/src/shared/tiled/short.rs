@@ -243,7 +243,7 @@ impl<'a> Scores<'a> {
                 }
                 if let Some(slopes) = self.slopes {
                     let slope = slopes[h] * LOG2_E;
-                    let position = (i + self.shape.keys) as f32 - self.shape.queries as f32;
+                    let position = self.mask.position(i, self.shape.queries, self.shape.keys) as f32;
                     for (x, j) in x.iter_mut().zip(segment.keys.clone()) {
                         *x -= slope * (j as f32 - position).abs();
                     }

@@ -181,7 +181,7 @@ impl Scores<'_> {
         }
         if let Some(slopes) = self.slopes {
             let slope = slopes[tile.h] * std::f32::consts::LOG2_E;
-            let first = (tile.strip.queries.start + s) as f32 - n as f32;
+            let first = self.mask.position(tile.strip.queries.start, n, s) as f32;
             for (row, j) in x[..tile.len()].chunks_exact_mut(lanes).zip(tile.keys.start..) {
                 for (x, l) in row.iter_mut().zip(0u16..) {
                     *x -= slope * (j as f32 - (first + f32::from(l))).abs();

@@ -14,6 +14,7 @@ mod plan;
 mod record;
 mod run;
 mod shard;
+mod slurm;
 mod tables;
 
 pub use cell::{Cell, Group, Place, Study, TaskAxis};
@@ -23,6 +24,7 @@ pub use merge::{Merged, merge};
 pub use page::{Files, Results};
 pub use plan::Plan;
 pub use record::{CellRecord, Finished, Outcome, Reason};
-pub use run::{Observe, run};
+pub use run::{Job, Observe, run};
 pub use shard::Shard;
+pub use slurm::slurm;
 pub use tables::{Figure, Measure};

@@ -11,6 +11,7 @@ use std::{
     },
 };
 
+use regard_cluster::{Alone, Communicator, deal};
 use regard_tasks::{
     Classed, Failure,
     data::TaskData,
@@ -31,52 +32,81 @@ pub trait Observe: Watch {
 }
 
 /// Trains the cells that have not ended, in their order, and records how each ended. Cells that failed before are tried
-/// again if `again`. A cell that fails stops no other.
+/// again if `again`. A cell that fails stops no other. The ranks of a job, which have the directory together, take cells as
+/// they are free; rank 0 observes all, and the others return no records.
 ///
 /// # Errors
 /// An interrupt; a directory that cannot be read or written, or that another process writes to: then no cell could be kept.
 pub fn run(
     cells: &[Cell],
-    out: &Path,
-    cache: Option<&Path>,
-    environment: &Environment,
+    job: &Job,
     again: bool,
     watch: &dyn Observe,
     stop: &Arc<AtomicBool>,
 ) -> Result<Vec<CellRecord>, Failure> {
-    let mut trainer = Cells { out, cache, environment, watch, stop, total: cells.len(), data: None, warm: false };
-    let mut records = Vec::with_capacity(cells.len());
-    for (number, cell) in cells.iter().enumerate() {
-        let directory = cell_directory(out, &cell.group.place, cell.seed);
-        let before = CellRecord::read(&directory)?;
-        let ended = before.filter(|before| before.finished().is_some() || !again);
-        let fresh = ended.is_none();
-        let record = match ended {
-            Some(record) => record,
-            None => {
-                CellRecord::forget(&directory)?;
-                let outcome = trainer.end(cell, number, &directory)?;
-                let record = CellRecord { place: cell.group.place.clone(), seed: cell.seed, outcome };
-                fs::create_dir_all(&directory).map_err(|error| Failure::writing(&directory, &error))?;
-                record.write(&directory)?;
-                record
+    let directory = |number: usize| cell_directory(job.out, &cells[number].group.place, cells[number].seed);
+    let mut open = Vec::new();
+    if job.cluster.rank() == 0 {
+        for number in 0..cells.len() {
+            let ended = CellRecord::read(&directory(number))?;
+            match ended.filter(|before| before.finished().is_some() || !again) {
+                Some(record) => observe(watch, &cells[number], &record, false),
+                None => open.push(number),
             }
-        };
-        match &record.outcome {
-            Outcome::Finished(finished) => {
-                watch.end(&RunResult { label: cell.group.place.to_string(), ..finished.result.clone() }, fresh);
-            }
-            Outcome::Failed { sentence, .. } => watch.failed(&cell.to_string(), sentence, fresh),
         }
-        records.push(record);
     }
-    Ok(records)
+    let mut trainer = Cells { job, watch, stop, total: cells.len(), data: None, warm: false };
+    let work = |number: usize| {
+        let (cell, directory) = (&cells[number], directory(number));
+        CellRecord::forget(&directory)?;
+        let outcome = trainer.end(cell, number, &directory)?;
+        let record = CellRecord { place: cell.group.place.clone(), seed: cell.seed, outcome };
+        fs::create_dir_all(&directory).map_err(|error| Failure::writing(&directory, &error))?;
+        record.write(&directory)
+    };
+    let recorded = |number: usize| {
+        let directory = directory(number);
+        CellRecord::read(&directory)?.ok_or_else(|| {
+            let told = "a rank ended its cell without a record here: all ranks need the same directory";
+            Failure::data(format!("{}: {told}", directory.display()))
+        })
+    };
+    let done = |number: usize| {
+        observe(watch, &cells[number], &recorded(number)?, true);
+        Ok(())
+    };
+    let go_on = || if stop.load(Ordering::Relaxed) { Err(interrupted()) } else { Ok(()) };
+    deal::<Failure>(&job.cluster, open, work, done, go_on)?;
+    if job.cluster.rank() > 0 {
+        return Ok(Vec::new());
+    }
+    (0..cells.len()).map(recorded).collect()
+}
+
+fn observe(watch: &dyn Observe, cell: &Cell, record: &CellRecord, fresh: bool) {
+    match &record.outcome {
+        Outcome::Finished(finished) => {
+            watch.end(&RunResult { label: cell.group.place.to_string(), ..finished.result.clone() }, fresh);
+        }
+        Outcome::Failed { sentence, .. } => watch.failed(&cell.to_string(), sentence, fresh),
+    }
+}
+
+/// Where cells are trained, and by whom.
+#[derive(Debug)]
+pub struct Job<'a> {
+    /// Directory of the study.
+    pub out: &'a Path,
+    /// Directory for generated data.
+    pub cache: Option<&'a Path>,
+    /// Machine, version and date.
+    pub environment: &'a Environment,
+    /// This rank of the job.
+    pub cluster: Arc<dyn Communicator>,
 }
 
 struct Cells<'a> {
-    out: &'a Path,
-    cache: Option<&'a Path>,
-    environment: &'a Environment,
+    job: &'a Job<'a>,
     watch: &'a dyn Observe,
     stop: &'a Arc<AtomicBool>,
     total: usize,
@@ -107,7 +137,9 @@ impl Cells<'_> {
     fn train(&mut self, cell: &Cell, number: usize, directory: &Path) -> Result<Finished, Ended> {
         let config = cell.config().map_err(Ended::Cell)?;
         check(&config).map_err(Ended::Cell)?;
-        self.load(&cell.group.place, &config)?;
+        // Generated data are those of the first seed for all, whichever cell comes first on this rank.
+        let seed = cell.group.seeds.first().copied().unwrap_or(cell.seed);
+        self.load(&cell.group.place, &RunConfig { seed, ..config.clone() })?;
         let (_, data) = self.data.as_ref().expect("just loaded");
         let candidate = Candidate {
             label: cell.group.place.model.clone(),
@@ -120,9 +152,10 @@ impl Cells<'_> {
             seeds: &[cell.seed],
             data,
             train: &config.train,
-            directory: self.out,
-            environment: self.environment,
+            directory: self.job.out,
+            environment: self.job.environment,
             device: &config.training_device(),
+            cluster: Arc::new(Alone),
         };
         if !std::mem::replace(&mut self.warm, true) {
             // The cell itself will say what is wrong.
@@ -139,9 +172,9 @@ impl Cells<'_> {
                 result,
                 data: data.setting(),
                 majority: data.majority(),
-                environment: self.environment.clone(),
+                environment: self.job.environment.clone(),
             }),
-            Ok(None) => Err(interrupted()),
+            Ok(None) => Err(Ended::Study(interrupted())),
             // What cannot be written for one cell cannot be for the others.
             Err(error @ (TrainError::Write { .. } | TrainError::InUse { .. })) => Err(Ended::Study(error.into())),
             Err(error) => Err(Ended::Cell(Failure::new(error.class(), error))),
@@ -151,12 +184,12 @@ impl Cells<'_> {
     /// Loads the data of a column, unless they are there.
     fn load(&mut self, place: &Place, config: &RunConfig) -> Result<(), Ended> {
         if self.stop.load(Ordering::Relaxed) {
-            return Err(interrupted());
+            return Err(Ended::Study(interrupted()));
         }
         if self.data.as_ref().is_none_or(|(before, _)| !before.beside(place)) {
             // Frees those before first.
             self.data = None;
-            let data = load::data(config, self.cache, self.watch).map_err(Ended::Cell)?;
+            let data = load::data(config, self.job.cache, self.watch).map_err(Ended::Cell)?;
             self.data = Some((place.clone(), data));
         }
         Ok(())
@@ -171,8 +204,8 @@ enum Ended {
     Study(Failure),
 }
 
-fn interrupted() -> Ended {
-    Ended::Study(Failure::interrupted("interrupted; the same command goes on where it stopped"))
+fn interrupted() -> Failure {
+    Failure::interrupted("interrupted; the same command goes on where it stopped")
 }
 
 /// The message of a panic.

@@ -41,9 +41,14 @@ pub fn force_composed<R>(task: impl FnOnce() -> R) -> R {
     result
 }
 
+/// Whether [`force_composed`] holds here.
+pub(super) fn is_forced() -> bool {
+    FORCED.get()
+}
+
 /// Whether an operation on `device` goes to its kernel.
 pub(crate) fn uses_kernel(device: &Device) -> bool {
-    !FORCED.get() && runs_kernels(device)
+    !is_forced() && runs_kernels(device)
 }
 
 /// `x [B,N,H,D]` as `[B,H,N,D]`.

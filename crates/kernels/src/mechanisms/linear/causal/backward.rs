@@ -16,18 +16,26 @@ use crate::{
     simd,
 };
 
-/// Gradients over each span in reverse, with running gradients of the sums.
+/// Gradients over each span in reverse, with running gradients of the sums; `after` is that of the sums at the end, from
+/// queries after this call, if any.
 pub(in super::super) fn backward(
     operands: &Operands,
     output: Output,
     kept: &[f32],
+    after: Option<&[f32]>,
     wanted: &[bool],
 ) -> Vec<Option<Vec<f32>>> {
     let (shape, plan, len) = (operands.shape, Plan::new(operands.shape), operands.sum_len());
     let spans = plan.spans.count;
     let mut gradients = Gradients::new(operands, spans, wanted);
     let shared = gradients.share(operands);
-    let later = grad_sums(operands, &plan, output);
+    let mut later = grad_sums(operands, &plan, output);
+    if let Some(after) = after {
+        later.resize(shape.batch * operands.sums() * spans * len, 0.0);
+        for (sum, after) in later.chunks_exact_mut(spans * len).zip(after.chunks_exact(len)) {
+            sum.chunks_exact_mut(len).for_each(|span| span.iter_mut().zip(after).for_each(|(s, a)| *s += a));
+        }
+    }
     for_each(shape.batch * shape.key_heads * spans, |task| {
         let (head, span) = (task / spans, task % spans);
         let (b, key_head) = (head / shape.key_heads, head % shape.key_heads);
@@ -47,35 +55,54 @@ pub(in super::super) fn backward(
     gradients.finish(operands, wanted.len())
 }
 
+/// Gradient of the sums before the first key, `[B, sums, D (Dv + 1)]`, from all queries of this call.
+pub(in super::super) fn grad_of_start(operands: &Operands, output: Output) -> Vec<f32> {
+    let (plan, len) = (Plan::new(operands.shape), operands.sum_len());
+    let sums = operands.shape.batch * operands.sums();
+    let mut total = vec![0.0f32; sums * len];
+    let shared = Disjoint::new(&mut total);
+    for_each(sums, |sum| {
+        // SAFETY: each task has its own sum.
+        let total = unsafe { shared.range(sum * len, len) };
+        let queries = plan.queries(&(0..operands.shape.keys)).0;
+        add_queries(operands, output, (sum / operands.sums(), sum % operands.sums()), queries, total);
+    });
+    total
+}
+
+/// Adds the gradient of a sum that `queries` read.
+fn add_queries(operands: &Operands, output: Output, (b, s): (usize, usize), queries: Range<usize>, total: &mut [f32]) {
+    let (width, value_width) = (operands.shape.head_width, operands.shape.value_width);
+    with_parts!(features = CHUNK * width, grad_numerators = CHUNK * value_width, grad_denominators = CHUNK, {
+        for h in operands.query_heads(s) {
+            for queries in runs(queries.clone(), CHUNK) {
+                let count = queries.len();
+                let features = &mut features[..count * width];
+                let grad_numerators = &mut grad_numerators[..count * value_width];
+                operands.query_features(b, h, queries.clone(), features);
+                operands.scaled_gradient(output, (b, h), queries, grad_numerators, grad_denominators);
+                let right = Matrix::rows(grad_numerators, value_width);
+                operands.accumulate(total, features, right, Some(&grad_denominators[..count]));
+            }
+        }
+    });
+}
+
 /// Gradient of each span's last sum, from all queries after the span. Empty with one span.
 fn grad_sums(operands: &Operands, plan: &Plan, output: Output) -> Vec<f32> {
     let (shape, len, spans) = (operands.shape, operands.sum_len(), plan.spans.count);
     if spans == 1 {
         return Vec::new();
     }
-    let (width, value_width) = (shape.head_width, shape.value_width);
     let sums = shape.batch * operands.sums();
     let mut total = vec![0.0f32; sums * spans * len];
     let shared = Disjoint::new(&mut total);
     for_each(sums * (spans - 1), |task| {
         let (sum, span) = (task / (spans - 1), task % (spans - 1) + 1);
-        let (b, s) = (sum / operands.sums(), sum % operands.sums());
         // SAFETY: each task has its own sum, that of the span before.
         let total = unsafe { shared.range((sum * spans + span - 1) * len, len) };
         let queries = plan.queries(&plan.spans.range(span)).0;
-        with_parts!(features = CHUNK * width, grad_numerators = CHUNK * value_width, grad_denominators = CHUNK, {
-            for h in operands.query_heads(s) {
-                for queries in runs(queries.clone(), CHUNK) {
-                    let count = queries.len();
-                    let features = &mut features[..count * width];
-                    let grad_numerators = &mut grad_numerators[..count * value_width];
-                    operands.query_features(b, h, queries.clone(), features);
-                    operands.scaled_gradient(output, (b, h), queries, grad_numerators, grad_denominators);
-                    let right = Matrix::rows(grad_numerators, value_width);
-                    operands.accumulate(total, features, right, Some(&grad_denominators[..count]));
-                }
-            }
-        });
+        add_queries(operands, output, (sum / operands.sums(), sum % operands.sums()), queries, total);
     });
     for sum in total.chunks_exact_mut(spans * len) {
         for span in (0..spans - 1).rev() {

@@ -16,9 +16,9 @@ use crate::{
     simd,
 };
 
-/// Running sums over each span. Saves the denominators and the sums at the start of every segment,
-/// `[B, sums, segments, D (Dv + 1)]`.
-pub(in super::super) fn forward(operands: &Operands, out: &mut [f32]) -> Saved {
+/// Running sums over each span, from the sums over the keys `before` this call, if any. Saves the denominators and the
+/// sums at the start of every segment, `[B, sums, segments, D (Dv + 1)]`.
+pub(in super::super) fn forward(operands: &Operands, before: Option<&[f32]>, out: &mut [f32]) -> Saved {
     let (shape, plan, len) = (operands.shape, Plan::new(operands.shape), operands.sum_len());
     let sums = shape.batch * operands.sums();
     let mut kept = vec![0.0f32; sums * plan.segments * len];
@@ -37,6 +37,15 @@ pub(in super::super) fn forward(operands: &Operands, out: &mut [f32]) -> Saved {
                 let (before, after) = sum.split_at_mut(span * segments * len);
                 let previous = &before[(span - 1) * segments * len..][..len];
                 after[..len].iter_mut().zip(previous).for_each(|(a, p)| *a += p);
+            }
+        }
+    }
+
+    if let Some(before) = before {
+        for (sum, before) in kept.chunks_exact_mut(plan.segments * len).zip(before.chunks_exact(len)) {
+            for span in 0..plan.spans.count {
+                let start = plan.spans.range(span).start / SEGMENT * len;
+                sum[start..start + len].iter_mut().zip(before).for_each(|(s, b)| *s += b);
             }
         }
     }

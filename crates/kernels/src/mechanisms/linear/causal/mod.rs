@@ -7,7 +7,7 @@
 mod backward;
 mod forward;
 
-pub(super) use backward::backward;
+pub(super) use backward::{backward, grad_of_start};
 pub(super) use forward::forward;
 
 use std::ops::Range;

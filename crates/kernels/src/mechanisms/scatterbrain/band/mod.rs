@@ -62,7 +62,7 @@ impl<'a> Band<'a> {
             None if mask.causal => 64,
             None => 128,
         };
-        let near = Mask { causal: mask.causal, window: Some(radius.unwrap_or(0)), ..Mask::none() };
+        let near = Mask { window: Some(radius.unwrap_or(0)), valid: None, query_valid: None, ..mask.clone() };
         let features = problem.features.map_or(0, |features| features.count());
         let state = StateShape { features, values: problem.shape.value_width };
         let mut band = Self {

@@ -82,7 +82,7 @@ pub struct Positions {
 
 impl Positions {
     pub fn new(mask: &Mask, queries: usize, keys: usize) -> Self {
-        Self { causal: mask.causal, first: keys as isize - queries as isize }
+        Self { causal: mask.causal, first: mask.position(0, queries, keys) }
     }
 
     /// Keys visible to query `i` within `radius`.
