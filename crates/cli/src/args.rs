@@ -22,6 +22,7 @@ use crate::{
         generate::Generate,
         inspect::Inspect,
         list::Listed,
+        man::ManPages,
         perplexity::Perplexity,
         predict::Predict,
         probe::Arguments as Probe,
@@ -30,6 +31,7 @@ use crate::{
         summarize::Summarize,
         swap::Swap,
         translate::Translate,
+        view::View,
     },
     values::{seed, threads, with_dashes},
 };
@@ -54,7 +56,12 @@ impl Arguments {
     /// # Errors
     /// Invalid arguments; also help and version, if requested.
     pub fn typed() -> Result<Self, Error> {
-        Self::from_arg_matches(&with_dashes(Self::command()).try_get_matches()?)
+        Self::from_arg_matches(&Self::described().try_get_matches()?)
+    }
+
+    /// All commands and options, as they are parsed.
+    pub fn described() -> clap::Command {
+        with_dashes(Self::command())
     }
 }
 
@@ -172,6 +179,8 @@ pub enum Command {
     Reproduce(Reproduce),
     /// Public data sets by name: list, fetch, verify; large texts: prepare.
     Data(Data),
+    /// Show runs in the browser of this machine: curves while they train, reports, attention maps.
+    View(View),
     /// List mechanisms, tasks and presets.
     List {
         /// What to list; default: everything.
@@ -189,6 +198,8 @@ pub enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
+    /// Print or write manual pages.
+    Man(ManPages),
 }
 
 /// Named values of a type: name, description and value of each.

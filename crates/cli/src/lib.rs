@@ -20,6 +20,11 @@ use error::{Failure, Outcome, code};
 use regard_nn::{device, ops::runs_kernels};
 use regard_tasks::Class;
 
+/// All commands and options, for checks of what is written about them.
+pub fn described() -> clap::Command {
+    Arguments::described()
+}
+
 /// The whole program, its arguments those of the process.
 pub fn main() -> ExitCode {
     job::prepare();
@@ -82,10 +87,12 @@ fn run(command: Command, common: &Common) -> Outcome {
         Command::Adapt(args) => command::adapt::run(&args, common),
         Command::Reproduce(args) => command::reproduce::run(&args, common),
         Command::Data(args) => command::data::run(&args, common),
+        Command::View(args) => command::view::run(&args, common),
         Command::List { what } => command::list::run(what, common),
         Command::Doctor => command::doctor::run(common),
         Command::Config { source } => command::config::run(&source, common),
         Command::Completions { shell } => command::completions::run(shell),
+        Command::Man(args) => command::man::run(&args, common),
     }
 }
 

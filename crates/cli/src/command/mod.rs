@@ -18,6 +18,7 @@ mod folder;
 pub mod generate;
 pub mod inspect;
 pub mod list;
+pub mod man;
 pub mod perplexity;
 pub mod predict;
 mod prepare;
@@ -29,6 +30,7 @@ pub mod summarize;
 pub mod swap;
 pub mod train;
 pub mod translate;
+pub mod view;
 
 use std::path::{Path, PathBuf};
 

@@ -1,0 +1,45 @@
+# Installs the program, its manual pages and its completions, as packages for Debian and others expect it:
+#
+#   make install                                  below /usr/local
+#   make install PREFIX=/usr DESTDIR=stage        into a folder that becomes a package
+#   make install BINARY=path/to/regard            with a binary that is there already
+#
+# `cargo install --path crates/cli` installs the program alone.
+PREFIX  ?= /usr/local
+DESTDIR ?=
+CARGO   ?= cargo
+
+target  := $(or $(CARGO_TARGET_DIR),target)
+BINARY  ?= $(target)/release/regard
+
+bin     := $(DESTDIR)$(PREFIX)/bin
+man     := $(DESTDIR)$(PREFIX)/share/man/man1
+bash    := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+zsh     := $(DESTDIR)$(PREFIX)/share/zsh/site-functions
+fish    := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+
+.PHONY: all install uninstall check book
+
+all: $(BINARY)
+
+$(BINARY):
+	$(CARGO) build --locked --release
+
+install: $(BINARY)
+	install -d "$(bin)" "$(man)" "$(bash)" "$(zsh)" "$(fish)"
+	install -m 755 "$(BINARY)" "$(bin)/regard"
+	"$(bin)/regard" man --out "$(man)" >/dev/null
+	"$(bin)/regard" completions bash >"$(bash)/regard"
+	"$(bin)/regard" completions zsh >"$(zsh)/_regard"
+	"$(bin)/regard" completions fish >"$(fish)/regard.fish"
+	chmod 644 "$(man)"/regard*.1 "$(bash)/regard" "$(zsh)/_regard" "$(fish)/regard.fish"
+
+uninstall:
+	rm -f "$(bin)/regard" "$(man)"/regard.1 "$(man)"/regard-*.1
+	rm -f "$(bash)/regard" "$(zsh)/_regard" "$(fish)/regard.fish"
+
+check:
+	.ci/run
+
+book:
+	mdbook build docs
