@@ -22,6 +22,7 @@ mod predict;
 mod prepare;
 mod probe;
 mod program;
+mod ranks;
 mod reproduce;
 mod streams;
 mod study;
