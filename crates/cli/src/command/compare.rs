@@ -7,7 +7,7 @@ use std::{
 
 use clap::Args;
 use regard_lab::compare::{
-    self, Candidate, Comparison,
+    self, Candidate, Comparison, Job,
     study::{self, Figure, Plan, Results, Shard, Study},
 };
 use regard_tasks::{
@@ -119,8 +119,8 @@ fn run_study(args: &Compare, file: &Path, common: &Common) -> Outcome {
     let (environment, cache) = (environment(), cache_directory(args.directory.cache.as_deref()));
     let watch = Console::new(&Common { quiet: common.quiet || !leads, ..common.clone() });
     let again = existing == Existing::Resume;
-    let job = study::Job { out: &out, cache: cache.as_deref(), environment: &environment, cluster };
-    let records = study::run(&cells, &job, again, &watch, &stop).map_err(job::told_by_first)?;
+    let work = Job { out: &out, cache: cache.as_deref(), environment: &environment, cluster };
+    let records = study::run(&cells, &work, again, &watch, &stop).map_err(job::told_by_first)?;
     if !leads {
         return Ok(());
     }
@@ -204,9 +204,9 @@ fn one_task(source: &Source, directory: &Directory, common: &Common) -> Outcome 
     let environment = environment();
     let cache = cache_directory(directory.cache.as_deref());
     let watch = Console::new(&Common { quiet: common.quiet || !leads, ..common.clone() });
-    let (data, results) =
-        compare::train(&config, &candidates, &out, cache.as_deref(), &environment, cluster, &watch, &stop)
-            .map_err(job::told_by_first)?;
+    let work = Job { out: &out, cache: cache.as_deref(), environment: &environment, cluster };
+    let trained = compare::train(&config, &candidates, &work, &watch, &stop);
+    let (data, results) = trained.map_err(job::told_by_first)?;
     if !leads {
         return Ok(());
     }

@@ -70,8 +70,11 @@ impl Mpi {
     }
 
     /// Ends the job well: waits until what this rank sent has arrived and all ranks are here. To be called on the main thread.
-    /// Where a rank is gone, it returns at once, and the process is to end.
+    /// Where this rank knows that one is gone, it tells the others not to wait, and the process is to end.
     pub fn finish(&self) {
+        if self.is_broken() {
+            return self.abandon(0);
+        }
         lock(&self.engine).tell_done();
         loop {
             let mut engine = lock(&self.engine);

@@ -10,7 +10,7 @@ pub mod study;
 
 pub use directory::{open, remove};
 pub use report::Comparison;
-pub use run::{CompareError, Plan, Watch, run, run_directory, train};
+pub use run::{CompareError, Job, Plan, Watch, run, run_directory, train};
 
 use regard_nn::{attention::Attentions, models::ModelConfig};
 use regard_tasks::{

@@ -55,6 +55,19 @@ pub struct Plan<'a> {
     pub cluster: Arc<dyn Communicator>,
 }
 
+/// Where runs are trained, and by whom.
+#[derive(Debug)]
+pub struct Job<'a> {
+    /// Directory of all of them.
+    pub out: &'a Path,
+    /// Directory for generated data.
+    pub cache: Option<&'a Path>,
+    /// Machine, version and date.
+    pub environment: &'a Environment,
+    /// This rank of the job whose ranks train, which have the directory together.
+    pub cluster: Arc<dyn Communicator>,
+}
+
 /// Observer of a comparison and its data.
 pub trait Watch: Loading {
     /// A run begins: its index from 0, and the total. Returns its observer.
@@ -108,27 +121,23 @@ pub fn run_directory(comparison: &Path, label: &str, seed: u64) -> PathBuf {
     comparison.join(label).join(format!("seed-{seed}"))
 }
 
-/// Trains runs without a result below `out`; returns the data and the results, as [`run`] does.
+/// Trains the runs of a job that have no result; returns the data and the results, as [`run`] does.
 ///
 /// # Errors
 /// Missing data; the first run that fails, or an interrupt.
 pub fn train(
     config: &RunConfig,
     candidates: &[Candidate],
-    out: &Path,
-    cache: Option<&Path>,
-    environment: &Environment,
-    cluster: Arc<dyn Communicator>,
+    job: &Job,
     watch: &dyn Watch,
     stop: &Arc<AtomicBool>,
 ) -> Result<(TaskData, Vec<RunResult>), Failure> {
+    let Job { out: directory, cache, environment, ref cluster } = *job;
     let data = load::data(config, cache, watch)?;
     let (train, seeds, device) = (&config.train, &config.compare.seeds, &config.training_device());
-    let results = run(
-        &Plan { candidates, seeds, data: &data, train, directory: out, environment, device, cluster },
-        watch,
-        stop,
-    )?;
+    let cluster = cluster.clone();
+    let plan = Plan { candidates, seeds, data: &data, train, directory, environment, device, cluster };
+    let results = run(&plan, watch, stop)?;
     Ok((data, results))
 }
 

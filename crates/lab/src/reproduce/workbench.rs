@@ -24,7 +24,7 @@ use regard_tasks::{
 
 use super::Scale;
 use crate::{
-    compare::{self, Candidate, RunResult, Watch, run_directory},
+    compare::{self, Candidate, Job, RunResult, Watch, run_directory},
     load,
 };
 
@@ -153,16 +153,8 @@ impl Workbench<'_> {
                 directory.display()
             )));
         }
-        let (data, results) = compare::train(
-            &config,
-            &candidates,
-            &directory,
-            self.cache,
-            &self.environment,
-            Arc::new(Alone),
-            self.observer,
-            &self.stop,
-        )?;
+        let job = Job { out: &directory, cache: self.cache, environment: &self.environment, cluster: Arc::new(Alone) };
+        let (data, results) = compare::train(&config, &candidates, &job, self.observer, &self.stop)?;
         let test_sequences = data.split(Split::Test, 1)?.len();
         Ok(Compared { directory, results, test_sequences })
     }

@@ -28,6 +28,9 @@ pub struct StepReport {
     /// What the loss was multiplied by for the backward pass, in runs with `train.precision = "f16"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<f64>,
+    /// Bytes that rank 0 of a job of several sent in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_sent: Option<u64>,
     /// What each router did, in some of the updates of a model with mixtures of heads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routers: Vec<RouterReport>,

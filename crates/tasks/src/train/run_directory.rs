@@ -281,6 +281,7 @@ mod tests {
             tokens_per_second: 10.0,
             peak_bytes: Some(7),
             loss_scale: None,
+            bytes_sent: None,
             routers: Vec::new(),
         }
     }

@@ -318,6 +318,7 @@ impl<'a> Trainer<'a> {
     pub fn update(&mut self) -> Result<StepReport, TrainError> {
         let start = Instant::now();
         let (config, step) = (self.config, self.state.step);
+        let (sent, shared) = (self.cluster().bytes_sent(), self.cluster().ranks() > 1);
         let batches: Vec<Batch> =
             (0..config.accumulate).map(|part| (self.batches)((step * config.accumulate + part) as u64)).collect();
         let tokens: usize = batches.iter().map(Batch::real_tokens).sum();
@@ -345,6 +346,7 @@ impl<'a> Trainer<'a> {
             tokens_per_second: tokens as f64 / seconds,
             peak_bytes: regard_alloc::peak_bytes(),
             loss_scale: loss_scale.map(|scale| scale.factor),
+            bytes_sent: shared.then(|| self.cluster().bytes_sent() - sent),
             routers: RouterReport::of(&routers),
         })
     }

@@ -45,6 +45,7 @@ pub fn metrics() -> Target {
         tokens_per_second: 10.0,
         peak_bytes: Some(7),
         loss_scale: Some(65_536.0),
+        bytes_sent: Some(9),
         routers: Vec::new(),
     };
     let evaluation = Evaluation {

@@ -24,7 +24,7 @@ pub use merge::{Merged, merge};
 pub use page::{Files, Results};
 pub use plan::Plan;
 pub use record::{CellRecord, Finished, Outcome, Reason};
-pub use run::{Job, Observe, run};
+pub use run::{Observe, run};
 pub use shard::Shard;
 pub use slurm::slurm;
 pub use tables::{Figure, Measure};

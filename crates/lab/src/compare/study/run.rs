@@ -11,17 +11,12 @@ use std::{
     },
 };
 
-use regard_cluster::{Alone, Communicator, deal};
-use regard_tasks::{
-    Classed, Failure,
-    data::TaskData,
-    run::RunConfig,
-    train::{Environment, TrainError},
-};
+use regard_cluster::{Alone, deal};
+use regard_tasks::{Classed, Failure, data::TaskData, run::RunConfig, train::TrainError};
 
 use super::{Cell, CellRecord, Finished, Outcome, Place, Reason, cell::check, cell_directory};
 use crate::{
-    compare::{Candidate, RunResult, Watch, run as runs},
+    compare::{Candidate, Job, RunResult, Watch, run as runs},
     load,
 };
 
@@ -90,19 +85,6 @@ fn observe(watch: &dyn Observe, cell: &Cell, record: &CellRecord, fresh: bool) {
         }
         Outcome::Failed { sentence, .. } => watch.failed(&cell.to_string(), sentence, fresh),
     }
-}
-
-/// Where cells are trained, and by whom.
-#[derive(Debug)]
-pub struct Job<'a> {
-    /// Directory of the study.
-    pub out: &'a Path,
-    /// Directory for generated data.
-    pub cache: Option<&'a Path>,
-    /// Machine, version and date.
-    pub environment: &'a Environment,
-    /// This rank of the job.
-    pub cluster: Arc<dyn Communicator>,
 }
 
 struct Cells<'a> {
