@@ -59,5 +59,6 @@ fn page(command: &Command) -> Vec<u8> {
     let source = format!("regard {}", env!("CARGO_PKG_VERSION"));
     let man = Man::new(command.clone()).source(source).manual("Regard");
     man.render(&mut page).expect("memory takes everything");
-    page
+    // A title without a date, which the generator leaves out without its quotes.
+    String::from_utf8(page).expect("text").replacen(" 1  \"", " 1 \"\" \"", 1).into_bytes()
 }
