@@ -61,7 +61,12 @@ pub fn main() -> ExitCode {
 fn run(command: Command, common: &Common) -> Outcome {
     let shared = matches!(
         command,
-        Command::Train { .. } | Command::Eval(_) | Command::Compare(_) | Command::Reproduce(_) | Command::Doctor
+        Command::Train { .. }
+            | Command::Eval(_)
+            | Command::Compare(_)
+            | Command::Reproduce(_)
+            | Command::Attend(_)
+            | Command::Doctor
     );
     if !shared {
         job::alone()?;

@@ -1,6 +1,6 @@
 //! `regard attend`
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, sync::Arc};
 
 use clap::Args;
 use regard_files::write_whole;
@@ -10,7 +10,7 @@ use regard_tasks::run::{Layers, SECTIONS};
 use crate::{
     args::Common,
     error::{Failure, Outcome},
-    output,
+    job, output,
     values::{Real, seed, within},
 };
 
@@ -48,9 +48,21 @@ pub struct Attend {
     /// Seed for shifts, projections, directions and rotations that are missing from the file.
     #[arg(long, value_parser = seed(), value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// Spread the sequence over N ranks, here threads of this process, as over N machines.
+    /// Spread the sequence over N ranks, here threads of this process, as over N machines; under mpirun over its ranks.
     #[arg(long, value_parser = within(1, Ranks::MOST as u64), value_name = "N", conflicts_with = "reference")]
     pub ranks: Option<usize>,
+}
+
+/// Who computes: the ranks of the job where this process is one of several.
+fn ranks(args: &Attend) -> Outcome<Ranks> {
+    match args.ranks {
+        _ if !job::is_shared() => Ok(args.ranks.map_or(Ranks::One, Ranks::Threads)),
+        Some(_) => Err(Failure::usage("--ranks is given under mpirun, which has started the ranks; leave it out")),
+        None if args.reference => Err(Failure::usage(
+            "--reference is given under mpirun; the twin runs in one process: start it without mpirun",
+        )),
+        None => Ok(Ranks::Job(job::join(&Arc::default())?)),
+    }
 }
 
 /// Applies one mechanism to a file.
@@ -83,9 +95,13 @@ pub fn run(args: &Attend, common: &Common) -> Outcome {
         scale: args.scale,
         reference: args.reference,
         seed: args.seed,
-        ranks: args.ranks.map_or(Ranks::One, Ranks::Threads),
+        ranks: ranks(args)?,
     };
     let written = attend(&file, &request).map_err(|error| Failure::from(error).at(args.input.display()))?;
+    if job::rank() > 0 {
+        // All ranks have the whole result; the first one writes it.
+        return Ok(());
+    }
     write_whole(&args.output, &written).map_err(|error| Failure::written(&error))?;
     if common.json {
         output::json(&serde_json::json!({ "output": args.output.to_string_lossy(), "bytes": written.len() }))?;
