@@ -151,13 +151,7 @@ impl<T> PartialSums<T> {
         }
     }
 
-    /// The same sums of another kind, as of a part of what they hold.
-    pub fn map<U>(&self, mut part: impl FnMut(&T) -> U) -> PartialSums<U> {
-        let sums = self.sums.iter().map(|(range, sum)| (range.clone(), part(sum))).collect();
-        PartialSums { tree: self.tree, sums }
-    }
-
-    /// The same, with each sum changed.
+    /// Sums of another kind, as of a part that is taken from each.
     pub fn map_mut<U>(&mut self, mut part: impl FnMut(&mut T) -> U) -> PartialSums<U> {
         let sums = self.sums.iter_mut().map(|(range, sum)| (range.clone(), part(sum))).collect();
         PartialSums { tree: self.tree, sums }

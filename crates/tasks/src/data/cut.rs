@@ -96,8 +96,9 @@ mod tests {
             source: None,
             readers: None,
         };
-        let part = batch.part(1, 2, 2).unwrap();
-        assert_eq!((&part.tokens.ids[..], &part.targets[..]), (&[3, 4, 5, 6][..], &[1, 0][..]));
+        let [first, second] = [0, 1].map(|number| batch.part(number, 2, 2).unwrap());
+        assert_eq!((&first.tokens.ids[..], &first.targets[..]), (&[1, 2, 3, 4][..], &[0, 1][..]));
+        assert_eq!((&second.tokens.ids[..], &second.targets[..]), (&[5, 6][..], &[0][..]));
     }
 
     #[test]
