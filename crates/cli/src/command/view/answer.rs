@@ -35,6 +35,7 @@ const FILES: &str =
     "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; sandbox; frame-ancestors 'none'";
 
 /// An answer.
+#[derive(Debug)]
 pub struct Answer {
     pub status: u16,
     kind: &'static str,
@@ -42,6 +43,7 @@ pub struct Answer {
     body: Body,
 }
 
+#[derive(Debug)]
 enum Body {
     Text(Vec<u8>),
     File(File, u64),

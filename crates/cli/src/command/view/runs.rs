@@ -92,7 +92,7 @@ fn one(path: &Path, name: &str) -> Value {
         "step": step,
         "steps": config.as_ref().map(|config| config.train.steps),
         "state": state(path, test.is_some()),
-        "loss": updates().last().map(|update| update.loss),
+        "loss": updates().next_back().map(|update| update.loss),
         "milliseconds": times.get(times.len() / 2),
         "valid": evaluated(Split::Valid),
         "test": test,
