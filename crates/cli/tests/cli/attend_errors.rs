@@ -473,4 +473,5 @@ fn inputs_that_cannot_be_read() {
 fn arguments_that_are_missing() {
     run(["attend"]).usage_failure(&["--mechanism", "--input", "--output"]);
     run(["attend", "--mechanism", "softmax", "--scale", "much"]).usage_failure(&["--scale", "much"]);
+    run(["attend", "--mechanism", "softmax", "--ranks", "0"]).usage_failure(&["--ranks", "0"]);
 }

@@ -24,6 +24,7 @@ mod predict;
 mod prepare;
 mod probe;
 mod program;
+mod ranks;
 mod reproduce;
 mod streams;
 mod study;

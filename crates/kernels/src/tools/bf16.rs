@@ -207,8 +207,9 @@ mod tests {
     /// Elements are multiples of 2^-4, and their products and sums exact in f32.
     #[test]
     fn products_are_exact_where_f32_is() {
+        // Where there are none, dense layers convert instead.
         if !available() {
-            return eprintln!("this processor has no instructions for bf16");
+            return;
         }
         for (m, n, k) in [(1, 1, 1), (12, 32, 2), (13, 33, 7), (5, 70, 400), (200, 300, 31), (3, 3, 0), (197, 31, 801)]
         {
@@ -233,8 +234,9 @@ mod tests {
 
     #[test]
     fn weights_are_rounded_to_the_nearest() {
+        // Where there are none, dense layers convert instead.
         if !available() {
-            return eprintln!("this processor has no instructions for bf16");
+            return;
         }
         let (x, w) = ([bf16::ONE; 2], [1.0 + 2f32.powi(-9), 0.1]);
         let mut dst = [0.0];

@@ -74,13 +74,16 @@ impl Layer {
     }
 }
 
+/// Name of a tensor, its elements on a device and those of the kernels.
+type Pair = (&'static str, Vec<f32>, Vec<f64>);
+
 /// Output of a layer on `device` and the gradient of what it reads, each beside those of the kernels of the CPU.
 pub(super) fn beside_kernels(
     options: &AttentionOptions,
     sizes: Sizes,
     seed: u64,
     device: &Device,
-) -> Result<[(&'static str, Vec<f32>, Vec<f64>); 2], Error> {
+) -> Result<[Pair; 2], Error> {
     let pass = |device: &Device| {
         let layer = Layer::on(device, options, sizes, seed, &mut Tensors::new(seed))?;
         let mask = layer.layer.mask(None);

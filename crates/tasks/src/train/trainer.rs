@@ -152,8 +152,8 @@ impl<'a> Trainer<'a> {
         Self { progress, ..self }
     }
 
-    /// As one rank of a job whose ranks all train this model on these data. Rank 0 has the directory, if there is one; the
-    /// others [follow](Self::following).
+    /// As one rank of a job whose ranks all train this model on these data, before the directory: rank 0 has it, if there is
+    /// one, and the others [follow](Self::following).
     ///
     /// # Errors
     /// More ranks than there are parts for them; a model that cannot be trained in parts.
