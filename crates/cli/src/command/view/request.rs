@@ -1,9 +1,6 @@
 //! Requests as they come: the first line and the two headers that matter.
 
-use std::{
-    io::{Read, Write},
-    net::TcpStream,
-};
+use std::{io::Read, net::TcpStream};
 
 use super::answer::Answer;
 
@@ -44,7 +41,6 @@ pub fn read(stream: &mut TcpStream) -> Result<Request, Answer> {
             Ok(count) => head.extend_from_slice(&block[..count]),
         }
     }
-    let _ = stream.flush();
     parse(&String::from_utf8_lossy(&head))
 }
 
