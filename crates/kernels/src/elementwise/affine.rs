@@ -2,15 +2,18 @@
 
 use super::{add, for_blocks, row_width, rows_per_block, sum_of_rows};
 use crate::{
-    Error, Operator, Reference, Saved, StoredView, View,
+    Error, Operator, Reference, Saved, View,
     gemm::{Matrix, Write, product},
     memory::arbitrary,
     parallel::{Disjoint, for_each, with_scratch},
     simd::vectorize,
-    stored::Stored,
 };
 #[cfg(target_arch = "x86_64")]
-use crate::{stored::widened, tools::bf16};
+use crate::{
+    StoredView,
+    stored::{Stored, widened},
+    tools::bf16,
+};
 
 /// `out = x weight + bias`. Inputs `x [.., from]`, `weight [from, to]` and, with [`Affine::bias`], `bias [to]`.
 #[derive(Clone, Copy, Debug)]

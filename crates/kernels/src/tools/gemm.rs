@@ -1,7 +1,5 @@
 //! Single-threaded matrix products on tiles.
 
-use gemm::Parallelism;
-
 use crate::{
     parallel::{self, Memory},
     simd,
@@ -124,8 +122,22 @@ pub fn product_fetching(
             simd::tile_product((m, n, k), alpha, a, Matrix::rows(turned, row), write, dst, stride);
         });
     }
-    // SAFETY: all three matrices are within their slices, as just checked, rows of `dst` do not overlap, and `dst` is
-    // borrowed mutably, so it is neither operand.
+    large((m, n, k), alpha, a, b, write, dst, stride);
+}
+
+/// A product of any size and strides, checked: by a library that packs both operands.
+#[cfg(not(target_arch = "wasm32"))]
+fn large(
+    (m, n, k): (usize, usize, usize),
+    alpha: f32,
+    a: Matrix,
+    b: Matrix,
+    write: Write,
+    dst: &mut [f32],
+    stride: usize,
+) {
+    // SAFETY: all three matrices are within their slices, as the caller checked, rows of `dst` do not overlap, and
+    // `dst` is borrowed mutably, so it is neither operand.
     unsafe {
         gemm::gemm(
             m,
@@ -146,9 +158,34 @@ pub fn product_fetching(
             false,
             false,
             false,
-            Parallelism::None,
+            gemm::Parallelism::None,
         );
     }
+}
+
+/// The same for WebAssembly, where the library would be most of a module: one tile, with the rows of `b` made contiguous.
+#[cfg(target_arch = "wasm32")]
+fn large(
+    (m, n, k): (usize, usize, usize),
+    alpha: f32,
+    a: Matrix,
+    b: Matrix,
+    write: Write,
+    dst: &mut [f32],
+    stride: usize,
+) {
+    if b.column == 1 {
+        return simd::tile_product((m, n, k), alpha, a, b, write, dst, stride);
+    }
+    let row = simd::row_stride(n);
+    parallel::lend(Memory::Turned, k * row, |turned| {
+        for (l, turned) in turned.chunks_exact_mut(row).enumerate() {
+            for (j, x) in turned[..n].iter_mut().enumerate() {
+                *x = b.data[l * b.row + j * b.column];
+            }
+        }
+        simd::tile_product((m, n, k), alpha, a, Matrix::rows(turned, row), write, dst, stride);
+    });
 }
 
 /// `dst = src^T` for contiguous `src [rows,columns]`; `dst` is dense.

@@ -12,7 +12,7 @@ use crate::{
     Rows,
     gemm::{Matrix, Write, product},
     parallel::{Disjoint, for_each, for_each_part, with_parts, with_scratch},
-    simd::{dot, vectorize},
+    simd::{MultiplyAdd, dot, vectorize},
 };
 
 use super::plan::{Average, BLOCK, Plan, add_scaled, follow, multiply};
@@ -173,7 +173,7 @@ impl Plan<'_> {
                                     totals[i] = dot(key, dg);
                                 } else {
                                     for ((sum, &du), &v) in sum.iter_mut().zip(du).zip(v) {
-                                        *sum = du.mul_add(v, *sum);
+                                        *sum = du.multiply_add(v, *sum);
                                     }
                                 }
                                 if keep_values {
@@ -185,7 +185,7 @@ impl Plan<'_> {
                                 if self.shared {
                                     for (((dq, &residual), &du), &key) in dq.iter_mut().zip(residual).zip(du).zip(&*key)
                                     {
-                                        *dq = du.mul_add(key, residual);
+                                        *dq = du.multiply_add(key, residual);
                                     }
                                 } else {
                                     dq.copy_from_slice(residual);
@@ -314,7 +314,7 @@ impl Plan<'_> {
                                     totals[i] = dot(state, dg);
                                 } else {
                                     for ((sum, &dp), &k) in sum.iter_mut().zip(dp).zip(k) {
-                                        *sum = dp.mul_add(k, *sum);
+                                        *sum = dp.multiply_add(k, *sum);
                                     }
                                 }
                                 // SAFETY: as above.
@@ -407,7 +407,7 @@ impl Plan<'_> {
                         } else {
                             let vector = self.vector(vectors, h);
                             for ((dx, &reached), &vector) in dx.iter_mut().zip(reached).zip(vector) {
-                                *dx = slope.mul_add(vector, weight * reached);
+                                *dx = slope.multiply_add(vector, weight * reached);
                             }
                             add_scaled(&mut dvectors[h * head_width..][..head_width], slope, x);
                         }

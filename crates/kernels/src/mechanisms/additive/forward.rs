@@ -7,7 +7,7 @@ use crate::{
     gemm::{Matrix, Write, product},
     parallel::{Disjoint, for_each, with_parts, with_scratch},
     scaled::HEAD,
-    simd::{dot, exp, max, sum, vectorize},
+    simd::{MultiplyAdd, dot, exp, max, sum, vectorize},
 };
 
 use super::plan::{Average, BLOCK, Plan, add_scaled, follow, multiply};
@@ -367,7 +367,7 @@ fn add_rows(total: &mut [f32], weights: &[f32], rows: &Rows, data: &[f32]) {
             continue;
         }
         for ((((total, &a), &b), &c), &d) in total.iter_mut().zip(row(0)).zip(row(1)).zip(row(2)).zip(row(3)) {
-            *total += four[0].mul_add(a, four[1] * b) + four[2].mul_add(c, four[3] * d);
+            *total += four[0].multiply_add(a, four[1] * b) + four[2].multiply_add(c, four[3] * d);
         }
     }
     for (j, &weight) in rest.iter().enumerate().filter(|(_, weight)| **weight != 0.0) {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{AttentionShape, Mask, Rows, View, mechanism::AdditiveScores};
+use crate::{AttentionShape, Mask, Rows, View, mechanism::AdditiveScores, simd::MultiplyAdd};
 
 use super::Additive;
 
@@ -178,7 +178,7 @@ impl<'a> Plan<'a> {
 pub(super) fn follow(average: &mut [f32], weight: f32, token: &[f32]) {
     if weight != 0.0 {
         for (average, &token) in average.iter_mut().zip(token) {
-            *average = weight.mul_add(token - *average, *average);
+            *average = weight.multiply_add(token - *average, *average);
         }
     }
 }
@@ -195,6 +195,6 @@ pub(super) fn multiply(to: &mut [f32], a: &[f32], b: &[f32]) {
 #[inline(always)]
 pub(super) fn add_scaled(y: &mut [f32], alpha: f32, x: &[f32]) {
     for (y, &x) in y.iter_mut().zip(x) {
-        *y = alpha.mul_add(x, *y);
+        *y = alpha.multiply_add(x, *y);
     }
 }

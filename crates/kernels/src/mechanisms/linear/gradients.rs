@@ -6,7 +6,7 @@ use super::operands::{Operands, slope};
 use crate::{
     memory::arbitrary,
     parallel::Disjoint,
-    simd::{self, LANES},
+    simd::{self, LANES, MultiplyAdd},
 };
 
 /// Gradient buffers of one backward pass, `None` where not wanted.
@@ -286,11 +286,11 @@ fn centred_dot(features: &[f32], mixed: &[f32], grad: &[f32]) -> f32 {
     let mut lanes = [0.0f32; LANES];
     for ((f, m), g) in blocks.iter().zip(mixed_blocks).zip(grad_blocks) {
         for (lane, total) in lanes.iter_mut().enumerate() {
-            *total = (f[lane] - m[lane]).mul_add(g[lane], *total);
+            *total = (f[lane] - m[lane]).multiply_add(g[lane], *total);
         }
     }
     for (((total, &f), &m), &g) in lanes.iter_mut().zip(rest).zip(mixed_rest).zip(grad_rest) {
-        *total = (f - m).mul_add(g, *total);
+        *total = (f - m).multiply_add(g, *total);
     }
     simd::tree(lanes)
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::{
     AttentionShape, Mask, Rows, View,
     gemm::{Matrix, Write, product},
-    simd,
+    simd::{self, MultiplyAdd},
 };
 
 /// Features are clamped to at least `e^-40`. The product of two such is `e^-80`, still far above the smallest float, so
@@ -26,16 +26,16 @@ pub(super) fn phi(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0;
     let below = if x < FLOOR { FLOOR } else { x };
     let below = if below > 0.0 { 0.0 } else { below };
-    let shifted = below.mul_add(std::f32::consts::LOG2_E, ROUND);
+    let shifted = below.multiply_add(std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
-    let r = n.mul_add(-LN2_LOW, n.mul_add(-LN2_HIGH, below));
+    let r = n.multiply_add(-LN2_LOW, n.multiply_add(-LN2_HIGH, below));
     let mut p = 1.987_569_1e-4f32;
-    p = p.mul_add(r, 1.398_2e-3);
-    p = p.mul_add(r, 8.333_452e-3);
-    p = p.mul_add(r, 4.166_579_6e-2);
-    p = p.mul_add(r, 1.666_666_5e-1);
-    p = p.mul_add(r, 0.5);
-    p = p.mul_add(r * r, r + 1.0);
+    p = p.multiply_add(r, 1.398_2e-3);
+    p = p.multiply_add(r, 8.333_452e-3);
+    p = p.multiply_add(r, 4.166_579_6e-2);
+    p = p.multiply_add(r, 1.666_666_5e-1);
+    p = p.multiply_add(r, 0.5);
+    p = p.multiply_add(r * r, r + 1.0);
     let power = p * f32::from_bits((shifted.to_bits() << 23).wrapping_add(1.0f32.to_bits()));
     if x > 0.0 { x + 1.0 } else { power }
 }

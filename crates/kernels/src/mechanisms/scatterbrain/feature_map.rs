@@ -10,7 +10,7 @@ use pulp::{MemMask, Simd, WithSimd};
 use crate::{
     features::FeatureKind,
     gemm::{Matrix, Write, product},
-    simd,
+    simd::{self, MultiplyAdd},
 };
 
 /// A feature map with its projection.
@@ -127,10 +127,10 @@ impl<'a> FeatureMap<'a> {
                     let block = |row: usize| row * stride + start..row * stride + start + simd::LANES;
                     let squares = sum_rows(width, |d, sum| {
                         for (sum, &x) in sum.iter_mut().zip(&x[block(d)]) {
-                            *sum = x.mul_add(x, *sum);
+                            *sum = x.multiply_add(x, *sum);
                         }
                     });
-                    let lowered = squares.map(|square| half.mul_add(square, norm));
+                    let lowered = squares.map(|square| half.multiply_add(square, norm));
                     if hyperbolic {
                         for a in 0..rows {
                             let both = downs[block(a)].iter_mut().zip(&ups[block(a)]);
@@ -252,7 +252,7 @@ impl WithSimd for Lower<'_> {
                         squares = simd.mul_add_e_f32s(x, x, squares);
                     },
                 );
-                let lowered = simd.splat_f32s(half.mul_add(simd.reduce_sum_f32s(squares), norm));
+                let lowered = simd.splat_f32s(half.multiply_add(simd.reduce_sum_f32s(squares), norm));
                 let up = logs.as_mut_ptr().add(i * features);
                 let down = up.add(rows);
                 vectors.each(

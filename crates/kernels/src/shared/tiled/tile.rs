@@ -9,7 +9,7 @@ use super::{
 use crate::{
     AttentionShape,
     gemm::{Matrix, Write},
-    simd,
+    simd::{self, MultiplyAdd},
 };
 
 /// A strip of one head and a block of its keys.
@@ -99,7 +99,7 @@ impl Scores<'_> {
                             x.chunks_exact_mut(lanes).zip(product.chunks_exact(lanes)).zip(terms(r))
                         {
                             for (x, product) in x.iter_mut().zip(product) {
-                                *x = product.mul_add(f, *c);
+                                *x = product.multiply_add(f, *c);
                             }
                         }
                     },

@@ -78,9 +78,13 @@ pub fn vectors() -> Vectors {
     of(arch())
 }
 
-/// The widest instruction set that the processor has and [`limit`] allows.
+/// The widest instruction set that the processor has and [`limit`] allows. A WebAssembly module has the one that it was
+/// compiled for, so that code for others is left out.
 #[inline(always)]
 pub(crate) fn arch() -> pulp::Arch {
+    if cfg!(target_arch = "wasm32") {
+        return pulp::Arch::new();
+    }
     let widest = WIDEST.load(Relaxed);
     if widest == u8::MAX { pulp::Arch::new() } else { narrowed(widest) }
 }

@@ -1,5 +1,7 @@
 //! Branch-free elementary functions, so that loops over them vectorise.
 
+use super::MultiplyAdd;
+
 /// `e^x` to about 1e-7 relative; 0 below -87.3, infinity above 88.7, NaN stays NaN.
 ///
 /// `x = n ln 2 + r` with `|r| <= ln 2 / 2`; `e^r` by its Taylor polynomial of degree 6 with the last coefficients
@@ -14,16 +16,16 @@ pub fn exp(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0;
     let clamped = if x < -87.3 { -87.3 } else { x };
     let clamped = if clamped > 88.7 { 88.7 } else { clamped };
-    let shifted = clamped.mul_add(LOG2_E, ROUND);
+    let shifted = clamped.multiply_add(LOG2_E, ROUND);
     let n = shifted - ROUND;
-    let r = n.mul_add(-LN2_LOW, n.mul_add(-LN2_HIGH, clamped));
+    let r = n.multiply_add(-LN2_LOW, n.multiply_add(-LN2_HIGH, clamped));
     let mut p = 1.388_4e-3f32;
-    p = p.mul_add(r, 8.333_7e-3);
-    p = p.mul_add(r, 4.166_664_6e-2);
-    p = p.mul_add(r, 1.666_666_6e-1);
-    p = p.mul_add(r, 0.5);
-    p = p.mul_add(r, 1.0);
-    p = p.mul_add(r, 1.0);
+    p = p.multiply_add(r, 8.333_7e-3);
+    p = p.multiply_add(r, 4.166_664_6e-2);
+    p = p.multiply_add(r, 1.666_666_6e-1);
+    p = p.multiply_add(r, 0.5);
+    p = p.multiply_add(r, 1.0);
+    p = p.multiply_add(r, 1.0);
     // n reaches 128 only where the result overflows; two half steps keep the exponent bits in range.
     let bits = shifted.to_bits().wrapping_sub(ROUND.to_bits()) as i32;
     let half = bits >> 1;
@@ -43,11 +45,11 @@ pub fn exp2(x: f32) -> f32 {
     let shifted = x + ROUND;
     let r = x - (shifted - ROUND);
     let mut p = 1.330_026_4e-3f32;
-    p = p.mul_add(r, 9.669_708e-3);
-    p = p.mul_add(r, 5.550_56e-2);
-    p = p.mul_add(r, 2.402_228_1e-1);
-    p = p.mul_add(r, std::f32::consts::LN_2);
-    p = p.mul_add(r, 1.0);
+    p = p.multiply_add(r, 9.669_708e-3);
+    p = p.multiply_add(r, 5.550_56e-2);
+    p = p.multiply_add(r, 2.402_228_1e-1);
+    p = p.multiply_add(r, std::f32::consts::LN_2);
+    p = p.multiply_add(r, 1.0);
     // Low bits of `shifted` hold n; the bits of ROUND itself leave at the top.
     let y = p.to_bits().wrapping_add(shifted.to_bits() << 23);
     f32::from_bits(if x < -126.0 { 0 } else { y })
@@ -64,17 +66,17 @@ pub fn log2(x: f32) -> f32 {
     let n = (bits.wrapping_sub(ROOT_HALF) as i32) >> 23;
     let f = f32::from_bits(bits.wrapping_sub((n << 23) as u32)) - 1.0;
     let mut p = 7.037_683_6e-2f32;
-    p = p.mul_add(f, -1.151_461e-1);
-    p = p.mul_add(f, 1.167_699_9e-1);
-    p = p.mul_add(f, -1.242_014_1e-1);
-    p = p.mul_add(f, 1.424_932_3e-1);
-    p = p.mul_add(f, -1.666_805_8e-1);
-    p = p.mul_add(f, 2.000_071_5e-1);
-    p = p.mul_add(f, -2.499_999_4e-1);
-    p = p.mul_add(f, 0.333_333_3);
+    p = p.multiply_add(f, -1.151_461e-1);
+    p = p.multiply_add(f, 1.167_699_9e-1);
+    p = p.multiply_add(f, -1.242_014_1e-1);
+    p = p.multiply_add(f, 1.424_932_3e-1);
+    p = p.multiply_add(f, -1.666_805_8e-1);
+    p = p.multiply_add(f, 2.000_071_5e-1);
+    p = p.multiply_add(f, -2.499_999_4e-1);
+    p = p.multiply_add(f, 0.333_333_3);
     let square = f * f;
-    let ln = p.mul_add(square * f, square.mul_add(-0.5, f));
-    ln.mul_add(std::f32::consts::LOG2_E, n as f32)
+    let ln = p.multiply_add(square * f, square.multiply_add(-0.5, f));
+    ln.multiply_add(std::f32::consts::LOG2_E, n as f32)
 }
 
 /// `tanh x`, by `1 - 2 / (e^{2x} + 1)`: absolute error about 1e-7.
@@ -119,7 +121,7 @@ pub fn silu_slope(x: f32) -> f32 {
 /// `(1 + tanh u) / 2 = 1 / (1 + e^-2u)`.
 #[inline(always)]
 fn gelu_tanh_argument(x: f32) -> f32 {
-    2.0 * ROOT_2_OVER_PI * x * CUBIC.mul_add(x * x, 1.0)
+    2.0 * ROOT_2_OVER_PI * x * CUBIC.multiply_add(x * x, 1.0)
 }
 
 const ROOT_2_OVER_PI: f32 = 0.797_884_6;
@@ -137,7 +139,7 @@ pub fn gelu_tanh_slope(x: f32) -> f32 {
     // Beyond 10 the second term is 0; this keeps it 0 where the square overflows.
     let near = if x.abs() > 10.0 { 0.0 } else { x };
     let s = 1.0 / (1.0 + exp(-gelu_tanh_argument(x)));
-    let inner = 2.0 * ROOT_2_OVER_PI * (3.0 * CUBIC).mul_add(near * near, 1.0);
+    let inner = 2.0 * ROOT_2_OVER_PI * (3.0 * CUBIC).multiply_add(near * near, 1.0);
     s + near * s * (1.0 - s) * inner
 }
 
@@ -147,12 +149,12 @@ pub fn gelu_tanh_slope(x: f32) -> f32 {
 #[inline(always)]
 fn erf(x: f32, exp_minus_square: f32) -> f32 {
     let a = x.abs();
-    let t = 1.0 / 0.327_591_1f32.mul_add(a, 1.0);
+    let t = 1.0 / 0.327_591_1f32.multiply_add(a, 1.0);
     let mut p = 1.061_405_4f32;
-    p = p.mul_add(t, -1.453_152_1);
-    p = p.mul_add(t, 1.421_413_8);
-    p = p.mul_add(t, -0.284_496_74);
-    p = p.mul_add(t, 0.254_829_6);
+    p = p.multiply_add(t, -1.453_152_1);
+    p = p.multiply_add(t, 1.421_413_8);
+    p = p.multiply_add(t, -0.284_496_74);
+    p = p.multiply_add(t, 0.254_829_6);
     let y = 1.0 - p * t * exp_minus_square;
     y.copysign(x)
 }

@@ -4,6 +4,7 @@
 //! instruction set and picks the widest one that the processor has, and [`limit`] allows, at run time.
 
 mod dots;
+mod fused;
 mod instructions;
 mod math;
 mod norms;
@@ -15,6 +16,7 @@ mod transpose;
 
 pub(crate) use dots::dots_stored;
 pub use dots::{FEW, dots};
+pub(crate) use fused::MultiplyAdd;
 pub(crate) use instructions::arch;
 pub use instructions::{Vectors, limit, vectors};
 pub use math::{
@@ -85,11 +87,11 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut lanes = [0.0f32; LANES];
     for (a, b) in a_blocks.iter().zip(b_blocks) {
         for (lane, total) in lanes.iter_mut().enumerate() {
-            *total = a[lane].mul_add(b[lane], *total);
+            *total = a[lane].multiply_add(b[lane], *total);
         }
     }
     for ((total, &a), &b) in lanes.iter_mut().zip(a_rest).zip(b_rest) {
-        *total = a.mul_add(b, *total);
+        *total = a.multiply_add(b, *total);
     }
     tree(lanes)
 }

@@ -12,7 +12,7 @@ use crate::{
     gemm::{Matrix, Write, product_fetching},
     memory::arbitrary,
     parallel::{Disjoint, for_each, with_parts},
-    simd::{self, LANES},
+    simd::{self, LANES, MultiplyAdd},
 };
 
 /// A row whose denominator, relative to the largest possible feature term, is below this is computed weight by weight:
@@ -129,7 +129,7 @@ impl Band<'_> {
                     }
                     for (a, &z) in outside[..m].iter().enumerate() {
                         for (total, &phi) in total.iter_mut().zip(lanes(tile.phi, a * stride + at)) {
-                            *total = phi.mul_add(z, *total);
+                            *total = phi.multiply_add(z, *total);
                         }
                     }
                     *lanes_mut(totals, at) = total;

@@ -8,7 +8,7 @@
 
 use crate::{
     gemm::{self, Matrix, Write},
-    simd,
+    simd::{self, MultiplyAdd},
 };
 
 /// Converts the log features `[len,m]` of the keys to `K`; fills `c [m]`, from the first `common` keys, and `s [len]`.
@@ -75,7 +75,7 @@ pub fn slopes(
         #[inline(always)]
         || {
             for ((slope, &q), &along) in slopes_q.iter_mut().zip(&*q).zip(&*product) {
-                *slope = q.mul_add(along, *slope);
+                *slope = q.multiply_add(along, *slope);
             }
             for (slope, &k) in slopes_k.iter_mut().zip(k) {
                 *slope *= k;

@@ -3,7 +3,7 @@
 //! A score of negative infinity marks a pair outside the support. The feature product of a pair is `g_j 2^(r + s_j)`; a
 //! factor so large that `g_j` must be vanishingly small is clamped.
 
-use crate::simd::{LANES, exp2, tree};
+use crate::simd::{LANES, MultiplyAdd, exp2, tree};
 
 /// A product of scaled features below this has lost digits, which scores far beyond a hundred can cause.
 pub const TINY: f32 = 7.888_609e-31;
@@ -52,7 +52,7 @@ fn replace(x: &mut [f32], weight: impl Fn(usize, f32) -> f32) -> f32 {
 /// `x_j = 2^(x_j f + u)`; returns the sum.
 #[inline(always)]
 pub fn exp(x: &mut [f32], f: f32, u: f32) -> f32 {
-    replace(x, |_, x| exp2(x.mul_add(f, u)))
+    replace(x, |_, x| exp2(x.multiply_add(f, u)))
 }
 
 /// `x_j = 2^(x_j f + u) - g_j 2^(r + s_j)`; returns the sum.
@@ -61,7 +61,7 @@ pub fn exp_corrected(x: &mut [f32], g: &[f32], s: &[f32], f: f32, u: f32, r: f32
     let (g, s) = (&g[..x.len()], &s[..x.len()]);
     replace(x, |j, x| {
         let low = if x == f32::NEG_INFINITY { 0.0 } else { g[j] * factor(r, s[j]) };
-        exp2(x.mul_add(f, u)) - low
+        exp2(x.multiply_add(f, u)) - low
     })
 }
 
@@ -72,7 +72,7 @@ pub fn exp_corrected(x: &mut [f32], g: &[f32], s: &[f32], f: f32, u: f32, r: f32
 pub fn exp_joint(x: &mut [f32], on: &[f32], g: &[f32], s: &[f32], f: f32, u: f32, r: f32) -> f32 {
     let (on, g, s) = (&on[..x.len()], &g[..x.len()], &s[..x.len()]);
     replace(x, |j, x| {
-        let (high, low) = (exp2(x.mul_add(f, u)), g[j] * factor(r, s[j]));
+        let (high, low) = (exp2(x.multiply_add(f, u)), g[j] * factor(r, s[j]));
         if on[j] != 0.0 { high } else { low }
     })
 }
@@ -92,7 +92,7 @@ pub fn joint_top(x: &[f32], on: &[f32], g: &[f32], s: &[f32], f: f32, r: f32) ->
 #[inline(always)]
 pub fn weigh(x: &mut [f32], p: &mut [f32], t: &[f32], f: f32, u: f32, scale: f32) {
     for ((x, p), t) in x.iter_mut().zip(p).zip(t) {
-        *p = exp2(x.mul_add(f, u)) * scale;
+        *p = exp2(x.multiply_add(f, u)) * scale;
         *x = *p * t;
     }
 }
@@ -113,7 +113,7 @@ pub fn weigh_corrected(
 ) {
     for ((((x, g), p), t), s) in x.iter_mut().zip(g).zip(p).zip(t).zip(s) {
         let low = if *x == f32::NEG_INFINITY { 0.0 } else { factor(r, *s) * scale };
-        let high = exp2(x.mul_add(f, u)) * scale;
+        let high = exp2(x.multiply_add(f, u)) * scale;
         *p = high - *g * low;
         *x = high * t;
         *g = -low * t;
@@ -135,7 +135,7 @@ pub fn weigh_joint(
     scale: f32,
 ) {
     for (((((x, &on), g), p), t), s) in x.iter_mut().zip(on).zip(g).zip(p).zip(t).zip(s) {
-        let high = if on != 0.0 { exp2(x.mul_add(f, u)) * scale } else { 0.0 };
+        let high = if on != 0.0 { exp2(x.multiply_add(f, u)) * scale } else { 0.0 };
         let low = if on != 0.0 { 0.0 } else { factor(r, *s) * scale };
         *p = high + *g * low;
         *x = if on == PROMOTED { *x } else { high * t };
