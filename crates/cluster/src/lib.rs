@@ -11,6 +11,7 @@ mod collective;
 mod deal;
 mod error;
 mod launch;
+mod mailbox;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod threads;
@@ -22,6 +23,7 @@ pub use collective::{barrier, broadcast, gather_all};
 pub use deal::deal;
 pub use error::ClusterError;
 pub use launch::Launch;
+pub use mailbox::{Mailbox, Message};
 #[cfg(feature = "mpi")]
 pub use mpi::{Mpi, OnLost};
 pub use threads::Threads;

@@ -1,17 +1,12 @@
 //! Ranks as threads of one process.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-        mpsc::{Receiver, Sender, channel},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+    mpsc::{Sender, channel},
 };
 
-use crate::{ClusterError, Communicator};
-
-type Message = (u32, Vec<u8>);
+use crate::{ClusterError, Communicator, Mailbox, Message};
 
 /// One rank of a job within this process. A rank leaves the job when it is dropped.
 #[derive(Debug)]
@@ -19,15 +14,9 @@ pub struct Threads {
     rank: usize,
     /// To each rank.
     outgoing: Vec<Sender<Message>>,
-    /// From each rank, with the messages that arrived before they were asked for.
-    incoming: Vec<Mutex<Incoming>>,
+    /// From each rank.
+    incoming: Vec<Mailbox>,
     sent: AtomicU64,
-}
-
-#[derive(Debug)]
-struct Incoming {
-    channel: Receiver<Message>,
-    early: HashMap<u32, VecDeque<Vec<u8>>>,
 }
 
 impl Threads {
@@ -39,7 +28,7 @@ impl Threads {
             for to in &mut incoming {
                 let (sender, channel) = channel();
                 from.push(sender);
-                to.push(Mutex::new(Incoming { channel, early: HashMap::new() }));
+                to.push(Mailbox::new(channel));
             }
         }
         let ranks = outgoing.into_iter().zip(incoming).enumerate();
@@ -77,17 +66,7 @@ impl Communicator for Threads {
     }
 
     fn receive(&self, from: usize, tag: u32) -> Result<Vec<u8>, ClusterError> {
-        let mut incoming = self.incoming[from].lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(message) = incoming.early.get_mut(&tag).and_then(VecDeque::pop_front) {
-            return Ok(message);
-        }
-        loop {
-            let (seen, bytes) = incoming.channel.recv().map_err(|_| ClusterError::Lost { rank: from })?;
-            if seen == tag {
-                return Ok(bytes);
-            }
-            incoming.early.entry(seen).or_default().push_back(bytes);
-        }
+        self.incoming[from].receive(tag).ok_or(ClusterError::Lost { rank: from })
     }
 
     fn bytes_sent(&self) -> u64 {

@@ -2,21 +2,17 @@
 //! slower network between them.
 
 use std::{
-    collections::{HashMap, VecDeque},
     io::{Read, Result, Write},
     net::{TcpListener, TcpStream},
     sync::{
-        Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
-        mpsc::{Receiver, Sender, channel},
+        mpsc::{Sender, channel},
     },
     thread::{self, JoinHandle},
     time::Duration,
 };
 
-use regard_cluster::{ClusterError, Communicator};
-
-type Message = (u32, Vec<u8>);
+use regard_cluster::{ClusterError, Communicator, Mailbox, Message};
 
 /// One rank.
 #[derive(Debug)]
@@ -24,8 +20,8 @@ pub struct Tcp {
     rank: usize,
     /// To each other rank, by way of a thread that writes.
     outgoing: Vec<Option<Sender<Message>>>,
-    /// From each other rank, by way of a thread that reads, with what came before it was asked for.
-    incoming: Vec<Option<Mutex<Incoming>>>,
+    /// From each other rank, by way of a thread that reads.
+    incoming: Vec<Option<Mailbox>>,
     sent: AtomicU64,
     writers: Vec<JoinHandle<()>>,
 }
@@ -36,12 +32,6 @@ impl Drop for Tcp {
         self.outgoing.clear();
         self.writers.drain(..).for_each(|writer| drop(writer.join()));
     }
-}
-
-#[derive(Debug)]
-struct Incoming {
-    channel: Receiver<Message>,
-    early: HashMap<u32, VecDeque<Vec<u8>>>,
 }
 
 impl Tcp {
@@ -97,7 +87,7 @@ impl Tcp {
                 }
             });
             outgoing.push(Some(to_writer));
-            incoming.push(Some(Mutex::new(Incoming { channel, early: HashMap::new() })));
+            incoming.push(Some(Mailbox::new(channel)));
         }
         Ok(Self { rank, outgoing, incoming, sent: AtomicU64::new(0), writers })
     }
@@ -120,17 +110,7 @@ impl Communicator for Tcp {
 
     fn receive(&self, from: usize, tag: u32) -> std::result::Result<Vec<u8>, ClusterError> {
         let incoming = self.incoming[from].as_ref().expect("another rank");
-        let mut incoming = incoming.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(message) = incoming.early.get_mut(&tag).and_then(VecDeque::pop_front) {
-            return Ok(message);
-        }
-        loop {
-            let (seen, bytes) = incoming.channel.recv().map_err(|_| ClusterError::Lost { rank: from })?;
-            if seen == tag {
-                return Ok(bytes);
-            }
-            incoming.early.entry(seen).or_default().push_back(bytes);
-        }
+        incoming.receive(tag).ok_or(ClusterError::Lost { rank: from })
     }
 
     fn bytes_sent(&self) -> u64 {
