@@ -18,7 +18,7 @@ use super::{
 ///
 /// The gradient of a parameter is a sum over tokens of terms of either sign. Where they happen to cancel, their roundings
 /// do not: it is then measured against the largest element that such a sum has under other signs of the terms.
-pub const BOUND: f64 = 1e-5;
+const BOUND: f64 = 1e-5;
 
 /// The same on other devices than the CPU, whose functions and orders of sums are their own.
 const DEVICE_BOUND: f64 = 5e-5;

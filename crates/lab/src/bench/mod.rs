@@ -26,7 +26,7 @@ use regard_kernels::{AttentionOptions, Error, Mechanism, Storage, mechanism::Gro
 use regard_tasks::{Class, Classed};
 use serde::{Deserialize, Serialize};
 
-pub use check::{BOUND, Check, bound, check};
+pub use check::{Check, bound, check};
 pub use compare::{Earlier, merge};
 pub use crossover::{Crossing, Crossover};
 pub use report::Benchmark;

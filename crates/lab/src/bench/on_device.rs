@@ -71,7 +71,7 @@ impl OnDevice {
         let out = self.forward();
         let mut grads = (out.clone() * self.grad_out.clone()).sum().backward();
         let grads = self.inputs.iter().zip(&self.wanted).map(|((_, input), wanted)| {
-            let grad = wanted.then(|| input.grad(&mut grads)).flatten()?;
+            let grad = wanted.then(|| input.grad_remove(&mut grads)).flatten()?;
             Some(numbers(flat(grad)))
         });
         (numbers(out.clone()), grads.collect())

@@ -57,8 +57,9 @@ fn multiply(x: FlexTensor, weight: FlexTensor, bias: Option<FlexTensor>) -> Flex
 /// Output and what the backward pass needs.
 pub(super) fn forward(call: &Call, inputs: &[FlexTensor]) -> (FlexTensor, Saved) {
     let mut out = arbitrary(call.shape.iter().product());
-    let direct = with_stored(inputs, |views| call.operator.forward_stored(views, &mut out));
-    let saved = direct.unwrap_or_else(|| with_views(inputs, |views| call.operator.forward(views, &mut out)));
+    let inputs = all_dense(inputs);
+    let direct = with_stored(&inputs, |views| call.operator.forward_stored(views, &mut out));
+    let saved = direct.unwrap_or_else(|| with_views(&inputs, |views| call.operator.forward(views, &mut out)));
     (stored(out, &call.shape, inputs[0].dtype()), saved)
 }
 
@@ -71,7 +72,7 @@ pub(super) fn backward(
     grad_out: FlexTensor,
     wanted: &[bool],
 ) -> Vec<Option<FlexTensor>> {
-    let grad_out = dense(grad_out);
+    let (inputs, grad_out) = (&all_dense(inputs), dense(grad_out));
     let direct = with_stored(inputs, |views| operator.backward_stored(views, numbers(&grad_out), wanted));
     let grads = direct.unwrap_or_else(|| {
         let (grad_out, out) = (single(grad_out), out.cloned().map(single));
@@ -89,12 +90,11 @@ fn with_views<R>(inputs: &[FlexTensor], task: impl FnOnce(&[View<f32>]) -> R) ->
     task(&views)
 }
 
-/// The same where the first input is not f32, as they are stored; none where it is.
+/// The same for inputs in row-major order of which the first is not f32, as they are stored; none where it is.
 fn with_stored<R>(inputs: &[FlexTensor], task: impl FnOnce(&[StoredView]) -> Option<R>) -> Option<R> {
     if inputs[0].dtype() == DType::F32 {
         return None;
     }
-    let inputs: Vec<FlexTensor> = inputs.iter().cloned().map(dense).collect();
     let view = |input| StoredView { data: numbers(input), shape: FlexTensor::layout(input).shape() };
     task(&inputs.iter().map(view).collect::<Vec<_>>())
 }
@@ -115,6 +115,11 @@ pub(crate) fn with_dense<const D: usize, R, T: FnOnce(&[f32]) -> R>(tensor: &Ten
         Ok(tensor) if tensor.dtype() == DType::F32 => Ok(task(slice(&dense(tensor)))),
         _ => Err(task),
     }
+}
+
+/// The same tensors in row-major order.
+fn all_dense(inputs: &[FlexTensor]) -> Vec<FlexTensor> {
+    inputs.iter().cloned().map(dense).collect()
 }
 
 /// The same tensor in f32 and row-major order.

@@ -75,13 +75,8 @@ impl Operand {
         each_rank!(self, tensor => tensor.autodiff().require_grad().into())
     }
 
-    /// Its gradient, without autodiff, if anything depends on it.
-    pub fn grad(&self, grads: &mut Gradients) -> Option<Self> {
-        self.grad_remove(grads)
-    }
-
     /// Takes its gradient, without autodiff, if anything depends on it.
-    pub(crate) fn grad_remove(&self, grads: &mut Gradients) -> Option<Self> {
+    pub fn grad_remove(&self, grads: &mut Gradients) -> Option<Self> {
         each_rank!(self.clone(), tensor => tensor.grad_remove(grads).map(Self::from))
     }
 

@@ -2,11 +2,8 @@
 
 use std::cmp::Reverse;
 
-use burn::{
-    module::{Module, ModuleVisitor, Param},
-    tensor::Tensor,
-};
-use regard_nn::models::{ParameterPath, is_buffer};
+use burn::module::Module;
+use regard_nn::models::named_parameters;
 
 /// Elements of a bucket, but for a parameter that has more: a message of 4 MiB takes some ten times as long as its start.
 const BUCKET: usize = 1 << 20;
@@ -94,26 +91,8 @@ fn buckets(parameters: &[Parameter], owner: usize, most: usize) -> Vec<Bucket> {
 
 /// Names and sizes of the parameters, without buffers.
 fn sizes<M: Module>(model: &M) -> Vec<(String, usize)> {
-    struct Collect(ParameterPath, Vec<(String, usize)>);
-    impl ModuleVisitor for Collect {
-        fn enter_module(&mut self, name: &str, container: &str) {
-            self.0.enter(name, container);
-        }
-
-        fn exit_module(&mut self, _: &str, _: &str) {
-            self.0.exit();
-        }
-
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let name = self.0.name();
-            if !is_buffer(&name) {
-                self.1.push((name, param.val().shape().num_elements()));
-            }
-        }
-    }
-    let mut collect = Collect(ParameterPath::default(), Vec::new());
-    model.visit(&mut collect);
-    collect.1
+    let trained = named_parameters(model).into_iter().filter(|parameter| !parameter.buffer);
+    trained.map(|parameter| (parameter.name, parameter.values.len())).collect()
 }
 
 #[cfg(test)]
