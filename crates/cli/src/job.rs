@@ -54,8 +54,8 @@ pub fn told_by_first(failure: Failure) -> Failure {
 pub fn alone() -> Outcome {
     match Launch::of_process() {
         Some(Launch { ranks, .. }) if ranks > 1 => Err(Failure::usage(format!(
-            "started as one of {ranks} ranks, expected one; start it without mpirun: only train, eval, compare, reproduce and attend \
-             share their work among ranks"
+            "started as one of {ranks} ranks, expected one; start it without mpirun: only train, eval, compare, reproduce, attend \
+             and bench --network share their work among ranks"
         ))),
         _ => Ok(()),
     }

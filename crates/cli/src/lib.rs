@@ -60,14 +60,14 @@ pub fn main() -> ExitCode {
 
 fn run(command: Command, common: &Common) -> Outcome {
     let shared = matches!(
-        command,
+        &command,
         Command::Train { .. }
             | Command::Eval(_)
             | Command::Compare(_)
             | Command::Reproduce(_)
             | Command::Attend(_)
             | Command::Doctor
-    );
+    ) || matches!(&command, Command::Bench(args) if args.network);
     if !shared {
         job::alone()?;
     }

@@ -10,6 +10,7 @@
 mod collective;
 mod deal;
 mod error;
+mod group;
 mod launch;
 mod mailbox;
 #[cfg(feature = "mpi")]
@@ -22,6 +23,7 @@ use std::fmt::Debug;
 pub use collective::{barrier, broadcast, gather_all};
 pub use deal::deal;
 pub use error::ClusterError;
+pub use group::Group;
 pub use launch::Launch;
 pub use mailbox::{Mailbox, Message};
 #[cfg(feature = "mpi")]

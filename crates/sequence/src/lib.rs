@@ -21,6 +21,7 @@ mod experts;
 mod globals;
 mod halo;
 mod network;
+mod operator;
 mod parallel;
 mod part;
 mod pieces;
@@ -28,14 +29,17 @@ mod ring;
 mod rows;
 mod scan;
 mod split;
+mod step;
 mod whole;
 mod wire;
 
 pub use cost::Traffic;
 pub use error::SequenceError;
 pub use network::Network;
+pub use operator::{Failed, OnRank, SumOverRanks};
 pub use parallel::{SequenceParallel, SequenceState};
 pub use split::Split;
+pub use step::Step;
 pub use whole::Whole;
 
 /// The README example is a doctest.

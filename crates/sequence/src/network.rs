@@ -21,16 +21,17 @@ pub struct Network {
 }
 
 impl Network {
-    /// Measures the way between ranks 0 and 1, and tells all ranks; `None` for a job of one. The latency is half the
-    /// shortest of 200 round trips, the bandwidth that of the fastest of 6 messages of 16 MiB. All ranks have to call it.
+    /// Measures the way between rank 0 and rank `other`, and tells all ranks. The latency is half the shortest of 200 round
+    /// trips, the bandwidth that of the fastest of 6 messages of 16 MiB. All ranks have to call it.
     ///
     /// # Errors
     /// A rank that has left.
-    pub fn measure(communicator: &dyn Communicator) -> Result<Option<Self>, ClusterError> {
+    ///
+    /// # Panics
+    /// Without a rank `other`, or if that is rank 0.
+    pub fn measure(communicator: &dyn Communicator, other: usize) -> Result<Self, ClusterError> {
         let (rank, ranks) = (communicator.rank(), communicator.ranks());
-        if ranks < 2 {
-            return Ok(None);
-        }
+        assert!((1..ranks).contains(&other), "rank {other} of {ranks}");
         let answer = |tries: usize| {
             (0..tries).try_for_each(|_| {
                 communicator.receive(0, TAG)?;
@@ -42,8 +43,8 @@ impl Network {
             for _ in 0..tries {
                 let message = vec![1; bytes];
                 let start = Instant::now();
-                communicator.send(1, TAG, message)?;
-                communicator.receive(1, TAG)?;
+                communicator.send(other, TAG, message)?;
+                communicator.receive(other, TAG)?;
                 shortest = shortest.min(start.elapsed());
             }
             Ok(shortest.as_secs_f64())
@@ -53,19 +54,19 @@ impl Network {
                 let (short, long) = (ask(TRIES[0], 0)?, ask(TRIES[1], LARGE)?);
                 Some(Self { latency: short / 2.0, bandwidth: LARGE as f64 / (long - short).max(1e-9) })
             }
-            1 => answer(TRIES[0]).and_then(|()| answer(TRIES[1])).map(|()| None)?,
+            rank if rank == other => answer(TRIES[0]).and_then(|()| answer(TRIES[1])).map(|()| None)?,
             _ => None,
         };
         match own {
             Some(Self { latency, bandwidth }) => {
                 let bytes: Vec<u8> = [latency, bandwidth].iter().flat_map(|x| x.to_le_bytes()).collect();
                 (1..ranks).try_for_each(|to| communicator.send(to, TAG, bytes.clone()))?;
-                Ok(own)
+                Ok(Self { latency, bandwidth })
             }
             None => {
                 let bytes = communicator.receive(0, TAG)?;
                 let number = |n: usize| f64::from_le_bytes(bytes.as_chunks::<8>().0[n]);
-                Ok(Some(Self { latency: number(0), bandwidth: number(1) }))
+                Ok(Self { latency: number(0), bandwidth: number(1) })
             }
         }
     }
@@ -110,10 +111,11 @@ mod tests {
 
     #[test]
     fn all_ranks_hear_of_the_same_network() {
-        let found = Threads::run(3, |rank| Network::measure(&*rank).unwrap().unwrap());
-        assert!(found.iter().all(|network| *network == found[0]));
-        assert!(found[0].latency > 0.0 && found[0].bandwidth > 1e6, "{found:?}");
-        assert!(Threads::run(1, |rank| Network::measure(&*rank).unwrap())[0].is_none());
+        for other in [1, 2] {
+            let found = Threads::run(3, |rank| Network::measure(&*rank, other).unwrap());
+            assert!(found.iter().all(|network| *network == found[0]));
+            assert!(found[0].latency > 0.0 && found[0].bandwidth > 1e6, "{found:?}");
+        }
     }
 
     #[test]

@@ -51,6 +51,7 @@ pub struct SequenceParallel {
     options: AttentionOptions,
     call: Call,
     names: Vec<&'static str>,
+    constants: &'static [&'static str],
     queries: Split,
     keys: Split,
     peers: Peers,
@@ -103,7 +104,7 @@ impl SequenceParallel {
         let operator = options.operator(call.clone())?;
         let peers = Peers(communicator);
         check(options, call, [queries, keys])?;
-        let (call, names) = (call.clone(), operator.inputs());
+        let (call, names, constants) = (call.clone(), operator.inputs(), operator.constants());
         let contiguous = || -> Result<[Split; 2], Error> {
             Ok([Split::contiguous(queries, peers.ranks())?, Split::contiguous(keys, peers.ranks())?])
         };
@@ -157,7 +158,7 @@ impl SequenceParallel {
             Scheme::Experts(experts) => experts.attention.splits().map(Split::clone),
             _ => contiguous()?,
         };
-        Ok(Self { options: options.clone(), call, names, queries, keys, peers, scheme })
+        Ok(Self { options: options.clone(), call, names, constants, queries, keys, peers, scheme })
     }
 
     /// Which rank owns which queries.
@@ -173,6 +174,11 @@ impl SequenceParallel {
     /// Names of the inputs, in the order of all methods.
     pub fn inputs(&self) -> &[&'static str] {
         &self.names
+    }
+
+    /// Inputs that are random rather than learned, and so have no gradient.
+    pub fn constants(&self) -> &'static [&'static str] {
+        self.constants
     }
 
     /// This rank's part of input `name` (or of the output, `out`) of the whole call: its elements and shape.

@@ -60,16 +60,25 @@ impl Peers {
 
     /// Sum of `own` over all ranks, in their order, the same bits on each. A rank sends its own to every other.
     pub fn total(&self, own: &[f32]) -> Result<Vec<f32>, ClusterError> {
+        self.merged(own, |sum, x| sum + x)
+    }
+
+    /// The same with another way to join two numbers.
+    pub fn merged(&self, own: &[f32], join: impl Fn(f32, f32) -> f32) -> Result<Vec<f32>, ClusterError> {
         for to in self.others() {
             self.send(to, Tag::Total, [own])?;
         }
-        let mut total = vec![0.0; own.len()];
+        let mut merged: Option<Vec<f32>> = None;
         for rank in 0..self.ranks() {
-            match rank == self.rank() {
-                true => crate::part::add(&mut total, own),
-                false => crate::part::add(&mut total, &self.receive(rank, Tag::Total)?),
-            }
+            let next = if rank == self.rank() { own.to_vec() } else { self.receive(rank, Tag::Total)? };
+            merged = Some(match merged {
+                None => next,
+                Some(mut so_far) => {
+                    so_far.iter_mut().zip(next).for_each(|(so_far, next)| *so_far = join(*so_far, next));
+                    so_far
+                }
+            });
         }
-        Ok(total)
+        Ok(merged.expect("at least one rank"))
     }
 }

@@ -59,7 +59,7 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
     let trainer = Trainer::new(model, &data, &config.train, config.seed)?
         .with_progress(&bar)
         .with_stop(stop)
-        .with_cluster(cluster)?;
+        .with_sequences_over(config.parallel.sequence, cluster)?;
     let mut trainer = match run {
         Some(run) => trainer.with_directory(run)?,
         None => trainer.following()?,
@@ -128,7 +128,10 @@ fn shared(config: &RunConfig, ranks: usize) -> String {
         0 => "the last digits depend on that number, as train.parts is 0".to_owned(),
         parts => format!("each batch in {parts} parts, the same bits on any number of ranks"),
     };
-    format!("{ranks} ranks share each update; {parts}")
+    match config.parallel.sequence {
+        1 => format!("{ranks} ranks share each update; {parts}"),
+        each => format!("{ranks} ranks share each update, {each} of them the tokens of a sequence"),
+    }
 }
 
 /// On rank 0 first, so that the others find what it keeps for them.

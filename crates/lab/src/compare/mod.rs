@@ -41,6 +41,7 @@ impl Candidate {
     /// # Errors
     /// Invalid, duplicate or missing entries; models too large for this machine.
     pub fn all(config: &RunConfig) -> Result<Vec<Self>, Failure> {
+        config.check_undivided()?;
         let mut all: Vec<Self> = Vec::new();
         for entry in &config.compare.mechanisms {
             let (label, own) = config.candidate(entry)?;

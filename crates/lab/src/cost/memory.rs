@@ -44,7 +44,7 @@ fn check(config: &RunConfig, bytes_each: Count, verb: &str) -> Result<(), Failur
         let ids = config.train.accumulate as Count * batch as Count * length as Count * 4;
         let what = format!("updates on {batch} sequences of at least {length} tokens need at least");
         let remedy = "lower train.batch, train.accumulate or the length of the sequences";
-        fits(&what, step.total().activation_bytes + ids, remedy)?;
+        fits(&what, step.total().activation_bytes / config.parallel.sequence as Count + ids, remedy)?;
     }
     let parameters = cost.total().parameters;
     let what = format!("{parameters} parameters need, to {verb}, at least");

@@ -6,7 +6,7 @@ use burn::tensor::{Tensor, TensorData};
 use regard_kernels::{Error, Mask, mechanism::Position, random::substream};
 use regard_nn::{
     attention::{Attention, AttentionConfig, KeyState},
-    blocks::{ActivationLog, Context, Init, Part, Place},
+    blocks::{ActivationLog, Context, Init, Part, Place, Positions},
     models::{ModelConfig, is_buffer, load_parameters, named_parameters},
     ops,
 };
@@ -183,7 +183,7 @@ impl Layer {
     ///
     /// With values that are 1 before a threshold and 0 after it, any mechanism outputs the weight before it.
     fn cumulative(&self, normal: Tensor<3>) -> Option<Vec<Moments>> {
-        let keys = self.attention.project_keys(normal.clone());
+        let keys = self.attention.project_keys(normal.clone(), Positions::START);
         let [batch, tokens, heads, width] = match &keys {
             KeyState::Single { v, .. } | KeyState::Components { v, .. } => v.dims(),
             KeyState::States(_) => return None,

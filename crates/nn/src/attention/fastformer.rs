@@ -12,7 +12,7 @@ use super::{
     projection::{Heads, project},
 };
 use crate::{
-    blocks::{Context, Init, Place},
+    blocks::{Context, Init, Place, Positions},
     ops::{self, Concatenation, Inputs, RealTokens},
 };
 
@@ -83,7 +83,7 @@ impl Fastformer {
     }
 
     /// Keys come from the queries' own sequence, and are projected with them.
-    pub(crate) fn project_keys(&self, keys: Tensor<3>) -> KeyState {
+    pub(crate) fn project_keys(&self, keys: Tensor<3>, _: Positions) -> KeyState {
         KeyState::States(keys)
     }
 

@@ -1,7 +1,7 @@
 //! The Gaussian kernel and the mixture of Gaussian keys.
 
 use burn::module::{Module, Param, RunningState};
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{Int, Tensor, TensorData};
 use regard_kernels::{
     Error, Mask,
     mechanism::{Inference, Prior},
@@ -13,7 +13,7 @@ use super::{
     state::set,
 };
 use crate::{
-    blocks::{Context, Init, Part, Place},
+    blocks::{Context, Init, Part, Place, Positions},
     ops::{self, Inputs},
 };
 
@@ -75,8 +75,8 @@ impl GaussianMixture {
         Self { shift: shift.map(Param::from_tensor), ..self }
     }
 
-    pub(crate) fn project_keys(&self, keys: Tensor<3>) -> KeyState {
-        self.keys(keys, 0)
+    pub(crate) fn project_keys(&self, keys: Tensor<3>, at: Positions) -> KeyState {
+        self.keys(keys, at)
     }
 
     pub(crate) fn attend(
@@ -88,7 +88,7 @@ impl GaussianMixture {
         place: Place,
     ) -> Tensor<3> {
         let length = keys.length();
-        let inputs = self.inputs(queries, keys, 0, length);
+        let inputs = self.inputs(queries, keys, context.positions(), length);
         // The output is that of the prior before the step.
         if let (Some(prior), true) = (&self.prior, context.training) {
             set(prior, ops::prior_after(prior.value(), &inputs, mask, self.heads().kernel()));
@@ -99,9 +99,9 @@ impl GaussianMixture {
     }
 
     pub(crate) fn decode(&self, tokens: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
-        let from = state.position();
+        let at = Positions::From(state.position());
         // The whole prior, also where it depends on the position: the state knows its position.
-        let inputs = self.inputs(tokens.clone(), self.keys(tokens, from), from, self.heads().context);
+        let inputs = self.inputs(tokens.clone(), self.keys(tokens, at), at, self.heads().context);
         let out = match inputs.tensor::<4>("q").dims()[1] {
             1 => state.step_heads(&inputs),
             tokens => Tensor::cat((0..tokens).map(|token| state.step_heads(&inputs.token(token))).collect(), 1),
@@ -109,20 +109,20 @@ impl GaussianMixture {
         self.projections.join(out)
     }
 
-    fn keys(&self, keys: Tensor<3>, from: usize) -> KeyState {
-        let k = self.projections.keys(keys.clone(), self.shift.as_ref(), from);
+    fn keys(&self, keys: Tensor<3>, at: Positions) -> KeyState {
+        let k = self.projections.keys(keys.clone(), self.shift.as_ref(), at);
         KeyState::Components { k, v: self.projections.values(keys) }
     }
 
-    /// Inputs with the prior of the first `positions`.
-    fn inputs(&self, queries: Tensor<3>, keys: KeyState, from: usize, positions: usize) -> Inputs {
+    /// Inputs with the prior of the first `positions`, or of those that are named.
+    fn inputs(&self, queries: Tensor<3>, keys: KeyState, at: Positions, positions: usize) -> Inputs {
         let (k, v) = keys.components();
         let variance = match &self.log_variance {
             Some(log) => log.val().exp(),
             None => Tensor::from_floats(self.variances.as_slice(), &v.device()),
         };
         let shift = self.projections.shift_left(self.shift.as_ref());
-        let inputs = Inputs::new(self.projections.queries(queries, from));
+        let inputs = Inputs::new(self.projections.queries(queries, at));
         let inputs = match shift {
             Some(_) => inputs.with("k", k.squeeze_dim::<4>(2)),
             None => inputs.with("k", k),
@@ -130,7 +130,7 @@ impl GaussianMixture {
         let inputs = inputs.with("v", v).with("variance", variance);
         let inputs = match self.log_prior() {
             Some(LogPrior::Tied(prior)) => inputs.with("log_prior", prior),
-            Some(LogPrior::PerPosition(prior)) => inputs.with("log_prior", prior.narrow(2, 0, positions)),
+            Some(LogPrior::PerPosition(prior)) => inputs.with("log_prior", priors_at(prior, at, positions)),
             None => inputs,
         };
         inputs.with_some("shift", shift)
@@ -165,6 +165,14 @@ impl GaussianMixture {
     pub(crate) fn heads(&self) -> &Heads {
         &self.projections.heads
     }
+}
+
+/// Those of the first `count` positions of `[H,M,context]`, or of those that are named.
+fn priors_at(prior: Tensor<3>, at: Positions, count: usize) -> Tensor<3> {
+    let Positions::At(places) = at else { return prior.narrow(2, 0, count) };
+    let places: Vec<i32> = places.iter().map(|place| *place as i32).collect();
+    let places = Tensor::<1, Int>::from_data(TensorData::new(places, [count]), &prior.device());
+    prior.select(2, places)
 }
 
 /// Logarithm of the prior of a mixture.

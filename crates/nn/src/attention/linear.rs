@@ -9,7 +9,7 @@ use super::{
     projection::{Heads, Projections},
 };
 use crate::{
-    blocks::{Context, Init, Part, Place},
+    blocks::{Context, Init, Part, Place, Positions},
     ops::Inputs,
 };
 
@@ -47,8 +47,8 @@ impl LinearAttention {
         Self { shift: shift.map(Param::from_tensor), ..self }
     }
 
-    pub(crate) fn project_keys(&self, keys: Tensor<3>) -> KeyState {
-        self.keys(keys, 0)
+    pub(crate) fn project_keys(&self, keys: Tensor<3>, at: Positions) -> KeyState {
+        self.keys(keys, at)
     }
 
     pub(crate) fn attend(
@@ -59,29 +59,29 @@ impl LinearAttention {
         context: &Context,
         place: Place,
     ) -> Tensor<3> {
-        let out = self.heads().attend(&self.inputs(queries, keys, 0), mask, context, place);
+        let out = self.heads().attend(&self.inputs(queries, keys, context.positions()), mask, context, place);
         context.record(Part::Heads, &out);
         self.projections.join(out)
     }
 
     pub(crate) fn decode(&self, tokens: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
-        let from = state.position();
-        let inputs = self.inputs(tokens.clone(), self.keys(tokens, from), from);
+        let at = Positions::From(state.position());
+        let inputs = self.inputs(tokens.clone(), self.keys(tokens, at), at);
         let heads = self.heads();
         let out = state
             .advance(&inputs, &heads.own_mask(), |mask, context| heads.attend(&inputs, mask, context, Place::Weights));
         self.projections.join(out)
     }
 
-    fn keys(&self, keys: Tensor<3>, from: usize) -> KeyState {
-        let k = self.projections.keys(keys.clone(), self.shift.as_ref(), from);
+    fn keys(&self, keys: Tensor<3>, at: Positions) -> KeyState {
+        let k = self.projections.keys(keys.clone(), self.shift.as_ref(), at);
         KeyState::Components { k, v: self.projections.values(keys) }
     }
 
-    fn inputs(&self, queries: Tensor<3>, keys: KeyState, from: usize) -> Inputs {
+    fn inputs(&self, queries: Tensor<3>, keys: KeyState, at: Positions) -> Inputs {
         let (k, v) = keys.components();
         let shift = self.projections.shift_left(self.shift.as_ref());
-        let inputs = Inputs::new(self.projections.queries(queries, from));
+        let inputs = Inputs::new(self.projections.queries(queries, at));
         // A key per position where a shift makes the components, or where there is one.
         let inputs = match shift.is_none() && self.log_prior.is_some() {
             true => inputs.with("k", k),

@@ -12,7 +12,7 @@ use regard_kernels::{
 
 use super::{AttentionConfig, DecodeState, KeyState, projection::Heads, record::AttentionPart};
 use crate::{
-    blocks::{Context, Init, Part, Place, RouterRecord},
+    blocks::{Context, Init, Part, Place, Positions, RouterRecord},
     ops::{self, Inputs},
 };
 
@@ -58,8 +58,8 @@ impl MixtureOfHeads {
         })
     }
 
-    pub(crate) fn project_keys(&self, keys: Tensor<3>) -> KeyState {
-        let [k, v] = self.keys_and_values(keys, 0);
+    pub(crate) fn project_keys(&self, keys: Tensor<3>, at: Positions) -> KeyState {
+        let [k, v] = self.keys_and_values(keys, at);
         KeyState::Single { k: Some(k), v }
     }
 
@@ -85,7 +85,7 @@ impl MixtureOfHeads {
             let coefficients = moa.coefficients(routing.real()).scaled(context.loss_scale);
             logits = ops::router_loss(logits, &routing, coefficients);
         }
-        let (weights, q) = self.weights_and_queries(queries, logits, &routing, 0);
+        let (weights, q) = self.weights_and_queries(queries, logits, &routing, context.positions());
         let (k, v) = keys.single();
         let inputs = Inputs::new(q).with_some("k", k).with("v", v);
         // One head per slot, with the query of the expert in it.
@@ -98,8 +98,9 @@ impl MixtureOfHeads {
     pub(crate) fn decode(&self, token: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
         let logits = self.logits(token.clone());
         let (routing, _) = ops::route(&logits, self.heads.options.moa.active, None, None);
-        let (weights, q) = self.weights_and_queries(token.clone(), logits, &routing, state.position());
-        let [k, v] = self.keys_and_values(token, state.position());
+        let at = Positions::From(state.position());
+        let (weights, q) = self.weights_and_queries(token.clone(), logits, &routing, at);
+        let [k, v] = self.keys_and_values(token, at);
         let out = state.step_heads(&Inputs::new(q).with("k", k).with("v", v));
         ops::expert_outputs(out, weights, self.w_out.val(), &routing)
     }
@@ -120,19 +121,19 @@ impl MixtureOfHeads {
         x: Tensor<3>,
         logits: Tensor<3>,
         routing: &Arc<Routing>,
-        from: usize,
+        at: Positions,
     ) -> (Tensor<3>, Tensor<4>) {
         let weights = ops::gates(logits, routing, self.heads.options.moa.gates);
-        (weights, self.heads.rotate(ops::expert_queries(x, self.w_query.val(), routing), from))
+        (weights, self.heads.rotate(ops::expert_queries(x, self.w_query.val(), routing), at))
     }
 
     /// The one head of keys and values, `[B,S,1,D]`.
-    fn keys_and_values(&self, keys: Tensor<3>, from: usize) -> [Tensor<4>; 2] {
+    fn keys_and_values(&self, keys: Tensor<3>, at: Positions) -> [Tensor<4>; 2] {
         let [batch, tokens, _] = keys.dims();
         let project = |weight: &Param<Tensor<2>>| {
             ops::linear(keys.clone(), weight.val(), None).reshape([batch, tokens, 1, self.heads.head_width])
         };
-        [self.heads.rotate(project(&self.w_key), from), project(&self.w_value)]
+        [self.heads.rotate(project(&self.w_key), at), project(&self.w_value)]
     }
 
     /// Attention of the chosen heads to the one head of keys.

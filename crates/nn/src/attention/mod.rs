@@ -38,7 +38,7 @@ pub use state::DecodeState;
 pub use crate::config::{AttentionConfig, Attentions, reads_second_sequence, shared_by_layers};
 
 use crate::{
-    blocks::{Context, Init, Place, residual_gain},
+    blocks::{Context, Init, Place, Positions, residual_gain},
     config::ModelConfig,
 };
 use projection::Heads;
@@ -130,12 +130,12 @@ impl Attention {
         context: &Context,
         place: Place,
     ) -> Tensor<3> {
-        self.attend(queries, self.project_keys(keys), mask, context, place)
+        self.attend(queries, self.project_keys(keys, context.positions()), mask, context, place)
     }
 
-    /// Keys and values of `keys [B,S,d]`, for any number of calls of [`Attention::attend`].
-    pub fn project_keys(&self, keys: Tensor<3>) -> KeyState {
-        each!(self, layer => layer.project_keys(keys))
+    /// Keys and values of `keys [B,S,d]` at these positions, for any number of calls of [`Attention::attend`].
+    pub fn project_keys(&self, keys: Tensor<3>, at: Positions) -> KeyState {
+        each!(self, layer => layer.project_keys(keys, at))
     }
 
     /// As [`Attention::forward`], to keys that this layer projected before.

@@ -9,7 +9,7 @@ use super::{
     projection::{Heads, Projections},
 };
 use crate::{
-    blocks::{Context, Init, Part, Place},
+    blocks::{Context, Init, Part, Place, Positions},
     ops::Inputs,
 };
 
@@ -32,8 +32,8 @@ impl MultiHead {
         Self { projections: Projections::<2, 1>::new(heads, true, init), log_scale }
     }
 
-    pub(crate) fn project_keys(&self, keys: Tensor<3>) -> KeyState {
-        self.keys(keys, 0)
+    pub(crate) fn project_keys(&self, keys: Tensor<3>, at: Positions) -> KeyState {
+        self.keys(keys, at)
     }
 
     pub(crate) fn attend(
@@ -44,14 +44,15 @@ impl MultiHead {
         context: &Context,
         place: Place,
     ) -> Tensor<3> {
-        let out = context.tap(self.heads().attend(&self.inputs(queries, keys, 0), mask, context, place));
+        let out =
+            context.tap(self.heads().attend(&self.inputs(queries, keys, context.positions()), mask, context, place));
         context.record(Part::Heads, &out);
         self.projections.join(out)
     }
 
     pub(crate) fn decode(&self, tokens: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
-        let from = state.position();
-        let inputs = self.inputs(tokens.clone(), self.keys(tokens, from), from);
+        let at = Positions::From(state.position());
+        let inputs = self.inputs(tokens.clone(), self.keys(tokens, at), at);
         let heads = self.heads();
         let out = state
             .advance(&inputs, &heads.own_mask(), |mask, context| heads.attend(&inputs, mask, context, Place::Weights));
@@ -67,19 +68,20 @@ impl MultiHead {
         self.projections
     }
 
-    fn keys(&self, keys: Tensor<3>, from: usize) -> KeyState {
-        KeyState::Single { k: self.projections.keys(keys.clone(), from), v: self.projections.values(keys) }
+    fn keys(&self, keys: Tensor<3>, at: Positions) -> KeyState {
+        KeyState::Single { k: self.projections.keys(keys.clone(), at), v: self.projections.values(keys) }
     }
 
-    fn inputs(&self, queries: Tensor<3>, keys: KeyState, from: usize) -> Inputs {
+    fn inputs(&self, queries: Tensor<3>, keys: KeyState, at: Positions) -> Inputs {
         let (k, v) = keys.single();
-        let inputs = Inputs::new(self.projections.queries(queries, from)).with_some("k", k).with("v", v);
+        let inputs = Inputs::new(self.projections.queries(queries, at)).with_some("k", k).with("v", v);
         inputs.with_some("log_scale", self.log_scale.as_ref().map(Param::val))
     }
 
     /// Queries, keys and values `[B,N,heads,D]`, rotated where positions are rotary.
     pub fn project(&self, queries: Tensor<3>, keys: Tensor<3>, from: usize) -> [Tensor<4>; 3] {
-        let inputs = self.inputs(queries, self.keys(keys, from), from);
+        let at = Positions::From(from);
+        let inputs = self.inputs(queries, self.keys(keys, at), at);
         ["q", "k", "v"].map(|name| inputs.tensor(name))
     }
 

@@ -11,7 +11,7 @@ use super::{
     scatterbrain::check_layout,
 };
 use crate::{
-    blocks::{Context, Part, Place},
+    blocks::{Context, Part, Place, Positions},
     ops::{Host, Inputs},
 };
 
@@ -85,8 +85,8 @@ impl Planned {
         MultiHead::of(self.projections)
     }
 
-    pub(crate) fn project_keys(&self, keys: Tensor<3>) -> KeyState {
-        self.keys(keys, 0)
+    pub(crate) fn project_keys(&self, keys: Tensor<3>, at: Positions) -> KeyState {
+        self.keys(keys, at)
     }
 
     pub(crate) fn attend(
@@ -97,14 +97,14 @@ impl Planned {
         context: &Context,
         place: Place,
     ) -> Tensor<3> {
-        let out = self.attend_heads(&self.inputs(queries, keys, 0), mask, context, place);
+        let out = self.attend_heads(&self.inputs(queries, keys, context.positions()), mask, context, place);
         context.record(Part::Heads, &out);
         self.projections.join(out)
     }
 
     pub(crate) fn decode(&self, tokens: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
-        let from = state.position();
-        let inputs = self.inputs(tokens.clone(), self.keys(tokens, from), from);
+        let at = Positions::From(state.position());
+        let inputs = self.inputs(tokens.clone(), self.keys(tokens, at), at);
         let out = state.advance(&inputs, &self.heads().own_mask(), |mask, context| {
             self.attend_heads(&inputs, mask, context, Place::Weights)
         });
@@ -128,13 +128,13 @@ impl Planned {
         Ok(Box::new(PlannedState { groups }))
     }
 
-    fn keys(&self, keys: Tensor<3>, from: usize) -> KeyState {
-        KeyState::Single { k: self.projections.keys(keys.clone(), from), v: self.projections.values(keys) }
+    fn keys(&self, keys: Tensor<3>, at: Positions) -> KeyState {
+        KeyState::Single { k: self.projections.keys(keys.clone(), at), v: self.projections.values(keys) }
     }
 
-    fn inputs(&self, queries: Tensor<3>, keys: KeyState, from: usize) -> Inputs {
+    fn inputs(&self, queries: Tensor<3>, keys: KeyState, at: Positions) -> Inputs {
         let (k, v) = keys.single();
-        Inputs::new(self.projections.queries(queries, from)).with_some("k", k).with("v", v)
+        Inputs::new(self.projections.queries(queries, at)).with_some("k", k).with("v", v)
     }
 
     fn attend_heads(&self, inputs: &Inputs, mask: &Mask, context: &Context, place: Place) -> Tensor<4> {

@@ -11,7 +11,7 @@ use regard_kernels::{
 
 use super::{AttentionConfig, AttentionRecord, record::AttentionPart};
 use crate::{
-    blocks::{Context, Init, Place, Rotary, alibi_slopes},
+    blocks::{Context, Init, Place, Positions, Rotary, alibi_slopes},
     config::ModelConfig,
     ops::{self, Inputs},
 };
@@ -118,7 +118,10 @@ impl Heads {
             let calls = parts.iter().map(|part| part.record(call.clone())).collect();
             log.push(AttentionRecord { stack, layer, place, options: self.options.clone(), calls });
         }
-        parts.map(|part| ops::attention(&part.options, call.clone(), part.inputs))
+        parts.map(|part| match &context.spread {
+            None => ops::attention(&part.options, call.clone(), part.inputs),
+            Some(spread) => ops::spread_attention(&**spread, &part.options, call.clone(), part.inputs),
+        })
     }
 
     /// Options for [`AttentionOptions::operator`](regard_kernels::AttentionOptions::operator).
@@ -126,10 +129,10 @@ impl Heads {
         &self.kernel
     }
 
-    /// Rotates `x [B,N,..,D]` of positions `from ..` where positions are rotary.
-    pub fn rotate<const R: usize>(&self, x: Tensor<R>, from: usize) -> Tensor<R> {
+    /// Rotates `x [B,N,..,D]` of these positions where positions are rotary.
+    pub fn rotate<const R: usize>(&self, x: Tensor<R>, at: Positions) -> Tensor<R> {
         match &self.rotary {
-            Some(rotary) => ops::rotate(x, rotary.rotation(from)),
+            Some(rotary) => ops::rotate(x, rotary.rotation(at)),
             None => x,
         }
     }
@@ -180,9 +183,9 @@ impl<const K: usize, const B: usize> Projections<K, B> {
         }
     }
 
-    /// Queries `[B,N,H,D]` of `x [B,N,d]` at positions `from ..`, rotated where positions are rotary.
-    pub fn queries(&self, x: Tensor<3>, from: usize) -> Tensor<4> {
-        self.heads.rotate(project(x, &self.w_q, &self.b_q, self.heads.head_width), from)
+    /// Queries `[B,N,H,D]` of `x [B,N,d]`, rotated where positions are rotary.
+    pub fn queries(&self, x: Tensor<3>, at: Positions) -> Tensor<4> {
+        self.heads.rotate(project(x, &self.w_q, &self.b_q, self.heads.head_width), at)
     }
 
     /// Values `[B,S,Hk,D]` of `x [B,S,d]`.
@@ -217,10 +220,10 @@ impl Projections<2, 1> {
         Self::build(heads, own_keys.then_some(([width, keys], [keys])), init)
     }
 
-    /// Keys `[B,S,Hk,D]` of `x [B,S,d]` at positions `from ..`, rotated where positions are rotary.
-    pub fn keys(&self, x: Tensor<3>, from: usize) -> Option<Tensor<4>> {
+    /// Keys `[B,S,Hk,D]` of `x [B,S,d]`, rotated where positions are rotary.
+    pub fn keys(&self, x: Tensor<3>, at: Positions) -> Option<Tensor<4>> {
         let weight = self.w_k.as_ref()?;
-        Some(self.heads.rotate(project(x, weight, &self.b_k, self.heads.head_width), from))
+        Some(self.heads.rotate(project(x, weight, &self.b_k, self.heads.head_width), at))
     }
 }
 
@@ -260,11 +263,11 @@ impl Projections<3, 2> {
         Self::build(heads, Some(([count, width, keys], [count, keys])), init)
     }
 
-    /// Keys of a mixture: `x W_r + b_r` for every `r`, `[B,S,M,Hk,D]`, at positions `from ..`, rotated where positions are
+    /// Keys of a mixture: `x W_r + b_r` for every `r`, `[B,S,M,Hk,D]`, rotated where positions are
     /// rotary, and then with their shift: rotated keys hold it ([`Projections::shift_left`]).
     ///
     /// One product over all components, whose matrices are concatenated.
-    pub fn keys(&self, x: Tensor<3>, shift: Option<&Param<Tensor<3>>>, from: usize) -> Tensor<5> {
+    pub fn keys(&self, x: Tensor<3>, shift: Option<&Param<Tensor<3>>>, at: Positions) -> Tensor<5> {
         let [batch, tokens, width] = x.dims();
         let weight = self.w_k.as_ref().expect("a mixture has keys of its own");
         let [components, _, outputs] = weight.dims();
@@ -276,10 +279,8 @@ impl Projections<3, 2> {
         let head_width = self.heads.head_width;
         let k = ops::linear(x, weight, bias).reshape([batch, tokens, components, outputs / head_width, head_width]);
         match (self.heads.options.position, shift) {
-            (Position::Rotary, Some(shift)) => {
-                self.heads.rotate(ops::shifted_keys(k.squeeze_dim(2), shift.val()), from)
-            }
-            _ => self.heads.rotate(k, from),
+            (Position::Rotary, Some(shift)) => self.heads.rotate(ops::shifted_keys(k.squeeze_dim(2), shift.val()), at),
+            _ => self.heads.rotate(k, at),
         }
     }
 

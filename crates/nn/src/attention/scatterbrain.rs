@@ -19,7 +19,7 @@ use super::{
     state::set,
 };
 use crate::{
-    blocks::{Context, Init, Part, Place},
+    blocks::{Context, Init, Part, Place, Positions},
     ops::{self, Inputs},
 };
 
@@ -77,8 +77,8 @@ impl Scatterbrain {
         })
     }
 
-    pub(crate) fn project_keys(&self, keys: Tensor<3>) -> KeyState {
-        self.keys(keys, 0)
+    pub(crate) fn project_keys(&self, keys: Tensor<3>, at: Positions) -> KeyState {
+        self.keys(keys, at)
     }
 
     pub(crate) fn attend(
@@ -89,7 +89,7 @@ impl Scatterbrain {
         context: &Context,
         place: Place,
     ) -> Tensor<3> {
-        let out = self.attend_heads(&self.inputs(queries, keys, context, 0), mask, context, place);
+        let out = self.attend_heads(&self.inputs(queries, keys, context, context.positions()), mask, context, place);
         context.record(Part::Heads, &out);
         self.projections.join(out)
     }
@@ -134,26 +134,26 @@ impl Scatterbrain {
     }
 
     pub(crate) fn decode(&self, tokens: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
-        let from = state.position();
-        let inputs = self.inputs(tokens.clone(), self.keys(tokens, from), &Context::evaluation(), from);
+        let at = Positions::From(state.position());
+        let inputs = self.inputs(tokens.clone(), self.keys(tokens, at), &Context::evaluation(), at);
         let out = state.advance(&inputs, &self.heads().own_mask(), |mask, context| {
             self.attend_heads(&inputs, mask, context, Place::Weights)
         });
         self.projections.join(out)
     }
 
-    fn keys(&self, keys: Tensor<3>, from: usize) -> KeyState {
-        KeyState::Single { k: self.projections.keys(keys.clone(), from), v: self.projections.values(keys) }
+    fn keys(&self, keys: Tensor<3>, at: Positions) -> KeyState {
+        KeyState::Single { k: self.projections.keys(keys.clone(), at), v: self.projections.values(keys) }
     }
 
     /// In training with `features.redraw = n`, update `t` uses draw `t / n` of the projection, and later passes keep it.
-    fn inputs(&self, queries: Tensor<3>, keys: KeyState, context: &Context, from: usize) -> Inputs {
+    fn inputs(&self, queries: Tensor<3>, keys: KeyState, context: &Context, at: Positions) -> Inputs {
         let every = self.heads().options.features.redraw as u64;
         if let (Some(buffer), true) = (&self.projection, context.training && every > 0) {
             set(buffer, draw(self.heads(), self.key, context.step / every, &buffer.value().device()));
         }
         let (k, v) = keys.single();
-        Inputs::new(self.projections.queries(queries, from))
+        Inputs::new(self.projections.queries(queries, at))
             .with_some("k", k)
             .with("v", v)
             .with_some("projection", self.projection.as_ref().map(RunningState::value))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::tensor::Tensor;
 use regard_kernels::random::substream;
 
-use super::{Activation, ActivationLog, HeadTap, HeadTaps, Part, RouterLog};
+use super::{Activation, ActivationLog, HeadTap, HeadTaps, Part, Positions, RouterLog, Spread};
 use crate::{
     attention::{Attention, AttentionLog, LayerLog, LayerRecord},
     config::Precision,
@@ -40,6 +40,8 @@ pub struct Context {
     pub layers: Option<Arc<LayerLog>>,
     /// Log of what blocks compute, if one is wanted.
     pub activations: Option<Arc<ActivationLog>>,
+    /// The other ranks, where each has some of the tokens of every sequence.
+    pub spread: Option<Arc<dyn Spread>>,
     stack: Stack,
     layer: u64,
 }
@@ -68,6 +70,7 @@ impl Default for Context {
             taps: None,
             layers: None,
             activations: None,
+            spread: None,
             stack: Stack::default(),
             layer: 0,
         }
@@ -150,6 +153,17 @@ impl Context {
     #[must_use]
     pub fn with_taps(self, taps: Arc<HeadTaps>) -> Self {
         Self { taps: Some(taps), ..self }
+    }
+
+    /// The same where each rank has some of the tokens.
+    #[must_use]
+    pub fn with_spread(self, spread: Arc<dyn Spread>) -> Self {
+        Self { spread: Some(spread), ..self }
+    }
+
+    /// Where the tokens of this pass stand in their sequence.
+    pub(crate) fn positions(&self) -> Positions<'_> {
+        self.spread.as_ref().map_or(Positions::START, |spread| Positions::At(spread.positions()))
     }
 
     /// `out` unchanged, with a tap where they are wanted.

@@ -7,7 +7,7 @@ use burn::tensor::Tensor;
 use regard_kernels::{Error, Mask, Padding, Storage};
 
 use super::{
-    Context, FeedForward, Init, Norm, Place,
+    Context, FeedForward, Init, Norm, Place, Positions,
     block::{residual, residual_gain},
     drop_out,
 };
@@ -128,7 +128,10 @@ impl DecoderBlock {
     /// # Errors
     /// Self-attention that cannot decode token by token.
     pub fn decoder(&self, memory: Tensor<3>, shared: Option<&Attention>) -> Result<BlockState, Error> {
-        Ok(BlockState { own: self.own_decoder(shared)?, keys: self.cross_attention.project_keys(memory) })
+        Ok(BlockState {
+            own: self.own_decoder(shared)?,
+            keys: self.cross_attention.project_keys(memory, Positions::START),
+        })
     }
 
     pub(crate) fn own_decoder(&self, shared: Option<&Attention>) -> Result<DecodeState, Error> {

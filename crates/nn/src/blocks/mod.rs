@@ -13,6 +13,7 @@ mod positions;
 mod recompute;
 mod rotary;
 mod router;
+mod spread;
 
 pub use activations::{Activation, ActivationLog, HeadTap, HeadTaps, Part};
 pub use block::Block;
@@ -25,9 +26,10 @@ pub use feed_forward::FeedForward;
 pub use init::Init;
 pub use log::Log;
 pub use norm::Norm;
-pub use positions::{alibi_slopes, sinusoidal};
+pub use positions::{Positions, alibi_slopes, sinusoidal};
 pub(crate) use recompute::{recomputed, recomputed_decoder};
 pub use rotary::Rotary;
 pub use router::{RouterLog, RouterRecord};
+pub use spread::Spread;
 
 pub use crate::config::{RotaryConfig, RotaryScaling};

@@ -5,10 +5,36 @@ use burn::tensor::{Device, Tensor, TensorData};
 /// Base of the wavelengths of sinusoidal positions (Vaswani et al. 2017, section 3.5).
 const BASE: f64 = 10_000.0;
 
-/// Sines in the even channels, cosines in the odd ones, `[count, width]`, for positions `from .. from + count`
-/// (Vaswani et al. 2017, section 3.5).
-pub fn sinusoidal(from: usize, count: usize, width: usize, device: &Device) -> Tensor<2> {
-    let values: Vec<f32> = (from..from + count)
+/// Where the tokens of a tensor stand in their sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Positions<'a> {
+    /// One after another, from this one on.
+    From(usize),
+    /// Each at its own: the tokens of one rank of several.
+    At(&'a [usize]),
+}
+
+impl<'a> Positions<'a> {
+    /// A whole sequence.
+    pub const START: Self = Self::From(0);
+
+    /// Those of `count` tokens.
+    ///
+    /// # Panics
+    /// If other than `count` are named.
+    pub fn iter(self, count: usize) -> impl Iterator<Item = usize> + 'a {
+        let (from, named) = match self {
+            Self::From(from) => (from..from + count, &[][..]),
+            Self::At(named) => (0..0, named),
+        };
+        assert_eq!(from.len() + named.len(), count, "a position for each token");
+        from.chain(named.iter().copied())
+    }
+}
+
+/// Sines in the even channels, cosines in the odd ones, `[positions, width]` (Vaswani et al. 2017, section 3.5).
+pub fn sinusoidal(positions: impl Iterator<Item = usize>, width: usize, device: &Device) -> Tensor<2> {
+    let values: Vec<f32> = positions
         .flat_map(|position| {
             (0..width).map(move |channel| {
                 let angle = position as f64 * frequency(channel / 2, width);
@@ -16,6 +42,7 @@ pub fn sinusoidal(from: usize, count: usize, width: usize, device: &Device) -> T
             })
         })
         .collect();
+    let count = values.len() / width;
     Tensor::from_data(TensorData::new(values, [count, width]), device)
 }
 
@@ -43,10 +70,10 @@ mod tests {
     #[test]
     fn sinusoids_start_at_zero_angle_and_have_the_papers_wavelengths() {
         let device = Device::flex();
-        let table = values(sinusoidal(0, 3, 4, &device));
+        let table = values(sinusoidal(0..3, 4, &device));
         assert_eq!(table[..4], [0.0, 1.0, 0.0, 1.0]);
         assert_eq!(table[8..], [2f32.sin(), 2f32.cos(), 0.02f32.sin(), 0.02f32.cos()]);
-        assert_eq!(values(sinusoidal(2, 1, 4, &device)), table[8..]);
+        assert_eq!(values(sinusoidal(Positions::At(&[2]).iter(1), 4, &device)), table[8..]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::{
 
 use regard_kernels::{Error, elementwise::Rotate};
 
+use super::Positions;
 use crate::config::RotaryConfig;
 
 /// Cosines and sines `[context, pairs]` of all positions of a model.
@@ -44,9 +45,17 @@ impl Rotary {
         Ok(rotary)
     }
 
-    /// The rotation of tokens at positions `from ..`.
-    pub fn rotation(&self, from: usize) -> Rotate {
-        Rotate::new(self.cosine.clone(), self.sine.clone(), self.pairs, from)
+    /// The rotation of tokens at these positions.
+    pub fn rotation(&self, at: Positions) -> Rotate {
+        match at {
+            Positions::From(from) => Rotate::new(self.cosine.clone(), self.sine.clone(), self.pairs, from),
+            Positions::At(places) => {
+                let rows = |table: &[f32]| -> Arc<[f32]> {
+                    places.iter().flat_map(|place| &table[place * self.pairs..][..self.pairs]).copied().collect()
+                };
+                Rotate::new(rows(&self.cosine), rows(&self.sine), self.pairs, 0)
+            }
+        }
     }
 }
 
@@ -71,7 +80,8 @@ mod tests {
         for share in [1.0, 0.67] {
             let rotary = Rotary::shared(&RotaryConfig { share, ..RotaryConfig::default() }, 6, 16).unwrap();
             let product = |i, j| -> f32 {
-                let [q, k] = [(&q, i), (&k, j)].map(|(x, at)| ops::rotate(x.clone(), rotary.rotation(at)));
+                let [q, k] =
+                    [(&q, i), (&k, j)].map(|(x, at)| ops::rotate(x.clone(), rotary.rotation(Positions::At(&[at]))));
                 (q * k).sum().into_scalar::<f32>()
             };
             assert!((product(5, 2) - product(13, 10)).abs() < 1e-5);

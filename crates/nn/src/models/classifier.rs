@@ -146,7 +146,7 @@ impl Classifier {
     /// Tokens that [`TokenBatch::check`] refuses.
     pub fn vectors(&self, tokens: &TokenBatch, context: &Context) -> Tensor<3> {
         let states = self.body.forward(tokens, context);
-        pooled(states, self.pool.as_ref().map(Param::val), self.pooling, tokens.padding.as_deref())
+        pooled(states, self.pool.as_ref().map(Param::val), self.pooling, tokens.padding.as_deref(), context)
     }
 
     /// The token vectors `[vocabulary,d]`.

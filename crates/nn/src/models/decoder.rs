@@ -9,7 +9,9 @@ use regard_kernels::{Error, Padding};
 use super::{ModelConfig, NormPlace, TokenBatch, embeddings::Embeddings};
 use crate::{
     attention::Attention,
-    blocks::{BlockState, Context, DecoderBlock, Init, Memory, Norm, Place, Stack, drop_out, recomputed_decoder},
+    blocks::{
+        BlockState, Context, DecoderBlock, Init, Memory, Norm, Place, Positions, Stack, drop_out, recomputed_decoder,
+    },
     config::{Attentions, DECODER, at_place, shared_by_layers},
     ops::single,
 };
@@ -53,7 +55,7 @@ impl Decoder {
     /// States `[B,N,d]` of `tokens`, whose vectors are rows of `table`.
     pub fn forward(&self, table: Tensor<2>, tokens: &TokenBatch, memory: &Memory, context: &Context) -> Tensor<3> {
         let context = context.in_stack(Stack::Decoder);
-        let x = self.embeddings.embed(table, tokens, 0);
+        let x = self.embeddings.embed(table, tokens, Positions::START);
         let mut x = context.precision.of(drop_out(x, self.dropout, &context.at_layer(0), Place::Embedding));
         let memory = &Memory { states: context.precision.of(memory.states.clone()), ..memory.clone() };
         for (i, block) in self.layers.iter().enumerate() {
@@ -75,7 +77,7 @@ impl Decoder {
         padding: &Option<Arc<Padding>>,
         states: &mut [BlockState],
     ) -> Tensor<3> {
-        let mut x = self.embeddings.embed(table, tokens, states[0].position());
+        let mut x = self.embeddings.embed(table, tokens, Positions::From(states[0].position()));
         for (block, state) in self.layers.iter().zip(states) {
             x = block.decode(x, padding.clone(), self.attention.as_ref(), state);
         }

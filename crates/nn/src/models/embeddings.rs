@@ -1,12 +1,12 @@
 //! Token numbers to vectors with positions.
 
 use burn::module::{Module, Param};
-use burn::tensor::Tensor;
+use burn::tensor::{Int, Tensor, TensorData};
 use regard_kernels::mechanism::Position;
 
 use super::{ModelConfig, TokenBatch};
 use crate::{
-    blocks::{Init, Norm, sinusoidal},
+    blocks::{Init, Norm, Positions, sinusoidal},
     ops,
 };
 
@@ -57,15 +57,15 @@ impl Embeddings {
         init.normal("token_embedding", [vocabulary, width], deviation)
     }
 
-    /// Vectors `[batch,length,d]` of tokens at positions `from ..`; `table` is the token vectors.
-    pub fn embed(&self, table: Tensor<2>, tokens: &TokenBatch, from: usize) -> Tensor<3> {
+    /// Vectors `[batch,length,d]` of tokens at these positions; `table` is the token vectors.
+    pub fn embed(&self, table: Tensor<2>, tokens: &TokenBatch, at: Positions) -> Tensor<3> {
         let TokenBatch { batch, length, .. } = *tokens;
         let x = ops::embedding(table, tokens.ids.clone(), [batch, length]);
         let width = x.dims()[2];
         let x = match (&self.position_embedding, self.scheme) {
-            (Some(positions), _) => x + positions.val().narrow(0, from, length).unsqueeze_dim(0),
+            (Some(positions), _) => x + rows_at(positions.val(), at, length),
             (None, Position::Sinusoidal) => {
-                let positions = sinusoidal(from, length, width, &x.device());
+                let positions = sinusoidal(at.iter(length), width, &x.device());
                 x.mul_scalar((width as f64).sqrt()) + positions.unsqueeze_dim(0)
             }
             _ => x,
@@ -84,4 +84,17 @@ impl Embeddings {
             None => x,
         }
     }
+}
+
+/// Rows of `table [context,d]` at these positions, `[1,length,d]`.
+fn rows_at(table: Tensor<2>, at: Positions, length: usize) -> Tensor<3> {
+    let rows = match at {
+        Positions::From(from) => table.narrow(0, from, length),
+        Positions::At(places) => {
+            let places: Vec<i32> = places.iter().map(|place| *place as i32).collect();
+            let places = Tensor::<1, Int>::from_data(TensorData::new(places, [length]), &table.device());
+            table.select(0, places)
+        }
+    };
+    rows.unsqueeze_dim(0)
 }

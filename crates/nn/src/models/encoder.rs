@@ -9,7 +9,7 @@ use regard_kernels::{Error, Mask, Padding, Storage, random::substream};
 use super::{ModelConfig, NormPlace, TokenBatch, embeddings::Embeddings};
 use crate::{
     attention::{Attention, AttentionConfig, DecodeState, HeadPlan, shared_by_layers},
-    blocks::{Block, Context, Init, Norm, Part, Place, drop_out, recomputed},
+    blocks::{Block, Context, Init, Norm, Part, Place, Positions, drop_out, recomputed},
     ops::single,
 };
 
@@ -54,7 +54,7 @@ impl Encoder {
 
     /// States `[B,N,d]` of `tokens`, whose vectors are rows of `table`.
     pub fn forward(&self, table: Tensor<2>, tokens: &TokenBatch, context: &Context) -> Tensor<3> {
-        let x = self.embeddings.embed(table, tokens, 0);
+        let x = self.embeddings.embed(table, tokens, context.positions());
         self.forward_vectors(x, tokens.padding.clone(), context)
     }
 
@@ -76,7 +76,7 @@ impl Encoder {
 
     /// States `[B,N,d]` of the next tokens of every row.
     pub fn decode(&self, table: Tensor<2>, tokens: &TokenBatch, states: &mut [DecodeState]) -> Tensor<3> {
-        let mut x = self.embeddings.embed(table, tokens, states[0].position());
+        let mut x = self.embeddings.embed(table, tokens, Positions::From(states[0].position()));
         for ((_, block), state) in self.blocks().zip(states) {
             x = block.decode(x, self.attention.as_ref(), state);
         }

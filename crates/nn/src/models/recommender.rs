@@ -128,7 +128,7 @@ impl Recommender {
     pub fn news(&self, titles: &TokenBatch, context: &Context) -> Tensor<2> {
         let states = self.news.forward(titles, context);
         let scores = self.pool_news.as_ref().map(Param::val);
-        pooled(states, scores, self.pooling, titles.padding.as_deref()).squeeze_dim(1)
+        pooled(states, scores, self.pooling, titles.padding.as_deref(), context).squeeze_dim(1)
     }
 
     /// One vector per reader, `[readers,d]`, of what each has read of `news [titles,d]`; 0 for one who has read nothing.
@@ -139,7 +139,7 @@ impl Recommender {
         let x = ops::embedding(news, histories.ids.clone(), [histories.batch, histories.length]);
         let states = self.users.forward_vectors(x, histories.padding.clone(), &context.in_stack(Stack::Decoder));
         let scores = self.pool_users.as_ref().map(Param::val);
-        pooled(states, scores, self.pooling, histories.padding.as_deref()).squeeze_dim(1)
+        pooled(states, scores, self.pooling, histories.padding.as_deref(), context).squeeze_dim(1)
     }
 
     /// Products `[readers,candidates]` of `users [readers,d]` and the rows `candidates` of `news [titles,d]`, equally many for

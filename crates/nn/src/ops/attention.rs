@@ -7,6 +7,7 @@ use super::{
     Inputs, Operand, additive, apply, composed::uses_kernel, cosine, gaussian_mixture, linear, scatterbrain, softmax,
     stored_as,
 };
+use crate::blocks::Spread;
 
 /// The output of the operator that `options` name: `[B,N,H,Dv]`, for additive attention `[B,N,H*D]`.
 ///
@@ -44,6 +45,22 @@ pub fn attention<const D: usize>(options: &AttentionOptions, call: Call, inputs:
         other => panic!("mechanism '{other}' is no operator of attention alone"),
     };
     Operand::from(stored_as(out, format)).into_tensor()
+}
+
+/// [`attention`] of this rank's tokens to those of all, by kernels.
+///
+/// # Panics
+/// Inputs that do not fit, or of a device without kernels.
+pub(crate) fn spread_attention<const D: usize>(
+    spread: &dyn Spread,
+    options: &AttentionOptions,
+    call: Call,
+    inputs: &Inputs,
+) -> Tensor<D> {
+    assert!(uses_kernel(&inputs.device()), "tokens are spread over ranks on the CPU alone");
+    let operator = spread.attention(options, call);
+    let operands = inputs.operands(&operator.inputs());
+    apply(operator, &operands)
 }
 
 /// Whether `device` has fused kernels for calls with these options, under a causal mask or one that is not: with the feature of a

@@ -26,6 +26,7 @@ mod scatterbrain;
 mod softmax;
 mod support;
 
+pub(crate) use attention::spread_attention;
 pub use attention::{attention, runs_fused};
 pub use bridge::{MOST_OPERANDS, Operand, apply, runs_kernels, try_apply};
 pub(crate) use bridge::{Pullback, entered, runs_unrecorded, takes_results};

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Everything that defines a run. In files the attention keys are at the top level (`mechanism`, `heads`,
-/// `keys.components`), next to the tables `model`, `task`, `train` and `compare`.
+/// `keys.components`), next to the tables `model`, `task`, `train`, `parallel` and `compare`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunConfig {
     /// Seed for parameters, batches, dropout and generated data.
@@ -34,8 +34,24 @@ pub struct RunConfig {
     pub task: TaskConfig,
     /// `train.*`
     pub train: TrainConfig,
+    /// `parallel.*`
+    pub parallel: ParallelConfig,
     /// `compare.*`
     pub compare: CompareConfig,
+}
+
+/// `parallel.*`: what the ranks of a job share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ParallelConfig {
+    /// Ranks over which the tokens of each sequence are spread.
+    pub sequence: usize,
+}
+
+impl Default for ParallelConfig {
+    fn default() -> Self {
+        Self { sequence: 1 }
+    }
 }
 
 /// `compare.*`
@@ -67,7 +83,7 @@ const MOST_DRAWN: usize = 1 << 16;
 const WHOLE: &str = "a whole number from 0";
 
 /// Tables of a configuration other than the attention's.
-pub const SECTIONS: [&str; 6] = ["decoder", "cross", "model", "task", "train", "compare"];
+pub const SECTIONS: [&str; 7] = ["decoder", "cross", "model", "task", "train", "parallel", "compare"];
 
 impl RunConfig {
     /// As a TOML table, with the attention keys at the top level.
@@ -86,6 +102,7 @@ impl RunConfig {
         all.insert("model".into(), Value::Table(table(Table::try_from(&self.model))));
         all.insert("task".into(), Value::Table(table(Table::try_from(&self.task))));
         all.insert("train".into(), Value::Table(table(Table::try_from(&self.train))));
+        all.insert("parallel".into(), Value::Table(table(Table::try_from(&self.parallel))));
         all.insert("compare".into(), Value::Table(table(Table::try_from(&self.compare))));
         all
     }
@@ -126,6 +143,7 @@ impl RunConfig {
             model: read_section(&mut sections, "model")?,
             task: read_section(&mut sections, "task")?,
             train: read_section(&mut sections, "train")?,
+            parallel: read_section(&mut sections, "parallel")?,
             compare: read_section(&mut sections, "compare")?,
         })
     }
@@ -178,7 +196,8 @@ impl RunConfig {
     pub fn other_run(&self, other: &Self) -> Option<(String, String, String)> {
         let fixed = |key: &str| match key.split_once('.') {
             Some(("train", key)) => ["batch", "accumulate", "parts", "start"].contains(&key),
-            Some(("compare", _)) => false,
+            // Of the ranks of a job, which may be others.
+            Some(("compare" | "parallel", _)) => false,
             // Saves memory, with the same result.
             _ => key != "model.checkpointing",
         };
@@ -231,9 +250,39 @@ impl RunConfig {
         self.check_model()?;
         self.train.check()?;
         self.task.check()?;
+        self.check_parallel()?;
         let shape = self.task.options().shape();
         if shape.objective.has_decoder() {
             self.train.search(shape.longest_written()).check()?;
+        }
+        Ok(())
+    }
+
+    /// Checks that each run is one rank's, as in a comparison.
+    ///
+    /// # Errors
+    /// Sequences spread over ranks.
+    pub fn check_undivided(&self) -> Result<(), Failure> {
+        match self.parallel.sequence {
+            1 => Ok(()),
+            ranks => Err(Failure::usage(format!(
+                "parallel.sequence is {ranks}; expected 1: ranks share the runs here, each of which is one rank's; \
+                 'regard train' spreads a sequence"
+            ))),
+        }
+    }
+
+    fn check_parallel(&self) -> Result<(), Failure> {
+        let ranks = self.parallel.sequence;
+        let dropout = self.model.attention_dropout;
+        if ranks == 0 {
+            return Err(Failure::usage("parallel.sequence is 0; expected at least 1, the ranks that share a sequence"));
+        }
+        if ranks > 1 && dropout > 0.0 {
+            return Err(Failure::usage(format!(
+                "model.attention_dropout is {dropout}; expected 0 with parallel.sequence = {ranks}: it is drawn for each pair of \
+                 tokens by their places in one process"
+            )));
         }
         Ok(())
     }

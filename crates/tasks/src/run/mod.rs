@@ -13,7 +13,7 @@ mod open;
 mod predict;
 mod preset;
 
-pub use config::{CompareConfig, RunConfig, SECTIONS};
+pub use config::{CompareConfig, ParallelConfig, RunConfig, SECTIONS};
 pub use layers::{Layers, keys, nearest};
 pub use open::{Run, Stored, Which};
 pub use predict::{Figures, Predictions, Predictor};

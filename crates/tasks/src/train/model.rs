@@ -8,7 +8,7 @@ use burn::{
 };
 use regard_kernels::Error;
 use regard_nn::{
-    attention::Attentions,
+    attention::{AttentionConfig, Attentions},
     blocks::Context,
     models::{
         Classifier, LanguageModel, MaskedModel, ModelConfig, Recommender, Translator, is_buffer, load_parameters,
@@ -143,6 +143,16 @@ impl Model {
             return squared_error(logits, &targets);
         }
         ops::cross_entropy(logits, targets, smoothing)
+    }
+
+    /// The options of its attention, the same in every layer, where tokens can be spread over ranks.
+    pub(super) fn spread_options(&self) -> Option<&AttentionConfig> {
+        match self {
+            Self::Classifier(model) => Some(model.attention()),
+            Self::Language(model) => Some(model.attention()),
+            Self::Masked(model) => Some(model.attention()),
+            Self::Translator(_) | Self::Recommender(_) => None,
+        }
     }
 
     /// Whether it has buffers that each batch of training moves.

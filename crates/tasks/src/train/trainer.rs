@@ -126,7 +126,7 @@ impl<'a> Trainer<'a> {
             Some(run) => model.starting_from(run)?,
             None => model,
         };
-        let parallel = (config.parts > 0).then(|| Parallel::new(Arc::new(Alone), &model, config)).transpose()?;
+        let parallel = (config.parts > 0).then(|| Parallel::new(Arc::new(Alone), &model, config, 1)).transpose()?;
         Ok(Self {
             config,
             data,
@@ -158,8 +158,17 @@ impl<'a> Trainer<'a> {
     /// # Errors
     /// More ranks than there are parts for them; a model that cannot be trained in parts.
     pub fn with_cluster(self, cluster: Arc<dyn Communicator>) -> Result<Self, TrainError> {
-        let shared = cluster.ranks() > 1 || self.config.parts > 0;
-        let parallel = shared.then(|| Parallel::new(cluster, self.model(), self.config)).transpose()?;
+        self.with_sequences_over(1, cluster)
+    }
+
+    /// The same with the tokens of each sequence spread over `ranks` neighbouring ranks: each has an equal share of them, and of
+    /// the activations.
+    ///
+    /// # Errors
+    /// As [`Trainer::with_cluster`]; a job that does not consist of such groups; a model whose tokens cannot be spread.
+    pub fn with_sequences_over(self, ranks: usize, cluster: Arc<dyn Communicator>) -> Result<Self, TrainError> {
+        let shared = cluster.ranks() > 1 || self.config.parts > 0 || ranks != 1;
+        let parallel = shared.then(|| Parallel::new(cluster, self.model(), self.config, ranks)).transpose()?;
         Ok(Self { parallel, ..self })
     }
 

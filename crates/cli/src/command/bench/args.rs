@@ -23,6 +23,12 @@ pub struct Bench {
         "crossover", "compare",
     ])]
     pub shapes: bool,
+    /// Measure the network between the ranks of a job (mpirun) and attention over them, and predict it for other numbers of ranks.
+    /// --lengths N,M: tokens of the step that is measured, and of those predicted; default: 8192,1000000.
+    #[arg(long, conflicts_with_all = [
+        "shapes", "level", "batch", "threads_sweep", "causal", "preset", "config", "crossover", "compare",
+    ])]
+    pub network: bool,
     /// What to measure: the mechanism alone, or inside a layer or model.
     #[arg(long, value_parser = choice(&LEVELS), default_value = "operator")]
     pub level: Level,
@@ -95,6 +101,7 @@ impl Bench {
     pub fn only_on_the_cpu(&self) -> Option<&'static str> {
         match self.level {
             _ if self.shapes => Some("bench --shapes"),
+            _ if self.network => Some("bench --network"),
             Level::Decode => Some("bench --level decode"),
             _ => None,
         }

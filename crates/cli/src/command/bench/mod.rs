@@ -1,6 +1,7 @@
 //! `regard bench`
 
 mod args;
+mod network;
 mod revision;
 mod shapes;
 mod subjects;
@@ -38,6 +39,9 @@ pub fn run(args: &Bench, common: &Common) -> Outcome {
     let level = args.level;
     if !(args.seconds >= 0.0 && args.seconds.is_finite()) {
         return Err(Failure::usage(format!("--seconds is {}, expected a number from 0", args.seconds)));
+    }
+    if args.network {
+        return network::run(args, common);
     }
     if args.shapes {
         return shapes::run(args, common);

@@ -113,6 +113,29 @@ pub fn choose(args: &Bench) -> Outcome<Chosen> {
     })
 }
 
+/// The attentions of `entries` for steps over ranks, which are causal, by unique names.
+///
+/// # Errors
+/// Unknown or incompatible options, keys of a model.
+pub fn attentions(args: &Bench, entries: &[String]) -> Outcome<Vec<(String, AttentionOptions)>> {
+    let base = base(args, Level::Operator)?;
+    let mut all: Vec<(String, AttentionOptions)> = Vec::new();
+    for entry in entries {
+        let (label, config) = candidate(&base, entry, Level::Operator)?;
+        if all.iter().any(|(other, _)| *other == label) {
+            return Err(Failure::usage(format!("--mechanism names '{label}' twice, expected each once")));
+        }
+        let mut options = config.attention;
+        options.causal = true;
+        if let [heads] = args.heads[..] {
+            options.heads = heads;
+        }
+        options.check().map_err(|error| Failure::from(error).at(&label))?;
+        all.push((label, options));
+    }
+    Ok(all)
+}
+
 /// Whether a configuration is given.
 fn configured(args: &Bench) -> bool {
     args.preset.is_some() || args.config.is_some()

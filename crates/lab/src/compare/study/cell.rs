@@ -169,6 +169,7 @@ impl Cell<'_> {
 /// The first invalid number, missing file, or a model that cannot fit into memory.
 pub fn check(config: &RunConfig) -> Result<(), Failure> {
     config.check()?;
+    config.check_undivided()?;
     check_training(config)
 }
 

@@ -10,7 +10,7 @@ use regard_testkit::{Random, Report};
 
 use super::*;
 use crate::{
-    blocks::{RouterLog, Stack},
+    blocks::{Positions, RouterLog, Stack},
     models::{ModelConfig, load_parameters, named_parameters},
 };
 
@@ -65,7 +65,7 @@ fn padding() -> Arc<Padding> {
 fn pass(layer: &MixtureOfHeads, mask: &Mask, context: &Context) -> BTreeMap<&'static str, Vec<f64>> {
     let device = Device::flex().autodiff();
     let x = input(1, LENGTH, &device).require_grad();
-    let out = layer.attend(x.clone(), layer.project_keys(x.clone()), mask, context, Place::Weights);
+    let out = layer.attend(x.clone(), layer.project_keys(x.clone(), Positions::START), mask, context, Place::Weights);
     let grads = (out.clone() * input(2, LENGTH, &device)).sum().backward();
     let of2 = |param: &Param<Tensor<2>>| doubles(param.val().grad(&grads).unwrap());
     let of3 = |param: &Param<Tensor<3>>| doubles(param.val().grad(&grads).unwrap());
@@ -153,9 +153,15 @@ fn a_log_gets_what_the_router_did() {
     let mask = Mask::none().with_valid(Some(padding()));
     let log = Arc::new(RouterLog::with_choices());
     let context = Context::evaluation().with_router_log(log.clone()).in_stack(Stack::Decoder).at_layer(3);
-    layer.attend(x.clone(), layer.project_keys(x.clone()), &mask, &context, Place::Weights);
+    layer.attend(x.clone(), layer.project_keys(x.clone(), Positions::START), &mask, &context, Place::Weights);
     let cross = Mask { query_valid: Some(padding()), ..Mask::none() };
-    layer.attend(x.clone(), layer.project_keys(input(4, 4, &device)), &cross, &context, Place::CrossWeights);
+    layer.attend(
+        x.clone(),
+        layer.project_keys(input(4, 4, &device), Positions::START),
+        &cross,
+        &context,
+        Place::CrossWeights,
+    );
     let records = log.take();
     assert!(log.take().is_empty(), "taken");
     assert_eq!(records.len(), 2);
@@ -186,7 +192,13 @@ fn noise_and_draws_act_in_training_alone_and_by_key() {
         let layer = layer(moa.clone(), &device);
         let log = Arc::new(RouterLog::with_choices());
         let context = context.with_router_log(log.clone());
-        layer.attend(x.clone(), layer.project_keys(x.clone()), &Mask::none(), &context, Place::Weights);
+        layer.attend(
+            x.clone(),
+            layer.project_keys(x.clone(), Positions::START),
+            &Mask::none(),
+            &context,
+            Place::Weights,
+        );
         log.take().remove(0).chosen.unwrap()
     };
     let plain = chosen(&NO_LOSSES, Context::training(1, 2));

@@ -10,6 +10,7 @@
 
 mod layout;
 mod message;
+mod sequence;
 mod share;
 mod spread;
 
@@ -29,7 +30,10 @@ use regard_nn::{
     ops::with_elements,
 };
 
-use self::layout::{Bucket, Layout};
+use self::{
+    layout::{Bucket, Layout},
+    sequence::SequenceRanks,
+};
 pub(super) use self::{
     message::{Reader, Writer},
     spread::spread,
@@ -57,6 +61,8 @@ pub struct Parallel {
     cluster: Arc<dyn Communicator>,
     /// Parts of a batch.
     parts: usize,
+    /// The ranks that share a part, where several do.
+    sequence: Option<SequenceRanks>,
     tree: SumTree,
     layout: Layout,
 }
@@ -65,12 +71,18 @@ pub struct Parallel {
 type Travelling = Vec<Option<Tensor<1>>>;
 
 impl Parallel {
-    /// Of a job, or of one rank whose batches are cut.
+    /// Of a job in which `sequence` ranks share each sequence, or of one rank whose batches are cut.
     ///
     /// # Errors
-    /// Fewer parts than ranks; a model with buffers that follow the data batch by batch.
-    pub fn new(cluster: Arc<dyn Communicator>, model: &Model, config: &TrainConfig) -> Result<Self, TrainError> {
-        let ranks = cluster.ranks();
+    /// Fewer parts than groups of ranks; a model with buffers that follow the data batch by batch, or that cannot be spread.
+    pub fn new(
+        cluster: Arc<dyn Communicator>,
+        model: &Model,
+        config: &TrainConfig,
+        sequence: usize,
+    ) -> Result<Self, TrainError> {
+        let shared = (sequence != 1).then(|| SequenceRanks::new(&cluster, sequence, model)).transpose()?;
+        let ranks = cluster.ranks() / sequence;
         let parts = match config.parts {
             0 => ranks.div_ceil(config.accumulate),
             parts => parts,
@@ -87,23 +99,38 @@ impl Parallel {
             );
             return Err(TrainError::config("parts", config.parts, expected));
         }
-        if leaves > 1 && model.follows_batches() {
+        if leaves * sequence > 1 && model.follows_batches() {
             let expected =
                 "1, without other ranks: the priors of mixture.inference = 'soft-em' follow the data batch by batch";
             return Err(TrainError::config("parts", parts, expected));
         }
-        Ok(Self { tree: SumTree::new(leaves, ranks), layout: Layout::of(model, ranks), parts, cluster })
+        let (tree, layout) = (SumTree::new(leaves * sequence, cluster.ranks()), Layout::of(model, cluster.ranks()));
+        Ok(Self { tree, layout, parts, sequence: shared, cluster })
     }
 
     pub fn cluster(&self) -> &dyn Communicator {
         &*self.cluster
     }
 
+    /// Where in the tree a rank stands. Where several share a sequence, the first of each group come before the second ones: so
+    /// the order of the sum is by pieces and then by parts, however many groups there are.
+    fn place_of(&self, rank: usize) -> usize {
+        let each = self.sequence.as_ref().map_or(1, SequenceRanks::ranks);
+        rank % each * (self.cluster.ranks() / each) + rank / each
+    }
+
+    /// The rank at a place of the tree.
+    fn rank_at(&self, place: usize) -> usize {
+        let each = self.sequence.as_ref().map_or(1, SequenceRanks::ranks);
+        let groups = self.cluster.ranks() / each;
+        place % groups * each + place / groups
+    }
+
     /// Loss over all items of `batches`, with `rows` for each sequence, and the gradients of the parameters that this rank
     /// updates. `stop` if this rank was asked to end.
     ///
     /// # Errors
-    /// A rank that has left the job.
+    /// A rank that has left the job; sequences that cannot be spread.
     pub fn pass(
         &self,
         model: &Model,
@@ -111,32 +138,45 @@ impl Parallel {
         settings: Settings,
         rows: usize,
         stop: bool,
-    ) -> Result<Pass, ClusterError> {
-        let (own, leaves) = (self.tree.block(self.cluster.rank()), self.tree.leaves());
+    ) -> Result<Pass, TrainError> {
+        let place = self.place_of(self.cluster.rank());
+        let (own, leaves) = (self.tree.block(place), self.tree.leaves());
+        let all_parts = batches.len() * self.parts;
         let items: usize = batches.iter().map(Batch::items).sum();
         let routers = Arc::new(RouterLog::new());
         let (mut held, mut losses) = (self.tree.start::<Gradients>(), Vec::new());
         for leaf in own {
-            let part = batches[leaf / self.parts].part(leaf % self.parts, self.parts, rows);
+            let number = leaf % all_parts;
+            let part = batches[number / self.parts].part(number % self.parts, self.parts, rows);
             let mut gradients = Gradients::default();
             // A part without targets has no mean loss.
-            let part = part.filter(|part| part.items() > 0);
-            losses.push(part.map_or(0.0, |part| {
+            let mut loss = 0.0;
+            if let Some(part) = part.filter(|part| part.items() > 0) {
                 let share = (leaves > 1).then(|| part.items() as f64 / items as f64);
                 let mut context = Context::training(settings.seed, settings.step).with_micro_batch(leaf as u64);
                 if settings.log {
                     context = context.with_router_log(routers.clone());
                 }
-                gradients.add_batch(model, &part, settings, context, share)
-            }));
+                loss = match &self.sequence {
+                    None => gradients.add_batch(model, &part, settings, context, share),
+                    Some(sequence) => {
+                        let (piece, spread, of_part) = sequence.cut(&part)?;
+                        let share = share.map(|share| share * of_part);
+                        let loss = gradients.add_batch(model, &piece, settings, context.with_spread(spread), share);
+                        sequence.check()?;
+                        loss
+                    }
+                };
+            }
+            losses.push(loss);
             held.push(leaf, gradients, Gradients::plus);
         }
         let mut gradients = Gradients::default();
         let device = device_of(model);
         for bucket in &self.layout.buckets {
             let own = held.map_mut(|sums| bucket.names.iter().map(|name| sums.take(name)).collect::<Travelling>());
-            let mut link = BucketLink { cluster: self.cluster(), device: &device };
-            if let Some(sums) = self.tree.sum(self.cluster.rank(), bucket.owner, own, &mut link)? {
+            let mut link = BucketLink { parallel: self, device: &device };
+            if let Some(sums) = self.tree.sum(place, self.place_of(bucket.owner), own, &mut link)? {
                 for (name, sum) in bucket.names.iter().zip(sums) {
                     sum.into_iter().for_each(|sum| gradients.put(name.clone(), sum));
                 }
@@ -149,16 +189,23 @@ impl Parallel {
         figures.numbers(&losses);
         figures.numbers(&squares);
         write_records(&routers.take(), &mut figures);
-        self.figures(figures.done(), gradients)
+        Ok(self.figures(figures.done(), gradients)?)
     }
 
     /// Puts together what the ranks know.
     fn figures(&self, own: Vec<u8>, gradients: Gradients) -> Result<Pass, ClusterError> {
         let (mut stop, mut loss, mut routers, mut squares) = (false, 0.0, Vec::new(), Vec::new());
-        for message in gather_all(self.cluster(), tags::FIGURES, own)? {
-            let mut reader = Reader::of(&message);
-            stop |= reader.count() != 0;
-            reader.numbers().iter().for_each(|part| loss += part);
+        let messages = gather_all(self.cluster(), tags::FIGURES, own)?;
+        let mut readers: Vec<Reader> = messages.iter().map(|message| Reader::of(message)).collect();
+        let losses: Vec<Vec<f64>> = readers
+            .iter_mut()
+            .map(|reader| {
+                stop |= reader.count() != 0;
+                reader.numbers()
+            })
+            .collect();
+        (0..losses.len()).for_each(|place| losses[self.rank_at(place)].iter().for_each(|part| loss += part));
+        for mut reader in readers {
             squares.push(reader.numbers().into_iter());
             routers.extend(read_records(&mut reader));
         }
@@ -226,7 +273,7 @@ fn device_of(model: &Model) -> Device {
 
 /// How the gradients of a bucket get to another rank.
 struct BucketLink<'a> {
-    cluster: &'a dyn Communicator,
+    parallel: &'a Parallel,
     device: &'a Device,
 }
 
@@ -238,11 +285,11 @@ impl Link<Travelling> for BucketLink<'_> {
             writer.count(gradient.is_some().into());
             gradient.iter().for_each(|gradient| with_elements(gradient, |elements| writer.floats(elements)));
         }
-        self.cluster.send(to, tags::GRADIENTS, writer.done())
+        self.parallel.cluster.send(self.parallel.rank_at(to), tags::GRADIENTS, writer.done())
     }
 
     fn receive(&mut self, from: usize) -> Result<Travelling, ClusterError> {
-        let message = self.cluster.receive(from, tags::GRADIENTS)?;
+        let message = self.parallel.cluster.receive(self.parallel.rank_at(from), tags::GRADIENTS)?;
         let mut reader = Reader::of(&message);
         let count = reader.count();
         let mut gradient = |_| (reader.count() != 0).then(|| vector(reader.floats(), self.device));

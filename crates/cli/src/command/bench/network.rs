@@ -1,0 +1,49 @@
+//! `regard bench --network`
+
+use regard_lab::bench::{NetworkPlan, NetworkReport, Spread};
+
+use crate::{
+    args::Common,
+    command::{bench::Bench, command_line, environment, show},
+    console,
+    error::{Failure, Outcome},
+    job, signal,
+};
+
+/// What is measured unless `--mechanism` names others.
+const MECHANISMS: [&str; 9] =
+    ["softmax", "mgk", "softmax:window=32", "linear", "mlk", "fastformer", "performer", "sparse", "scatterbrain"];
+
+/// Measures the network between the ranks of a job, and attention over them.
+///
+/// # Errors
+/// One rank alone, a mechanism that is not spread over ranks, a rank that has left.
+pub(super) fn run(args: &Bench, common: &Common) -> Outcome {
+    if !job::is_shared() {
+        return Err(Failure::usage(
+            "--network in one process, expected several ranks; start it as 'mpirun -n 2 regard bench --network' in a build with \
+             the feature mpi",
+        ));
+    }
+    let cluster = job::join(&signal::stop_flag())?;
+    let entries = match args.mechanism.is_empty() {
+        true => MECHANISMS.map(String::from).to_vec(),
+        false => args.mechanism.clone(),
+    };
+    let subjects = super::subjects::attentions(args, &entries)?;
+    let plan = NetworkPlan {
+        subjects: subjects.into_iter().map(|(label, options)| Spread { label, options }).collect(),
+        head_width: args.head_width.first().copied().unwrap_or(64),
+        tokens: args.lengths.first().copied().unwrap_or(8192),
+        predicted: args.lengths.get(1).copied().unwrap_or(1_000_000),
+    };
+    let leads = cluster.rank() == 0;
+    let note = |what: &str| {
+        if leads && !common.quiet {
+            console::line(format_args!("measuring {what}"));
+        }
+    };
+    let origin = (command_line(), environment());
+    let report = NetworkReport::measure(plan, &cluster, origin, &note)?;
+    if leads { show(common, args.out.as_deref(), &report) } else { Ok(()) }
+}
