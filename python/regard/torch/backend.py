@@ -71,6 +71,6 @@ def refuse_shards(tensors: dict[str, torch.Tensor]) -> None:
     for name, tensor in tensors.items():
         if type(tensor) not in PLAIN and hasattr(tensor, "to_local"):
             raise ValueError(
-                f"tensor {name!r} is a {type(tensor).__name__}, expected a whole one: parameters inside the pass of a module "
-                "that fully_shard was given, or what full_tensor() returns"
+                f"tensor {name!r} is a {type(tensor).__name__}, expected a whole one: parameters inside the pass of a "
+                "module that fully_shard was given, or what full_tensor() returns"
             )

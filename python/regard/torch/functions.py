@@ -22,8 +22,8 @@ Named = dict[str, torch.Tensor]
 class _Lent:
     """The numbers of a tensor on the CPU, where they lie and without its history.
 
-    Not as an array of NumPy, which would mark the memory as one that nobody may release, as FSDP does between the passes.
-    Tensors have this protocol themselves, with checks that take longer than all else of a short call.
+    Not as an array of NumPy, which would mark the memory as one that nobody may release, as FSDP does between the
+    passes. Tensors have this protocol themselves, with checks that take twice as long as this.
     """
 
     __slots__ = ("_tensor",)
@@ -187,8 +187,8 @@ def router_losses(
     the share of experts among all choices and ``P`` the share of probability: 1 where balanced, ``E / active`` where
     collapsed. The z-loss is the mean of the squared log-sum-exp of the logits. Usual weights are 0.01 and 0.001.
 
-    Where processes have parts of a batch, ``f`` is that of each part; with ``group``, their process group, it is that of
-    the batch, and the mean of either loss over processes with as many tokens each is the loss of the batch.
+    Where processes have parts of a batch, ``f`` is that of each part; with ``group``, their process group, it is that
+    of the batch, and the mean of either loss over processes with as many tokens each is the loss of the batch.
     """
     logits = x @ w_gate
     logits = logits.flatten(0, -2) if valid is None else logits[valid.bool()]
