@@ -125,6 +125,18 @@ def train(model: nn.Module, text: torch.Tensor, sizes: Sizes, steps: int) -> tup
     return losses, time.perf_counter() - start
 
 
+def values(options: Sequence[str]) -> dict[str, Any]:
+    """``NAME=VALUE`` as options by name: numbers and the like as JSON has them, else text."""
+    named = {}
+    for option in options:
+        name, _, value = option.partition("=")
+        try:
+            named[name] = json.loads(value)
+        except json.JSONDecodeError:
+            named[name] = value
+    return named
+
+
 def main() -> None:
     """Trains both and prints their curves."""
     parser = argparse.ArgumentParser(description="The same model with the attention of PyTorch and of regard.")
@@ -135,13 +147,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--text", type=Path, default=TEXT, help="UTF-8, plain or gzip (default: plays of Shakespeare)")
     given = parser.parse_args()
-    options = {}
-    for option in given.option:
-        name, _, value = option.partition("=")
-        try:
-            options[name] = json.loads(value)
-        except json.JSONDecodeError:
-            options[name] = value
+    options = values(given.option)
     text, vocabulary = read(given.text)
     sizes = Sizes()
     theirs, ours = models(vocabulary, sizes, given.mechanism, **options)

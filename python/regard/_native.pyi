@@ -1,8 +1,9 @@
 from collections.abc import Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Self, TypedDict, final, type_check_only
 
 __version__: str
 
+@final
 class Array:
     """A contiguous array of float32 or float64 numbers that owns its memory.
 
@@ -32,6 +33,7 @@ class Array:
     ) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
+@final
 class Saved:
     """What a forward pass leaves for the backward pass: the kernel, its tensors (not copied) and its buffers."""
 
@@ -43,12 +45,15 @@ class Saved:
     def draws(self) -> dict[str, Array]: ...
     @property
     def differentiable(self) -> list[str]: ...
-    def backward(self, grad_out: Any, wanted: Sequence[str] | None = None) -> dict[str, Array]: ...
+    def backward(
+        self, grad_out: Any, wanted: Sequence[str] | None = None, moved: dict[str, Any] | None = None
+    ) -> dict[str, Array]: ...
     def responsibilities(self) -> Array: ...
 
+@final
 class Operator:
-    def __init__(
-        self,
+    def __new__(
+        cls,
         mechanism: str,
         options: dict[str, Any],
         *,
@@ -58,7 +63,7 @@ class Operator:
         dropout: float,
         dropout_key: int,
         seed: int,
-    ) -> None: ...
+    ) -> Self: ...
     @property
     def mechanism(self) -> str: ...
     @property
@@ -73,6 +78,7 @@ class Operator:
     ) -> tuple[Array, Array | None, dict[str, Array]]: ...
     def decoder(self, cache: str) -> Decoder: ...
 
+@final
 class Decoder:
     def step(self, tensors: dict[str, Any]) -> Array: ...
     def reorder(self, rows: Sequence[int]) -> None: ...
@@ -81,6 +87,7 @@ class Decoder:
     @property
     def nbytes(self) -> int: ...
 
+@type_check_only
 class Facts(TypedDict):
     """What is true of a mechanism whatever its options; sizes are in terms of the length ``N``."""
 

@@ -1,7 +1,7 @@
 //! The Python package `regard`: tensors in and out without a copy, and the kernels between them.
 //!
 //! `tensor` reads what comes in, `array` and `export` share what goes out, `options` and `fit` find out what is asked for,
-//! `operator` and `decoder` do it on the threads of `threads`. All that is convenience lives in Python, beside this folder.
+//! `operator`, `saved` and `decoder` do it on the threads of `threads`. All that is convenience lives in Python, beside this folder.
 
 mod array;
 mod decoder;
@@ -10,6 +10,7 @@ mod export;
 mod fit;
 mod operator;
 mod options;
+mod saved;
 mod tensor;
 mod threads;
 
@@ -49,7 +50,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<array::Array>()?;
     module.add_class::<operator::Operator>()?;
-    module.add_class::<operator::Saved>()?;
+    module.add_class::<saved::Saved>()?;
     module.add_class::<decoder::Decoder>()?;
     module.add_function(wrap_pyfunction!(is_tensor, module)?)?;
     module.add_function(wrap_pyfunction!(operator::mechanisms, module)?)?;

@@ -8,8 +8,8 @@ use pyo3::{
     types::{PyDict, PyList, PyString},
 };
 use regard_kernels::{
-    AttentionOptions, Call, Dropout, Error, GaussianMixture, InputSpec, Layout, Mask, Operator as Kernel, Padding,
-    Role, Saved as Kept, Storage, View, mechanism::Inference, memory::arbitrary,
+    AttentionOptions, Call, Dropout, Error, InputSpec, Layout, Mask, Operator as Kernel, Padding, Role, Storage, View,
+    memory::arbitrary,
 };
 
 use crate::{
@@ -18,6 +18,7 @@ use crate::{
     error, fit,
     fit::Tensors,
     options::{Options, nearest},
+    saved::Saved,
     tensor::{Reals, Slice, Tensor, padding},
     threads::compute,
 };
@@ -49,7 +50,7 @@ pub struct Plan {
     pub tensors: Vec<Tensor>,
     pub out_shape: Vec<usize>,
     /// Shapes of the tensors that were given and are not drawn, hence have gradients, as they were given.
-    given: Vec<Option<Vec<usize>>>,
+    pub given: Vec<Option<Vec<usize>>>,
 }
 
 impl Plan {
@@ -58,8 +59,23 @@ impl Plan {
     }
 
     pub fn views(&self) -> PyResult<Vec<View<'_, f32>>> {
-        let pairs = self.names.iter().zip(&self.tensors);
-        pairs.map(|(name, tensor)| Ok(View::new(tensor.narrow(name)?, &tensor.shape))).collect()
+        self.views_with(None)
+    }
+
+    /// The tensors as the kernel takes them, those of `moved` where they lie now.
+    pub fn views_with<'a>(&'a self, moved: Option<&'a Tensors>) -> PyResult<Vec<View<'a, f32>>> {
+        let view = |name: &str, kept: &'a Tensor| {
+            let numbers = moved.and_then(|moved| moved.get(name)).unwrap_or(kept).narrow(name)?;
+            let expected: usize = kept.shape.iter().product();
+            if numbers.len() != expected {
+                let seen = numbers.len();
+                return Err(PyValueError::new_err(format!(
+                    "tensor '{name}' has {seen} numbers now, expected {expected}"
+                )));
+            }
+            Ok(View::new(numbers, &kept.shape))
+        };
+        self.names.iter().zip(&self.tensors).map(|(name, tensor)| view(name, tensor)).collect()
     }
 
     fn check_variances(&self) -> PyResult<()> {
@@ -73,12 +89,12 @@ impl Plan {
         })
     }
 
-    fn check_grad(&self, grad: &Tensor) -> PyResult<()> {
+    pub fn check_grad(&self, grad: &Tensor) -> PyResult<()> {
         Error::check_shape("grad_out", &grad.shape, &self.out_shape).map_err(error)
     }
 
     /// Shape `[B,H,N]` of the log of the denominator.
-    fn lse_shape(&self) -> Vec<usize> {
+    pub fn lse_shape(&self) -> Vec<usize> {
         let q = self.names.iter().zip(&self.tensors).find(|(name, _)| **name == "q").map(|(_, tensor)| &tensor.shape);
         match (q.map(|shape| &shape[..]), self.layout) {
             (Some(&[batch, heads, queries, _]), Layout::HeadFirst)
@@ -284,115 +300,6 @@ impl Operator {
             PyValueError::new_err(format!("cache is '{cache}', expected one of {}{hint}", names.join(", ")))
         })?;
         Decoder::new(slf, storage)
-    }
-}
-
-/// What a forward pass leaves for the backward pass: the kernel, its tensors (shared, not copied) and its buffers.
-///
-/// The tensors and the output must not change until the backward pass is done.
-#[pyclass(frozen, module = "regard")]
-pub struct Saved {
-    plan: Plan,
-    out: Arc<Memory>,
-    kept: Kept,
-}
-
-#[pymethods]
-impl Saved {
-    /// Log of the softmax denominator ``[B,H,N]``, or ``None`` where the mechanism has none. A copy.
-    #[getter]
-    fn lse(&self) -> Option<Array> {
-        Some(Array::of(&self.plan.lse_shape(), self.kept.lse()?.to_vec()))
-    }
-
-    /// Bytes kept for the backward pass beside inputs and output.
-    #[getter]
-    fn nbytes(&self) -> usize {
-        self.kept.floats() * size_of::<f32>()
-    }
-
-    /// Drawn tensors of the call by name, copied: projections, directions, rotations.
-    #[getter]
-    fn draws<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let draws = PyDict::new(py);
-        for ((name, tensor), role) in self.plan.names.iter().zip(&self.plan.tensors).zip(&self.plan.roles) {
-            if *role == Role::Constant {
-                draws.set_item(name, Array::of(&tensor.shape, tensor.narrow(name)?.to_vec()))?;
-            }
-        }
-        Ok(draws)
-    }
-
-    /// Names of the tensors that have a gradient.
-    #[getter]
-    fn differentiable(&self) -> Vec<&'static str> {
-        let all = self.plan.names.iter().zip(&self.plan.given);
-        all.filter(|(_, given)| given.is_some()).map(|(name, _)| *name).collect()
-    }
-
-    /// Gradients of ``sum(out * grad_out)`` by name of the input; see ``regard.Operator.backward``.
-    #[pyo3(signature = (grad_out, wanted=None))]
-    fn backward<'py>(
-        &self,
-        py: Python<'py>,
-        grad_out: &Bound<'py, PyAny>,
-        wanted: Option<Vec<String>>,
-    ) -> PyResult<Bound<'py, PyDict>> {
-        let Self { plan, out, kept } = self;
-        let known = self.differentiable();
-        if let Some(unknown) = wanted.iter().flatten().find(|name| !known.contains(&name.as_str())) {
-            let expected = known.join(", ");
-            return Err(PyValueError::new_err(format!(
-                "'{unknown}' has no gradient here, expected some of {expected}"
-            )));
-        }
-        let is_wanted = |name: &str| wanted.as_ref().is_none_or(|wanted| wanted.iter().any(|wanted| wanted == name));
-        let flags: Vec<bool> =
-            plan.names.iter().zip(&plan.given).map(|(name, given)| given.is_some() && is_wanted(name)).collect();
-        let grad_out = Tensor::new("grad_out", grad_out)?;
-        plan.check_grad(&grad_out)?;
-        let (grad, views) = (grad_out.narrow("grad_out")?, plan.views()?);
-        let gradients = compute(py, || plan.kernel.backward(&views, out.f32(), kept, grad, &flags))?;
-        let by_name = PyDict::new(py);
-        for ((name, shape), gradient) in plan.names.iter().zip(&plan.given).zip(gradients) {
-            if let (Some(shape), Some(gradient)) = (shape, gradient) {
-                by_name.set_item(name, Array::of(shape, gradient))?;
-            }
-        }
-        Ok(by_name)
-    }
-
-    /// The prior of soft expectation-maximisation after this pass, ``[H,M,S]``: the mean responsibility of each component
-    /// for each key over the visible pairs of real tokens.
-    ///
-    /// Raises ``ValueError`` for any other mechanism than ``mgk`` with a prior per position.
-    fn responsibilities(&self, py: Python<'_>) -> PyResult<Array> {
-        let Self { plan, .. } = self;
-        let prior = plan.names.iter().position(|name| *name == "log_prior").map(|at| plan.tensors[at].shape.clone());
-        let shape = match (prior, plan.options.mixture.inference) {
-            (Some(shape), Inference::Soft | Inference::SoftEm)
-                if shape.len() == 3 && plan.names.contains(&"variance") =>
-            {
-                shape
-            }
-            _ => {
-                return Err(PyValueError::new_err(
-                    "no prior per position here, expected mechanism 'mgk' with mixture.inference = 'soft-em' or \
-                     mixture.prior = 'per-position'",
-                ));
-            }
-        };
-        let mixture = GaussianMixture {
-            layout: plan.layout,
-            mask: plan.mask.clone(),
-            hard: false,
-            score: plan.options.mixture.score,
-            shifted: plan.options.shifted(),
-            dropout: None,
-        };
-        let views = plan.views()?;
-        let prior = compute(py, || mixture.responsibilities(&views))?;
-        Ok(Array::of(&shape, prior))
     }
 }
 

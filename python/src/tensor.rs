@@ -333,6 +333,11 @@ impl Raw {
             Some(strides) => strides.iter().map(|stride| *stride as isize * bytes).collect(),
             None => contiguous(&shape, kind.bytes()),
         };
+        if tensor.data.is_null() && shape.iter().all(|size| *size > 0) {
+            return Err(PyValueError::new_err(format!(
+                "tensor '{name}' has no memory, expected numbers: it was released, or never there"
+            )));
+        }
         let start = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize).cast_const();
         Ok(Self { start, shape, strides, kind, memory })
     }

@@ -11,6 +11,7 @@ import pickle
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,14 @@ def test_vectors_can_be_kept_narrow() -> None:
     refused = run("mmx")
     assert refused.returncode != 0
     assert "vectors is mmx, expected one of those that this processor has: scalar" in refused.stderr
+
+
+def test_the_environment_of_conda_has_what_the_project_asks_for() -> None:
+    """Its list in plain lines, as nothing here reads YAML; conda itself was not at hand."""
+    lines = (HERE.parent / "environment.yml").read_text().split("dependencies:\n")[1].splitlines()
+    listed = {line.removeprefix("  - ") for line in lines if line.startswith("  - ")}
+    project = tomllib.loads((HERE.parent / "pyproject.toml").read_text())
+    cargo = tomllib.loads((HERE.parent / "Cargo.toml").read_text())
+    expected = {f"python{project['project']['requires-python']}", f"rust>={cargo['package']['rust-version']}"}
+    expected |= {*project["build-system"]["requires"], *project["project"]["optional-dependencies"]["test"]}
+    assert listed == expected | {"pip", "pip:"} and lines[-2:] == ["  - pip:", "      - ."]

@@ -111,6 +111,39 @@ def test_changes_in_place_are_noticed() -> None:
         out.sum().backward()
 
 
+def test_memory_may_be_released_between_the_passes() -> None:
+    q, k, v = (draw(1, 2, 9, 8) for _ in range(3))
+    loss = attentive.attention(q, k, v).square().sum()
+    expected = torch.autograd.grad(loss, (q, k, v), retain_graph=True)
+    storage, numbers, place = q.untyped_storage(), q.detach().clone(), q.data_ptr()
+    size = storage.nbytes()
+    storage.resize_(0)
+    with pytest.raises(ValueError, match="tensor 'q' has no memory, expected numbers"):
+        torch.autograd.grad(loss, (q, k, v), retain_graph=True)
+    others = [torch.full((size // 4,), 7.0) for _ in range(9)]
+    storage.resize_(size)
+    with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(q):
+        q.copy_(numbers)
+    assert q.data_ptr() != place and len(others) == 9
+    for seen, gradient in zip(torch.autograd.grad(loss, (q, k, v)), expected):
+        assert torch.equal(seen, gradient)
+
+
+def test_numbers_that_are_negated_when_read() -> None:
+    x = torch.complex(draw(1, 2, 9, 8, grad=False), draw(1, 2, 9, 8, grad=False)).conj().imag
+    assert x.is_neg()
+    assert torch.equal(attentive.attention(x, x, x), attentive.attention(*3 * [x.clone()]))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_type_is_that_of_the_queries(compiled: bool) -> None:
+    attend = layer("performer").bfloat16()
+    attend.projection = attend.projection.float()
+    x = draw(2, 19, 16, grad=False).bfloat16()
+    run = torch.compile(attend, fullgraph=True, backend="eager") if compiled else attend
+    assert run(x).dtype == torch.bfloat16
+
+
 def test_a_graph_is_gone_through_once_unless_retained() -> None:
     q = draw(1, 2, 9, 8)
     loss = attentive.attention(q, q, q).sum()

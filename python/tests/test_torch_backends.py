@@ -1,9 +1,7 @@
-"""`regard.torch` on both backends, as part of a model: compiled, under autocast, saved, trained by two processes."""
+"""`regard.torch` on both backends, as part of a model: compiled, under autocast, saved."""
 
 from __future__ import annotations
 
-import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -142,46 +140,3 @@ def test_dropout_is_the_same_on_both_backends() -> None:
         torch.manual_seed(1)
         outs.append(attend(x))
     assert torch.allclose(*outs, atol=1e-5)
-
-
-STEPS = 4
-
-
-def train(module: Any, parts: slice) -> list[float]:
-    """Losses of a few steps on some rows of each batch."""
-    optimizer = torch.optim.SGD(module.parameters(), 0.05)
-    losses = []
-    for step in range(STEPS):
-        generator = torch.Generator().manual_seed(step)
-        x, y = (torch.randn(4, 19, 16, generator=generator)[parts] for _ in range(2))
-        loss = (module(x) - y).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
-def model(backend: str) -> Any:
-    torch.set_num_threads(1)
-    return torch.nn.Sequential(layer("mgk", backend, causal=True), layer("performer", backend))
-
-
-def worker(rank: int, folder: str) -> None:
-    limit = datetime.timedelta(seconds=120)
-    torch.distributed.init_process_group("gloo", f"file://{folder}/meet", limit, world_size=2, rank=rank)
-    losses = []
-    for backend in BACKENDS:
-        parallel = torch.nn.parallel.DistributedDataParallel(model(backend))
-        losses.append(train(parallel, slice(2 * rank, 2 * rank + 2)))
-    torch.save(losses, f"{folder}/{rank}.pt")
-    torch.distributed.destroy_process_group()
-
-
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch without processes")
-def test_two_processes_train_as_one(tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(worker, (str(tmp_path),), nprocs=2)
-    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
-    for n, backend in enumerate(BACKENDS):
-        together = [(a + b) / 2 for a, b in zip(first[n], second[n])]
-        assert together == pytest.approx(train(model(backend), slice(4)), rel=1e-5)

@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 BACKENDS = ("kernels", "composed")
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def constant(function: Function) -> Function:
@@ -43,6 +44,14 @@ def choose(backend: str | None, tensors: dict[str, torch.Tensor]) -> str:
     return backend
 
 
+def asked(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The tensor whose type the output has: queries or tokens."""
+    for name in ("q", "x"):
+        if name in tensors:
+            return tensors[name]
+    return next(iter(tensors.values()))
+
+
 def is_fake(tensors: dict[str, torch.Tensor]) -> bool:
     """Whether tensors have shapes and no memory, so that kernels have to be an operator that PyTorch knows."""
     for tensor in tensors.values():
@@ -55,3 +64,13 @@ def refuse_transforms() -> None:
     """Refuses to run kernels inside ``torch.func``: they see numbers, not tensors that stand for many."""
     if torch._C._functorch.peek_interpreter_stack() is not None:
         raise ValueError("kernels inside a transform of torch.func, expected backend='composed' there")
+
+
+def refuse_shards(tensors: dict[str, torch.Tensor]) -> None:
+    """Refuses tensors of which each process has a part: kernels see what lies in this one."""
+    for name, tensor in tensors.items():
+        if type(tensor) not in PLAIN and hasattr(tensor, "to_local"):
+            raise ValueError(
+                f"tensor {name!r} is a {type(tensor).__name__}, expected a whole one: parameters inside the pass of a "
+                "module that fully_shard was given, or what full_tensor() returns"
+            )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils.dlpack import from_dlpack
+from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]
 
 from ..functions import take_tensors
 from ..operator import Operator
-from .backend import choose, is_fake, refuse_transforms
+from .backend import asked, choose, is_fake, refuse_shards, refuse_transforms
 from .composed import compose
 from .composed.inputs import PADDING
 from .draws import with_draws
@@ -19,19 +19,28 @@ from .traced import apply_traced, attend_traced
 Named = dict[str, torch.Tensor]
 
 
-def _lent(tensor: torch.Tensor) -> Any:
-    """The numbers of a tensor without its history: as an array, which is read five times as soon as DLPack gets at one."""
-    tensor = tensor.detach()
-    try:
-        return tensor.numpy()
-    except (RuntimeError, TypeError):
-        # bfloat16, which NumPy does not have; another device; no NumPy.
-        return tensor
+class _Lent:
+    """The numbers of a tensor on the CPU, where they lie and without its history.
+
+    Not as an array of NumPy, which would mark the memory as one that nobody may release, as FSDP does between the
+    passes. Tensors have this protocol themselves, with checks that take twice as long as this.
+    """
+
+    __slots__ = ("_tensor",)
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor.detach().resolve_neg()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, *, max_version: tuple[int, int] | None = None) -> Any:
+        return to_dlpack(self._tensor)
 
 
 def _shared(padding: Named, names: tuple[str, ...], tensors: tuple[torch.Tensor, ...]) -> dict[str, Any]:
     """Tensors by name, as kernels take them."""
-    return {**padding, **{name: _lent(tensor) for name, tensor in zip(names, tensors)}}
+    return {**padding, **{name: _Lent(tensor) for name, tensor in zip(names, tensors)}}
 
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -59,21 +68,23 @@ class _Kernel(torch.autograd.Function):
     ) -> torch.Tensor:
         array, saved = operator._native.forward(_shared(padding, names, tensors))
         ctx.names, ctx.saved, ctx.dtypes = names, saved, [tensor.dtype for tensor in tensors]
-        # The first tensor is what is asked: queries or tokens.
-        out = _rounded(array, ctx.dtypes[0])
+        out = _rounded(array, asked(dict(zip(names, tensors))).dtype)
         # What the kernel goes back through lies in `saved`; this lets autograd notice changes in place.
         ctx.save_for_backward(*tensors, out)
+        ctx.places = [tensor.data_ptr() for tensor in tensors]
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     @torch.amp.custom_bwd(device_type="cpu")
     def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        _ = ctx.saved_tensors
+        pairs = zip(ctx.names, ctx.saved_tensors, ctx.places)
+        # Parameters that FSDP shares among processes come back in other memory; what `saved` refers to was released.
+        moved = {name: _Lent(tensor) for name, tensor, place in pairs if tensor.data_ptr() != place}
         known = ctx.saved.differentiable
         needed = zip(ctx.names, ctx.needs_input_grad[3:])
         wanted = [name for name, needs in needed if needs and name in known]
-        return _in_order(ctx.names, ctx.dtypes, ctx.saved.backward(_lent(grad_out), wanted))
+        return _in_order(ctx.names, ctx.dtypes, ctx.saved.backward(_Lent(grad_out), wanted, moved))
 
 
 class _Twin(torch.autograd.Function):
@@ -92,7 +103,7 @@ class _Twin(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         tensors = _shared(ctx.padding, ctx.names, ctx.saved_tensors)
-        _, _, gradients = ctx.operator._native.reference(tensors, _lent(grad_out))
+        _, _, gradients = ctx.operator._native.reference(tensors, _Lent(grad_out))
         return _in_order(ctx.names, [tensor.dtype for tensor in ctx.saved_tensors], gradients)
 
 
@@ -126,6 +137,7 @@ def apply(operator: Operator, *, backend: str | None = None, **tensors: torch.Te
     if is_fake(given):
         return attend_traced(settings_of(operator).spec, given, padding)
     refuse_transforms()
+    refuse_shards(given)
     wide = bool(given) and all(getattr(tensor, "dtype", None) == torch.float64 for tensor in given.values())
     function = _Twin if wide else _Kernel
     out: torch.Tensor = function.apply(operator, padding, tuple(given), *given.values())
@@ -162,13 +174,21 @@ def attention(
 
 
 def router_losses(
-    x: torch.Tensor, w_gate: torch.Tensor, active: int, valid: torch.Tensor | None = None
+    x: torch.Tensor,
+    w_gate: torch.Tensor,
+    active: int,
+    valid: torch.Tensor | None = None,
+    *,
+    group: torch.distributed.ProcessGroup | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Balance loss and z-loss of the router of ``moa`` (arXiv 2210.05144, section 3.3), for the loss of a model.
 
     ``x [B,N,d]``, ``w_gate [d,E]``, ``valid [B,N]`` to two numbers. The balance loss is ``E sum_i f_i P_i`` with ``f``
     the share of experts among all choices and ``P`` the share of probability: 1 where balanced, ``E / active`` where
     collapsed. The z-loss is the mean of the squared log-sum-exp of the logits. Usual weights are 0.01 and 0.001.
+
+    Where processes have parts of a batch, ``f`` is that of each part; with ``group``, their process group, it is that
+    of the batch, and the mean of either loss over processes with as many tokens each is the loss of the batch.
     """
     logits = x @ w_gate
     logits = logits.flatten(0, -2) if valid is None else logits[valid.bool()]
@@ -176,6 +196,9 @@ def router_losses(
     probabilities = logits.softmax(-1)
     # Ties go to the lowest index, as in the kernels.
     chosen = probabilities.sort(dim=-1, descending=True, stable=True).indices[:, :active]
-    shares = torch.bincount(chosen.flatten(), minlength=experts).to(logits.dtype) / chosen.numel()
+    counts = torch.bincount(chosen.flatten(), minlength=experts)
+    if group is not None:
+        torch.distributed.all_reduce(counts, group=group)
+    shares = counts.to(logits.dtype) / counts.sum()
     balance = experts * (shares * probabilities.mean(0)).sum()
     return balance, logits.logsumexp(-1).square().mean()

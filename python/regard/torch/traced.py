@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from .backend import choose
+from .backend import asked, choose
 from .composed import compose
 from .composed.inputs import PADDING
 from .draws import with_draws
@@ -91,14 +91,14 @@ _attend.register_autograd(_backward, setup_context=_keep)
 def attend_traced(
     spec: str, given: dict[str, torch.Tensor], padding: dict[str, torch.Tensor]
 ) -> torch.Tensor:
-    """The output of the kernels, for a compiler to trace: float32 inside, of the type of the first tensor outside."""
+    """The output of the kernels, for a compiler to trace: float32 inside, of the type of the queries outside."""
     dtypes = {tensor.dtype for tensor in given.values()}
-    first = next(iter(given.values())).dtype
+    outside = asked(given).dtype
     if dtypes != {torch.float64}:
         given = {name: tensor.float() for name, tensor in given.items()}
     names = ",".join([*given, *padding])
     out: torch.Tensor = torch.ops.regard.attend(spec, names, [*given.values(), *padding.values()])
-    return out if torch.is_autocast_enabled("cpu") else out.to(first)
+    return out if torch.is_autocast_enabled("cpu") else out.to(outside)
 
 
 def apply_traced(spec: str, backend: str | None, given: dict[str, torch.Tensor]) -> torch.Tensor:
