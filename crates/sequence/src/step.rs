@@ -71,8 +71,8 @@ impl Step {
         Ok(best)
     }
 
-    /// Seconds forward and backward of `ranks` ranks on `network`, of which each computes so long, and bytes that a rank in the
-    /// middle sends in both passes.
+    /// Seconds forward and backward of `ranks` ranks on `network`, of which each computes so long, and bytes that the one of the two
+    /// in the middle sends in both passes that sends more.
     ///
     /// # Errors
     /// Options that are not spread over ranks, or fewer tokens than chunks.
@@ -83,11 +83,15 @@ impl Step {
         compute: [f64; 2],
         network: &Network,
     ) -> Result<([f64; 2], u64), SequenceError> {
-        let middle = OnPaper { rank: ranks / 2, ranks };
-        let attention = SequenceParallel::new(&self.options, &self.call, [tokens; 2], Arc::new(middle))?;
-        let shapes = self.shapes(attention.queries().count(middle.rank))?;
-        let traffic = attention.traffic(&shapes.iter().map(|shape| &shape[..]).collect::<Vec<_>>());
-        let (both, message) = (traffic.forward + traffic.backward, traffic.forward as f64);
+        // Of two ranks the last one sends nothing forward along a causal sequence.
+        let (mut both, mut message) = (0, 0.0_f64);
+        for rank in [(ranks - 1) / 2, ranks / 2] {
+            let attention =
+                SequenceParallel::new(&self.options, &self.call, [tokens; 2], Arc::new(OnPaper { rank, ranks }))?;
+            let shapes = self.shapes(attention.queries().count(rank))?;
+            let traffic = attention.traffic(&shapes.iter().map(|shape| &shape[..]).collect::<Vec<_>>());
+            (both, message) = (both.max(traffic.forward + traffic.backward), message.max(traffic.forward as f64));
+        }
         let seconds = match self.options.mechanism {
             _ if ranks == 1 => compute,
             // Of Scatterbrain one state goes through all ranks, after keys near the border went to a neighbour.
@@ -145,5 +149,19 @@ impl Communicator for OnPaper {
 
     fn bytes_sent(&self) -> u64 {
         0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of two ranks the first sends its state forward: 2 heads of 4 x (4 + 1) floats, each way.
+    #[test]
+    fn a_scan_over_two_ranks_waits_for_one_message_each_way() {
+        let options = AttentionOptions { mechanism: Mechanism::Linear, heads: 2, ..AttentionOptions::default() };
+        let network = Network { latency: 1.0, bandwidth: 160.0 };
+        let (seconds, bytes) = Step::new(options, 4).predict(64, 2, [3.0, 5.0], &network).unwrap();
+        assert_eq!((seconds, bytes), ([3.0 + 2.0, 5.0 + 2.0], 160));
     }
 }
