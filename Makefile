@@ -41,5 +41,6 @@ uninstall:
 check:
 	.ci/run
 
+# The book, recorded results and the playground, in target/book. Needs mdbook.
 book:
-	mdbook build docs
+	docs/site
