@@ -3,6 +3,7 @@
 #   make install                                  below /usr/local
 #   make install PREFIX=/usr DESTDIR=stage        into a folder that becomes a package
 #   make install BINARY=path/to/regard            with a binary that is there already
+#   make static                                   a binary that needs no library of the system
 #
 # `cargo install --path crates/cli` installs the program alone.
 PREFIX  ?= /usr/local
@@ -11,6 +12,7 @@ CARGO   ?= cargo
 
 target  := $(or $(CARGO_TARGET_DIR),target)
 BINARY  ?= $(target)/release/regard
+musl    := x86_64-unknown-linux-musl
 
 bin     := $(DESTDIR)$(PREFIX)/bin
 man     := $(DESTDIR)$(PREFIX)/share/man/man1
@@ -18,12 +20,18 @@ bash    := $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 zsh     := $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 fish    := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 
-.PHONY: all install uninstall check book
+.PHONY: all static install uninstall check book
 
 all: $(BINARY)
 
 $(BINARY):
 	$(CARGO) build --locked --release
+
+# Needs the target, rustup target add x86_64-unknown-linux-musl, and musl-gcc (musl-tools of Debian).
+static:
+	$(CARGO) build --locked --release --target $(musl) --package regard-cli
+	@if ldd "$(target)/$(musl)/release/regard" 2>/dev/null | grep '=>'; then echo "libraries of the system" >&2; exit 1; fi
+	@ls -l "$(target)/$(musl)/release/regard"
 
 install: $(BINARY)
 	install -d "$(bin)" "$(man)" "$(bash)" "$(zsh)" "$(fish)"
@@ -41,5 +49,6 @@ uninstall:
 check:
 	.ci/run
 
+# The book, recorded results and the playground, in target/book. Needs mdbook.
 book:
-	mdbook build docs
+	docs/site

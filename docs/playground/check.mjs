@@ -4,18 +4,20 @@
 
 import { readFileSync } from "node:fs";
 import { gunzipSync } from "node:zlib";
-import { Engine, FILES } from "./engine.mjs";
+import { Engine, MODELS, files } from "./engine.mjs";
 
 const BOUND = 1e-5; // Of numbers that are at most 1 in magnitude, relative to larger ones.
 
 const file = (name) => readFileSync(new URL(name, import.meta.url));
 const module = gunzipSync(file("playground.wasm.gz"));
-const engine = await Engine.make(module, FILES.map(file));
+const engines = {};
+for (const model of MODELS) engines[model] = await Engine.make(module, files(model).map(file));
+const engine = engines[MODELS[0]];
 
 let worst = 0;
 let failed = 0;
-for (const { request, count, last, words } of JSON.parse(file("figures.json"))) {
-  const answer = engine.ask(request);
+for (const { model, request, count, last, words } of JSON.parse(file("figures.json"))) {
+  const answer = engines[model].ask(request);
   const numbers = answer.numbers.slice(-last.length);
   const error = Math.max(...last.map((want, n) => Math.abs(numbers[n] - want) / Math.max(1, Math.abs(want))));
   worst = Math.max(worst, error);

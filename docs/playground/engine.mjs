@@ -1,14 +1,16 @@
 // The WebAssembly module: requests in, answers out. See crates/playground/src/exports.rs.
 
-export const FILES = ["stories260k.config.json", "stories260k.safetensors", "stories260k.tokenizer.json"];
+// Each has three files beside the page.
+export const MODELS = ["stories260k", "char-lm"];
+export const files = (model) => ["config.json", "safetensors", "tokenizer.json"].map((end) => `${model}.${end}`);
 
 export class Engine {
-  // `module` and the three files of the model, as bytes.
-  static async make(module, files) {
+  // `module` and the three files of a model, as bytes.
+  static async make(module, parts) {
     const { instance } = await WebAssembly.instantiate(module, {});
     const engine = new Engine();
     engine.wasm = instance.exports;
-    files.forEach((bytes, n) => engine.put(n + 1, bytes));
+    parts.forEach((bytes, n) => engine.put(n + 1, bytes));
     engine.finish(engine.wasm.load());
     return engine;
   }

@@ -1,6 +1,6 @@
 // The page: what is chosen, what is shown. All numbers come from the module.
 
-import { Engine, FILES } from "./engine.mjs";
+import { Engine, files } from "./engine.mjs";
 
 const MECHANISMS = [
   { name: "Scatterbrain: window and features", options: { mechanism: "scatterbrain", support: { kind: "local" } },
@@ -25,6 +25,11 @@ const MECHANISMS = [
   { name: "Cosine attention", options: { mechanism: "cosine" }, fixed: true,
     about: "Softmax of 10 times the cosine of query and key. Every pair is computed, as with softmax." },
 ];
+// What a model is given to read at first, and a head that looks far in it.
+const BEGINNINGS = {
+  "stories260k": { text: document.getElementById("text").value, place: [2, 0] },
+  "char-lm": { text: "ROMEO:\nBut soft, what light through yonder window breaks?\nIt is", place: [2, 0] },
+};
 const LENGTH = 80; // Tokens that "write on" writes.
 const SEED = 1;
 
@@ -32,7 +37,10 @@ const $ = (id) => document.getElementById(id);
 const shown = (x, digits = 3) => x.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 const quoted = (piece) => `“${piece.replaceAll("\n", "⏎")}”`;
 
-let engine;
+let module; // The bytes of the WebAssembly module.
+let model; // The name of the model that reads.
+let engine; // The module with that model.
+const engines = {}; // Those that were loaded.
 let read; // The last answer about the text.
 let maps; // Weights of the chosen head: { n, softmax, other }.
 let cell = { row: 0, column: 0 };
@@ -62,7 +70,8 @@ function readText() {
   const count = read.tokens.length - 1;
   const loss = read.nats === null ? "" : `, perplexity ${shown(Math.exp(read.nats), 2)}`;
   const cut = read.cut ? " The text is longer than the model reads; the rest is left out." : "";
-  $("read").textContent = `${count} ${count === 1 ? "token" : "tokens"}${loss}, read in ${shown(time, 1)} ms.${cut}`;
+  const unknown = read.unknown === 0 ? "" : ` Characters that the model does not know: ${read.unknown}; they are left out.`;
+  $("read").textContent = `${count} ${count === 1 ? "token" : "tokens"}${loss}, read in ${shown(time, 1)} ms.${cut}${unknown}`;
   $("next").replaceChildren(...read.next.map(([piece, p]) => {
     const item = document.createElement("li");
     const code = document.createElement("code");
@@ -207,7 +216,7 @@ async function write() {
     engine.ask({ do: "begin", options: options_, temperature, seed });
     writing = true;
     $("write").textContent = "Stop";
-    $("text").readOnly = true;
+    $("text").readOnly = $("model").disabled = true;
     let [time, count, bytes, pause] = [0, 0, 0, performance.now()];
     const tell = () => {
       const speed = Math.round(count / time * 1000).toLocaleString("en");
@@ -239,13 +248,14 @@ async function write() {
   } finally {
     writing = false;
     $("write").textContent = "Write on";
-    $("text").readOnly = false;
+    $("text").readOnly = $("model").disabled = false;
     readText();
   }
 }
 
 function listen() {
   $("text").addEventListener("input", later(readText, 200));
+  $("model").addEventListener("input", () => take($("model").value));
   $("write").addEventListener("click", write);
   for (const id of ["mechanism", "budget"]) $(id).addEventListener("input", compare);
   for (const id of ["layer", "head"]) {
@@ -281,12 +291,12 @@ function listen() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 }
 
-function fill({ layers, heads, parameters }) {
+function fill({ layers, heads, parameters, vocabulary, context }) {
   $("parameters").textContent = `${Math.round(parameters / 1000)} thousand`;
+  $("model-about").textContent = `${layers} layers of ${heads} heads, ${vocabulary} tokens, reads ${context} of them`;
   const numbers = (count) => Array.from({ length: count }, (_, n) => new Option(n, n));
   $("layer").replaceChildren(...numbers(layers));
   $("head").replaceChildren(...numbers(heads));
-  $("mechanism").replaceChildren(...MECHANISMS.map(({ name }) => new Option(name)));
   const row = (cells) => { const row = document.createElement("tr"); row.append(...cells); return row; };
   const title = (words, scope) => {
     const cell = document.createElement("th");
@@ -300,6 +310,7 @@ function fill({ layers, heads, parameters }) {
     const button = document.createElement("button");
     button.type = "button";
     Object.assign(button.dataset, { layer, head });
+    button.setAttribute("aria-label", `layer ${layer}, head ${head}`);
     cell.append(button);
     return cell;
   })]));
@@ -315,16 +326,34 @@ async function file(name) {
   return new Uint8Array(await answer.arrayBuffer());
 }
 
+// Has `name` read, and its own beginning unless the text was changed.
+async function take(name) {
+  try {
+    $("state").textContent = "Loading the model.";
+    const parts = engines[name] ?? await Promise.all(files(name).map(file));
+    engines[name] ??= await Engine.make(module, parts);
+    if ($("model").value !== name) return; // Another was chosen meanwhile.
+    if (model && $("text").value === BEGINNINGS[model].text) $("text").value = BEGINNINGS[name].text;
+    [model, engine] = [name, engines[name]];
+    fill(engine.ask({ do: "about" }).words);
+    $("speed").textContent = "";
+    readText();
+    choose(...BEGINNINGS[name].place);
+    $("state").textContent = "";
+  } catch (error) {
+    $("state").textContent = `The model could not be loaded: ${error.message}`;
+    throw error;
+  }
+}
+
+$("mechanism").replaceChildren(...MECHANISMS.map(({ name }) => new Option(name)));
 try {
-  const [module, ...files] = await Promise.all(["playground.wasm.gz", ...FILES].map(file));
-  const unpacked = new Blob([module]).stream().pipeThrough(new DecompressionStream("gzip"));
-  engine = await Engine.make(await new Response(unpacked).arrayBuffer(), files);
-  fill(engine.ask({ do: "about" }).words);
-  listen();
-  readText();
-  choose(2, 0);
-  $("state").textContent = "";
+  const packed = await file("playground.wasm.gz");
+  const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  module = await new Response(unpacked).arrayBuffer();
 } catch (error) {
-  $("state").textContent = `The model could not be loaded: ${error.message}`;
+  $("state").textContent = `The program could not be loaded: ${error.message}`;
   throw error;
 }
+await take($("model").value);
+listen();

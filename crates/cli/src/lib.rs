@@ -11,7 +11,7 @@ mod output;
 mod signal;
 mod values;
 
-use std::process::ExitCode;
+use std::{path::Path, process::ExitCode};
 
 use regard_kernels::simd::{self, Vectors};
 
@@ -23,6 +23,14 @@ use regard_tasks::Class;
 /// All commands and options, for checks of what is written about them.
 pub fn described() -> clap::Command {
     Arguments::described()
+}
+
+/// What `regard view` of a directory sends back for the bytes of one connection, without a connection: for trials.
+///
+/// # Errors
+/// A directory that is not there, in words.
+pub fn viewed(directory: &Path, bytes: &[u8]) -> Result<Vec<u8>, String> {
+    command::view::reply(directory, bytes).map_err(|failure| failure.message)
 }
 
 /// The whole program, its arguments those of the process.

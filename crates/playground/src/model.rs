@@ -32,8 +32,8 @@ pub struct Sizes {
     pub rope_theta: f64,
     /// The token before every text.
     pub bos_token_id: u32,
-    /// The token after every text.
-    pub eos_token_id: u32,
+    /// The token after every text; absent where texts do not end.
+    pub eos_token_id: Option<u32>,
 }
 
 impl Sizes {

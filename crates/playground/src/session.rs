@@ -67,6 +67,8 @@ struct Read {
     pieces: Vec<String>,
     /// Whether the text was longer than the model can read.
     cut: bool,
+    /// Characters that the model does not know, which are left out.
+    unknown: usize,
     /// Mean of `-ln p` of the tokens of the text; none for an empty one.
     nats: Option<f64>,
     next: Vec<(String, f64)>,
@@ -144,19 +146,25 @@ impl Playground {
                 let bytes = writer.bytes();
                 self.writer = Some(writer);
                 self.written = self.tokens.clone();
-                json(&Written { text: self.tokenizer.decode(&self.written), done: false, bytes }, Vec::new())
+                json(&Written { text: self.text(), done: false, bytes }, Vec::new())
             }
             Request::Write => {
                 let writer = self.writer.as_mut().ok_or("nothing was begun")?;
                 // A model ends a text with the token before the next, or with one of its own.
+                let sizes = &self.model.sizes;
                 let ends =
-                    |token: &u32| *token == self.model.sizes.bos_token_id || *token == self.model.sizes.eos_token_id;
+                    |token: &u32| sizes.eos_token_id.is_some_and(|end| [end, sizes.bos_token_id].contains(token));
                 let token = writer.write(&self.model)?.filter(|token| !ends(token));
+                let bytes = writer.bytes();
                 self.written.extend(token);
-                let text = self.tokenizer.decode(&self.written);
-                json(&Written { text, done: token.is_none(), bytes: writer.bytes() }, Vec::new())
+                json(&Written { text: self.text(), done: token.is_none(), bytes }, Vec::new())
             }
         }
+    }
+
+    /// What is being written, without the token before every text.
+    fn text(&self) -> String {
+        self.tokenizer.decode(&self.written[1..])
     }
 
     fn about(&self) -> About {
@@ -190,7 +198,8 @@ impl Playground {
         let pieces = tokens.iter().map(|token| self.tokenizer.piece(*token)).collect();
         let logits = reading.logits.clone();
         (self.tokens, self.reading) = (tokens.clone(), Some(reading));
-        json(&Read { tokens, pieces, cut, nats, next }, logits)
+        let unknown = self.tokenizer.unknown(text);
+        json(&Read { tokens, pieces, cut, unknown, nats, next }, logits)
     }
 
     /// Queries, keys and values of one head.

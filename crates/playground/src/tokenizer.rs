@@ -1,4 +1,4 @@
-//! Byte-pair encoding with bytes for unknown characters, as SentencePiece does it for Llama.
+//! Byte-pair encoding with bytes for unknown characters, as SentencePiece does it for Llama; or one token per character.
 
 use std::collections::HashMap;
 
@@ -12,26 +12,27 @@ const SPACE: char = '\u{2581}';
 pub struct Tokenizer {
     pieces: Vec<String>,
     ids: HashMap<String, u32>,
-    /// Pairs of pieces that become one, in order, with the piece that they become.
-    merges: Vec<([u32; 2], u32)>,
+    /// Pairs of pieces that become one, in order, with the piece that they become; none where a token is a character.
+    merges: Option<Vec<([u32; 2], u32)>>,
 }
 
 #[derive(Deserialize)]
 struct File {
-    model: Bpe,
+    model: Words,
 }
 
 #[derive(Deserialize)]
-struct Bpe {
+struct Words {
     vocab: HashMap<String, u32>,
-    merges: Vec<[String; 2]>,
+    merges: Option<Vec<[String; 2]>>,
 }
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json` of Hugging Face.
+    /// Reads a `tokenizer.json` of Hugging Face with byte-pair encoding, or one without merges whose pieces are characters.
     ///
     /// # Errors
-    /// A file without byte-pair encoding, merges of unknown pieces, or a vocabulary without all bytes.
+    /// A file without a vocabulary, merges of unknown pieces, a vocabulary with merges and without all bytes, or one without
+    /// merges and with pieces of several characters.
     pub fn new(file: &[u8]) -> Result<Self, String> {
         let File { model } = serde_json::from_slice(file).map_err(|error| format!("tokenizer: {error}"))?;
         let ids = model.vocab;
@@ -42,12 +43,15 @@ impl Tokenizer {
         let id = |piece: &str| {
             ids.get(piece).copied().ok_or_else(|| format!("tokenizer: '{piece}' is not in the vocabulary"))
         };
+        let Some(merges) = model.merges else {
+            return match pieces.iter().find(|piece| piece.chars().count() != 1) {
+                Some(piece) => Err(format!("tokenizer: '{piece}' without merges, expected one character")),
+                None => Ok(Self { pieces, ids, merges: None }),
+            };
+        };
         (0..=255u8).try_for_each(|byte| id(&byte_piece(byte)).map(drop))?;
-        let merges = model
-            .merges
-            .iter()
-            .map(|[a, b]| Ok(([id(a)?, id(b)?], id(&format!("{a}{b}"))?)))
-            .collect::<Result<_, String>>()?;
+        let joined = merges.iter().map(|[a, b]| Ok(([id(a)?, id(b)?], id(&format!("{a}{b}"))?)));
+        let merges = Some(joined.collect::<Result<_, String>>()?);
         Ok(Self { pieces, ids, merges })
     }
 
@@ -61,8 +65,17 @@ impl Tokenizer {
         self.pieces.is_empty()
     }
 
-    /// The tokens of `text`, without a beginning-of-text token.
+    /// Characters of `text` that have no token.
+    pub fn unknown(&self, text: &str) -> usize {
+        let known = |c: char| self.merges.is_some() || self.ids.contains_key(c.encode_utf8(&mut [0; 4]) as &str);
+        text.chars().filter(|c| !known(*c)).count()
+    }
+
+    /// The tokens of `text`, without a beginning-of-text token and without what has none.
     pub fn encode(&self, text: &str) -> Vec<u32> {
+        let Some(merges) = &self.merges else {
+            return text.chars().filter_map(|c| self.ids.get(c.encode_utf8(&mut [0; 4]) as &str).copied()).collect();
+        };
         if text.is_empty() {
             return Vec::new();
         }
@@ -79,7 +92,7 @@ impl Tokenizer {
         // order, rounds go on until nothing is left to join.
         loop {
             let before = tokens.len();
-            self.merges.iter().for_each(|&(pair, joined)| join(&mut tokens, pair, joined));
+            merges.iter().for_each(|&(pair, joined)| join(&mut tokens, pair, joined));
             if tokens.len() == before {
                 return tokens;
             }
@@ -93,6 +106,7 @@ impl Tokenizer {
     pub fn piece(&self, token: u32) -> String {
         let piece = &self.pieces[token as usize];
         match byte_of(piece) {
+            _ if self.merges.is_none() => piece.clone(),
             Some(byte) if byte.is_ascii() => char::from(byte).to_string(),
             _ => piece.replace(SPACE, " "),
         }
@@ -103,6 +117,9 @@ impl Tokenizer {
     /// # Panics
     /// If there is no such token.
     pub fn decode(&self, tokens: &[u32]) -> String {
+        if self.merges.is_none() {
+            return tokens.iter().map(|&token| &self.pieces[token as usize][..]).collect();
+        }
         let mut bytes = Vec::new();
         for &token in tokens {
             let piece = &self.pieces[token as usize];
@@ -166,6 +183,16 @@ mod tests {
     }
 
     #[test]
+    fn a_token_is_a_character_where_there_are_no_merges() {
+        let characters =
+            Tokenizer::new(r#"{"model": {"vocab": {"\n": 0, " ": 1, "a": 2, "▁": 3}}}"#.as_bytes()).unwrap();
+        assert_eq!(characters.encode(" a\nb▁é"), [1, 2, 0, 3]);
+        assert_eq!((characters.unknown(" a\nb▁é"), characters.decode(&[1, 2, 0, 3])), (2, " a\n▁".to_owned()));
+        assert_eq!(characters.piece(3), "▁");
+        assert_eq!(tokenizer().unknown("日"), 0);
+    }
+
+    #[test]
     fn a_pair_is_joined_from_the_left() {
         let mut tokens = vec![1, 1, 1, 2, 1];
         join(&mut tokens, [1, 1], 3);
@@ -177,6 +204,7 @@ mod tests {
         for (file, words) in [
             ("{}", "missing field `model`"),
             (r#"{"model": {"vocab": {"a": 5}, "merges": []}}"#, "not 0, 1"),
+            (r#"{"model": {"vocab": {"ab": 0}}}"#, "'ab' without merges"),
             (r#"{"model": {"vocab": {"a": 0}, "merges": []}}"#, "'<0x00>' is not in the vocabulary"),
         ] {
             let error = Tokenizer::new(file.as_bytes()).unwrap_err();

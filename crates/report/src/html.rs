@@ -210,8 +210,10 @@ td strong{background:var(--best);border-radius:4px;padding:.1rem .35rem;margin-r
 .note{font-size:.82rem;color:var(--muted);margin:.4rem 0}
 pre{overflow-x:auto;padding:.8rem 1rem;background:var(--raised);border:1px solid var(--line);border-radius:8px;
 font:.85rem/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,'Liberation Mono',monospace}
+@media screen and (max-width:45rem){body{padding:1.5rem 1rem 3rem}nav ol{columns:auto}figure{overflow-x:auto}svg.chart{width:640px}}
 @media print{body{max-width:none;padding:0;font-size:10.5pt}nav{display:none}h2{break-after:avoid}a{color:inherit}
-table{font-size:8.5pt}th,td{padding:.25rem .45rem}td strong{background:none;padding:0;margin:0}.scroll{overflow:visible}pre{white-space:pre-wrap}}
+table{font-size:8.5pt}th,td{padding:.25rem .4rem;white-space:normal}td.number{white-space:nowrap}tr{break-inside:avoid}
+figure.table{break-inside:auto}figcaption{break-after:avoid}td strong{background:none;padding:0;margin:0}.scroll{overflow:visible}pre{white-space:pre-wrap}}
 ";
 
 /// Dark theme: colours only.

@@ -233,6 +233,24 @@ impl Canvas {
         self.body += &format!("<text x=\"{x}\" y=\"{y}\" font-size=\"{size}\"{anchor}{weight} {fill}>{text}</text>\n");
     }
 
+    /// A text turned to read upwards.
+    pub fn upwards(&mut self, at: (f64, f64), text: &str, letters: Letters) {
+        self.body += &format!("<g transform=\"translate({} {}) rotate(-90)\">\n", px(at.0), px(at.1));
+        self.text((0.0, 0.0), text, letters);
+        self.body += "</g>\n";
+    }
+
+    /// Everything that `draw` draws, lower by `down`.
+    pub fn lowered<T>(&mut self, down: f64, draw: impl FnOnce(&mut Self) -> T) -> T {
+        if down == 0.0 {
+            return draw(self);
+        }
+        self.body += &format!("<g transform=\"translate(0 {})\">\n", px(down));
+        let drawn = draw(self);
+        self.body += "</g>\n";
+        drawn
+    }
+
     /// The marker of a series, with a tooltip.
     pub fn marker(&mut self, at: (f64, f64), number: usize, radius: f64, hint: &str) {
         let (x, y) = at;

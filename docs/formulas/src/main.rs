@@ -1,10 +1,14 @@
 //! A preprocessor of mdBook: sets each block of formulas as MathML, which browsers draw by themselves.
 //!
 //! The pages hold formulas as LaTeX between lines of three backquotes, the first followed by `math`; that is also how code
-//! hosts show them. No script, no font and no network is needed, neither to build the book nor to read it.
+//! hosts show them. No script, no font and no network is needed, neither to build the book nor to read it. [`records`] adds
+//! what was measured.
+
+mod records;
 
 use std::{
     io::{Read, Write, stdin, stdout},
+    path::Path,
     process::ExitCode,
 };
 
@@ -35,6 +39,8 @@ fn run() -> Result<(), String> {
     let input: Value = serde_json::from_str(&text).map_err(|error| format!("the book is not JSON: {error}"))?;
     let Value::Array(mut parts) = input else { return Err("expected context and book".into()) };
     let mut book = parts.pop().ok_or("expected context and book")?;
+    let root = parts.first().and_then(|context| context["root"].as_str()).ok_or("expected the root of the book")?;
+    records::add(&mut book, &Path::new(root).join(".."))?;
     let converter =
         LatexToMathML::new(MathCoreConfig::default()).map_err(|_| "the converter has no macros to refuse")?;
     chapters(&mut book, &converter)?;
@@ -46,9 +52,10 @@ fn chapters(value: &mut Value, converter: &LatexToMathML) -> Result<(), String> 
     match value {
         Value::Array(items) => items.iter_mut().try_for_each(|item| chapters(item, converter)),
         Value::Object(fields) => {
-            let name = fields.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+            let text = |field: &str| fields.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+            let (name, path) = (text("name"), text("path"));
             if let Some(Value::String(content)) = fields.get_mut("content") {
-                *content = page(content, converter).map_err(|problem| format!("{name}: {problem}"))?;
+                *content = page(content, &path, converter).map_err(|problem| format!("{name}: {problem}"))?;
             }
             fields.values_mut().try_for_each(|field| chapters(field, converter))
         }
@@ -56,13 +63,13 @@ fn chapters(value: &mut Value, converter: &LatexToMathML) -> Result<(), String> 
     }
 }
 
-/// A page with its formulas set.
-fn page(text: &str, converter: &LatexToMathML) -> Result<String, String> {
+/// A page with its formulas set and its links led to files of the site.
+fn page(text: &str, path: &str, converter: &LatexToMathML) -> Result<String, String> {
     let mut set = String::with_capacity(text.len());
     let mut lines = text.split_inclusive('\n');
     while let Some(line) = lines.next() {
         if !line.starts_with("```") {
-            set += line;
+            set += &records::led(line, path)?;
             continue;
         }
         let math = line.trim_end() == "```math";
@@ -93,7 +100,7 @@ mod tests {
     use super::*;
 
     fn set(text: &str) -> Result<String, String> {
-        page(text, &LatexToMathML::new(MathCoreConfig::default()).unwrap())
+        page(text, "a.md", &LatexToMathML::new(MathCoreConfig::default()).unwrap())
     }
 
     #[test]
@@ -112,24 +119,30 @@ mod tests {
 
     #[test]
     fn chapters_are_found_at_any_depth() {
-        let inner = serde_json::json!({ "Chapter": { "name": "b", "content": "```math\ny\n```\n", "sub_items": [] } });
-        let mut book =
-            serde_json::json!({ "items": [{ "Chapter": { "name": "a", "content": "", "sub_items": [inner] } }] });
+        let inner = serde_json::json!({ "Chapter": { "name": "b", "path": "b.md", "content": "```math\ny\n```\n", "sub_items": [] } });
+        let mut book = serde_json::json!({ "items": [{ "Chapter": { "name": "a", "path": "a.md", "content": "", "sub_items": [inner] } }] });
         chapters(&mut book, &LatexToMathML::new(MathCoreConfig::default()).unwrap()).unwrap();
         assert!(book.to_string().contains("<mi>y</mi>"), "{book}");
     }
 
     /// The pages beside this crate.
     #[test]
-    fn every_formula_of_the_book_is_set() {
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../src/mechanisms");
+    fn every_formula_and_every_link_of_the_book_is_set() {
+        let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../src"));
+        let converter = LatexToMathML::new(MathCoreConfig::default()).unwrap();
         let mut formulas = 0;
-        for entry in std::fs::read_dir(source).unwrap() {
-            let path = entry.unwrap().path();
-            let text = std::fs::read_to_string(&path).unwrap();
-            let set = set(&text).unwrap_or_else(|problem| panic!("{}: {problem}", path.display()));
-            formulas += set.matches("class=\"formula\"").count();
-            assert!(!set.contains("```math"), "{}", path.display());
+        for folder in ["", "mechanisms", "tasks", "tutorials"] {
+            for entry in std::fs::read_dir(source.join(folder)).unwrap() {
+                let name = entry.unwrap().file_name().into_string().unwrap();
+                let path = if folder.is_empty() { name } else { format!("{folder}/{name}") };
+                if !path.ends_with(".md") {
+                    continue;
+                }
+                let text = std::fs::read_to_string(source.join(&path)).unwrap();
+                let set = page(&text, &path, &converter).unwrap_or_else(|problem| panic!("{path}: {problem}"));
+                formulas += set.matches("class=\"formula\"").count();
+                assert!(!set.contains("```math"), "{path}");
+            }
         }
         assert!(formulas > 10, "{formulas}");
     }

@@ -114,11 +114,13 @@ fn runs_are_listed_drawn_and_looked_into() {
     let (status, _, sentence) = server.get("/maps?run=both");
     assert!(status == 409 && sentence.contains("config.toml"), "{status}: {sentence}");
 
-    // A run that writes is running; one that stays silent has been stopped.
+    // A run is running while a process holds its directory; the file that a killed one leaves says nothing.
     let own = folder.path().join("runs/a run");
-    fs::write(own.join(".lock"), "").unwrap();
+    let lock = fs::File::create(own.join(".lock")).unwrap();
+    lock.lock().unwrap();
     assert_eq!(server.json("/api/runs")["runs"][0]["state"], "running");
-    fs::remove_file(own.join(".lock")).unwrap();
+    drop(lock);
+    assert_eq!(server.json("/api/runs")["runs"][0]["state"], "finished");
     let metrics = own.join("metrics.jsonl");
     let half: String = fs::read_to_string(&metrics).unwrap().lines().take(7).map(|line| format!("{line}\n")).collect();
     fs::write(&metrics, half).unwrap();

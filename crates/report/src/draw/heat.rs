@@ -68,7 +68,8 @@ fn one(canvas: &mut Canvas, map: &HeatMap, panel: &Panel, (left, top): (f64, f64
     canvas.text((left, top + side + 16.0), "1", tick(Anchor::Start));
     canvas.text((left + side, top + side + 16.0), &columns, tick(Anchor::End));
     canvas.text((left + side / 2.0, top + side + 16.0), &map.x, tick(Anchor::Middle));
-    canvas.text((left - 7.0, top + side / 2.0), &map.y, tick(Anchor::End));
+    // Upwards, between the numbers of its ends: across there is no room for more than a word.
+    canvas.upwards((left - 10.0, top + side / 2.0), &fitted(&map.y, side - 48.0), tick(Anchor::Middle));
 }
 
 /// Draws the colour bar with the values at its ends and in the middle.

@@ -7,7 +7,7 @@ mod marks;
 
 use super::chart::{Chart, Data};
 use super::heat_map::HeatMap;
-use super::svg::{Anchor, Canvas, Letters, MARGIN, Paint};
+use super::svg::{Anchor, Canvas, Letters, MARGIN, Paint, text_width};
 use frame::{TEXT, TITLE, WIDTH};
 
 /// The chart as a file.
@@ -36,17 +36,38 @@ fn draw(chart: &Chart, file: bool) -> String {
     titled(&chart.title, &chart.subtitle, file, draw)
 }
 
+/// Distance of lines of text.
+const LINE: f64 = 18.0;
+
+/// A text in lines of at most this width; a longer word has a line of its own.
+fn broken(text: &str, room: f64) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if text_width(&format!("{line} {word}"), TEXT) <= room => *line += &format!(" {word}"),
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 /// An image under its title; `draw` returns its height, or `None` if there is nothing to show.
 fn titled(title: &str, subtitle: &str, file: bool, draw: impl FnOnce(&mut Canvas) -> Option<f64>) -> String {
     let mut canvas = Canvas::default();
     let heading = Letters::new(TITLE, Paint::Ink, Anchor::Start);
     canvas.text((MARGIN, 26.0), title, Letters { bold: true, ..heading });
-    canvas.text((MARGIN, 46.0), subtitle, Letters::new(TEXT, Paint::Muted, Anchor::Start));
-    let height = draw(&mut canvas).unwrap_or_else(|| {
-        canvas.text((WIDTH / 2.0, 110.0), "no values to show", Letters::new(TEXT, Paint::Muted, Anchor::Middle));
-        150.0
+    let lines = broken(subtitle, WIDTH - 2.0 * MARGIN);
+    for (number, line) in lines.iter().enumerate() {
+        canvas.text((MARGIN, 46.0 + LINE * number as f64), line, Letters::new(TEXT, Paint::Muted, Anchor::Start));
+    }
+    let down = LINE * lines.len().saturating_sub(1) as f64;
+    let height = canvas.lowered(down, |canvas| {
+        draw(canvas).unwrap_or_else(|| {
+            canvas.text((WIDTH / 2.0, 110.0), "no values to show", Letters::new(TEXT, Paint::Muted, Anchor::Middle));
+            150.0
+        })
     });
-    canvas.finish((WIDTH, height), title, subtitle, file)
+    canvas.finish((WIDTH, height + down), title, subtitle, file)
 }
 
 #[cfg(test)]
@@ -88,6 +109,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_long_subtitle_takes_lines_and_moves_the_rest_down() {
+        let chart = |subtitle: &str| Chart::new("t", subtitle, Data::Lines(vec![Series::new("a", 0, [(0.0, 1.0)])]));
+        let [short, long] = [chart("1 run"), chart(&"30 layers of 9 heads ".repeat(12))].map(|chart| chart.to_svg());
+        let height = |svg: &str| -> f64 {
+            let document = roxmltree::Document::parse(svg).unwrap();
+            document.root_element().attribute("height").unwrap().parse().unwrap()
+        };
+        assert_eq!(height(&long), height(&short) + 2.0 * LINE);
+        assert_eq!((short.contains("translate"), long.contains("translate(0 36)")), (false, true));
+        let document = roxmltree::Document::parse(&long).unwrap();
+        let texts = document.descendants().filter(|node| node.tag_name().name() == "text");
+        assert!(texts.filter_map(|node| node.text()).all(|text| text_width(text, TEXT) <= WIDTH - 2.0 * MARGIN));
+        assert_eq!(broken("a  b", 1.0), ["a", "b"]);
     }
 
     #[test]

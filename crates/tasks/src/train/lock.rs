@@ -4,6 +4,8 @@ use std::{
     fs::{self, File, TryLockError},
     io::{self, ErrorKind},
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 use super::{
@@ -14,6 +16,11 @@ use super::{
 
 /// The file of a directory that is locked while a process writes there.
 const LOCK: &str = ".lock";
+
+/// How often a lock is tried, and the pause before it is tried again: whoever asks [`DirectoryLock::is_held`] holds it for an
+/// instant.
+const TRIES: usize = 10;
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A directory that no other process writes to while this is held. The system lets go of it when the process ends, however
 /// it ends; a file that a killed process left behind locks nothing.
@@ -33,7 +40,7 @@ impl DirectoryLock {
         let path = directory.join(LOCK);
         let in_use = || TrainError::InUse { path: directory.into() };
         // Whoever ends removes the file: one that was opened before that is no lock any more.
-        for _ in 0..10 {
+        for _ in 0..TRIES {
             let file = match File::options().create(true).truncate(false).write(true).open(&path) {
                 Ok(file) => file,
                 Err(error) if unlockable(error.kind()) => return Ok(Self { path, file: None }),
@@ -42,12 +49,27 @@ impl DirectoryLock {
             match file.try_lock() {
                 Ok(()) if is_at(&file, &path) => return Ok(Self { path, file: Some(file) }),
                 Ok(()) => {}
-                Err(TryLockError::WouldBlock) => return Err(in_use()),
+                Err(TryLockError::WouldBlock) => thread::sleep(PAUSE),
                 // A file system without locks: as good as there is.
                 Err(TryLockError::Error(_)) => return Ok(Self { path, file: None }),
             }
         }
         Err(in_use())
+    }
+
+    /// Whether a process writes to a directory; nothing where that cannot be told, as on file systems without locks.
+    pub fn is_held(directory: &Path) -> Option<bool> {
+        let file = match File::open(directory.join(LOCK)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Some(false),
+            Err(_) => return None,
+        };
+        // Those who ask do not disturb each other, and let go when the file is closed.
+        match file.try_lock_shared() {
+            Ok(()) => Some(false),
+            Err(TryLockError::WouldBlock) => Some(true),
+            Err(TryLockError::Error(_)) => None,
+        }
     }
 }
 
@@ -111,6 +133,27 @@ pub fn occupied(directory: &Path) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn asking_who_holds_a_directory_keeps_nobody_out() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(DirectoryLock::is_held(directory.path()), Some(false));
+        let lock = DirectoryLock::take(directory.path()).unwrap();
+        assert_eq!(DirectoryLock::is_held(directory.path()), Some(true));
+        drop(lock);
+        // A killed process leaves its file.
+        fs::write(directory.path().join(LOCK), "").unwrap();
+        assert_eq!(DirectoryLock::is_held(directory.path()), Some(false));
+        // A process that starts while someone asks waits for that instant.
+        let asking = File::open(directory.path().join(LOCK)).unwrap();
+        asking.try_lock_shared().unwrap();
+        let end = thread::spawn(move || {
+            thread::sleep(2 * PAUSE);
+            drop(asking);
+        });
+        drop(DirectoryLock::take(directory.path()).unwrap());
+        end.join().unwrap();
+    }
 
     #[test]
     fn a_directory_is_locked_until_its_holder_lets_go() {

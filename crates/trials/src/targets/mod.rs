@@ -5,6 +5,7 @@ mod configuration;
 mod data;
 mod records;
 mod run_directory;
+mod view;
 
 use std::path::{Path, PathBuf};
 
@@ -97,6 +98,7 @@ pub const ALL: &[(&str, Build)] = &[
     ("json-lines", data::json_lines),
     ("news", data::news),
     ("behaviors", data::behaviors),
+    ("view", view::target),
 ];
 
 /// A directory for files that are written a thousand times a second: in memory, where the system has such a place.

@@ -3,7 +3,6 @@
 use std::{
     fs::File,
     io::{self, Read, Write},
-    net::TcpStream,
     path::Path,
 };
 
@@ -64,11 +63,11 @@ impl Answer {
     }
 
     /// Sends the answer and ends the connection. Who does not want it any more need not be told.
-    pub fn send(self, stream: &mut TcpStream, head_only: bool) {
+    pub fn send(self, stream: &mut impl Write, head_only: bool) {
         let _ = self.write(stream, head_only).and_then(|()| stream.flush());
     }
 
-    fn write(self, stream: &mut TcpStream, head_only: bool) -> io::Result<()> {
+    fn write(self, stream: &mut impl Write, head_only: bool) -> io::Result<()> {
         let length = match &self.body {
             Body::Text(text) => text.len() as u64,
             Body::File(_, length) => *length,

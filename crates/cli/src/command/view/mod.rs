@@ -7,7 +7,7 @@ mod request;
 mod runs;
 
 use std::{
-    io::ErrorKind,
+    io::{ErrorKind, Read},
     net::{Ipv4Addr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     sync::{
@@ -141,8 +141,27 @@ fn serve(stream: &mut TcpStream, site: &Site) {
     if set.is_err() {
         return;
     }
+    let (answer, head_only) = heard(stream, site);
+    answer.send(stream, head_only);
+}
+
+/// The answer to one request, and whether it goes without a body.
+fn heard(stream: &mut impl Read, site: &Site) -> (Answer, bool) {
     match request::read(stream) {
-        Ok(request) => answer::answer(&request, site).send(stream, request.head_only),
-        Err(refusal) => refusal.send(stream, false),
+        Ok(request) => (answer::answer(&request, site), request.head_only),
+        Err(refusal) => (refusal, false),
     }
+}
+
+/// What the server of a directory sends back for these bytes.
+///
+/// # Errors
+/// A directory that is not there.
+pub fn reply(directory: &Path, bytes: &[u8]) -> Outcome<Vec<u8>> {
+    let common = Common { threads: None, device: "cpu".into(), json: false, quiet: true };
+    let site = Site { root: self::directory(directory)?, cache: None, common, busy: Mutex::new(()) };
+    let (answer, head_only) = heard(&mut &bytes[..], &site);
+    let mut sent = Vec::new();
+    answer.send(&mut sent, head_only);
+    Ok(sent)
 }

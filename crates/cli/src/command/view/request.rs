@@ -1,6 +1,6 @@
 //! Requests as they come: the first line and the two headers that matter.
 
-use std::{io::Read, net::TcpStream};
+use std::io::Read;
 
 use super::answer::Answer;
 
@@ -29,7 +29,7 @@ impl Request {
 ///
 /// # Errors
 /// The answer to a request that is none, is too long, is no `GET`, or was meant for another host.
-pub fn read(stream: &mut TcpStream) -> Result<Request, Answer> {
+pub fn read(stream: &mut impl Read) -> Result<Request, Answer> {
     let mut head = Vec::new();
     let mut block = [0; 1024];
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {

@@ -9,7 +9,7 @@ use std::{
 use regard_report::PAGE;
 use regard_tasks::{
     run::RunConfig,
-    train::{CHECKPOINTS, CONFIG, METRICS, Record, Split},
+    train::{CHECKPOINTS, CONFIG, DirectoryLock, METRICS, Record, Split},
 };
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ const DEPTH: usize = 8;
 /// Most directories that are looked into.
 const MOST: usize = 5000;
 
-/// A run that has not written for so long and holds its lock was killed.
+/// Where a lock cannot be tried, a run that has not written for so long was killed.
 const SILENCE: Duration = Duration::from_secs(300);
 
 /// What lies below the directory.
@@ -103,11 +103,9 @@ fn one(path: &Path, name: &str) -> Value {
 }
 
 /// `running`, `finished` or `stopped`, from what a run leaves: its lock while it runs, the test at its end.
-///
-/// The lock is not tried: a run that starts at that moment would be refused.
 fn state(path: &Path, tested: bool) -> &'static str {
-    let recent = age(&path.join(METRICS)).is_none_or(|age| age < SILENCE);
-    match path.join(".lock").exists() && recent {
+    let recent = || age(&path.join(METRICS)).is_none_or(|age| age < SILENCE);
+    match DirectoryLock::is_held(path).unwrap_or_else(recent) {
         true => "running",
         false if tested => "finished",
         false => "stopped",
