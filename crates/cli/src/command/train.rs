@@ -34,6 +34,7 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
     let stop = signal::stop_flag();
     let cluster = job::join(&stop)?;
     let leads = cluster.rank() == 0;
+    config.check_ranks(cluster.ranks())?;
     if existing == Existing::Resume && leads {
         check_resumed(&out, &config)?;
     }

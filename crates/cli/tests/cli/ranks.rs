@@ -21,6 +21,26 @@ fn what_ranks_do_not_share_is_refused_once() {
     assert_eq!((other.code, other.stdout.as_str(), other.stderr.as_str()), (Some(USAGE), "", ""), "{other:?}");
 }
 
+#[test]
+fn what_takes_several_ranks_is_refused_alone() {
+    Ended::of(&mut regard(["bench", "--network"])).failure(USAGE, &["--network in one process", "mpirun -n 2"]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("run");
+    for (set, parts) in [
+        ("parallel.sequence=2", &["parallel.sequence is 2", "a divisor of 1", "mpirun -n 2"][..]),
+        ("parallel.sequence=0", &["parallel.sequence is 0", "at least 1"]),
+    ] {
+        let mut command = regard(["train", "--preset", "smoke", "--cache", "none", "--set", set, "--out"]);
+        Ended::of(command.arg(&out)).failure(USAGE, parts);
+        assert!(!out.exists(), "{set} left a directory");
+    }
+    let shared = ["--set", "parallel.sequence=2", "--set", "model.attention_dropout=0.1"];
+    let mut command = regard(["train", "--preset", "smoke", "--cache", "none"]);
+    Ended::of(command.args(shared)).failure(USAGE, &["model.attention_dropout is 0.1", "parallel.sequence = 2"]);
+    let mut command = regard(["compare", "--preset", "smoke", "--cache", "none"]);
+    Ended::of(command.args(&shared[..2])).failure(USAGE, &["parallel.sequence is 2; expected 1", "regard train"]);
+}
+
 #[cfg(not(feature = "mpi"))]
 #[test]
 fn a_program_without_mpi_is_no_rank() {

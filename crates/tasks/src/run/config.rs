@@ -272,6 +272,21 @@ impl RunConfig {
         }
     }
 
+    /// Checks that so many ranks can share a run.
+    ///
+    /// # Errors
+    /// A number of ranks that does not consist of groups for each sequence.
+    pub fn check_ranks(&self, ranks: usize) -> Result<(), Failure> {
+        let each = self.parallel.sequence;
+        if ranks.is_multiple_of(each) {
+            return Ok(());
+        }
+        Err(Failure::usage(format!(
+            "parallel.sequence is {each}; expected a divisor of {ranks}, the ranks of the job: start it as mpirun -n {each}, or a \
+             multiple of that"
+        )))
+    }
+
     fn check_parallel(&self) -> Result<(), Failure> {
         let ranks = self.parallel.sequence;
         let dropout = self.model.attention_dropout;

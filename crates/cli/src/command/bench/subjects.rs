@@ -23,6 +23,8 @@ const MECHANISMS: [&str; 5] = [
 /// One mechanism with a growing state, and three with a constant one.
 const DECODED: [&str; 4] =
     ["softmax", "linear", "mlk", "scatterbrain:support.kind=local,support.radius=32,features.rows=32"];
+/// Heads unless others are asked for.
+const HEADS: usize = 8;
 /// Vocabulary of the default model.
 const VOCABULARY: usize = 1000;
 
@@ -55,9 +57,7 @@ pub fn choose(args: &Bench) -> Outcome<Chosen> {
         if all.iter().any(|(other, ..)| *other == label) {
             return Err(Failure::usage(format!("--mechanism names '{label}' twice, expected each once")));
         }
-        let own_heads =
-            entry.split([':', ',']).any(|part| part.split('=').next().is_some_and(|key| key.trim() == "heads"));
-        all.push((label, config, own_heads));
+        all.push((label, config, names_heads(entry)));
     }
     let exact = |config: &RunConfig| {
         config.attention.mechanism == regard_kernels::Mechanism::Softmax && config.attention.window.is_none()
@@ -73,9 +73,9 @@ pub fn choose(args: &Bench) -> Outcome<Chosen> {
         sizes
     };
     let (lengths, heads, batches): (&[usize], _, _) = match level {
-        Level::Operator => (&[512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536], 8, 1),
-        Level::Layer | Level::Inference => (&[256, 512, 1024, 2048, 4096, 8192], 8, 1),
-        Level::Decode => (&[1024, 4096, 16_384, 32_768], 8, 1),
+        Level::Operator => (&[512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536], HEADS, 1),
+        Level::Layer | Level::Inference => (&[256, 512, 1024, 2048, 4096, 8192], HEADS, 1),
+        Level::Decode => (&[1024, 4096, 16_384, 32_768], HEADS, 1),
         Level::Step => (&[base.task.options().shape().max_length], base.attention.heads, base.train.batch),
     };
     let lengths = or(&args.lengths, lengths);
@@ -127,13 +127,18 @@ pub fn attentions(args: &Bench, entries: &[String]) -> Outcome<Vec<(String, Atte
         }
         let mut options = config.attention;
         options.causal = true;
-        if let [heads] = args.heads[..] {
-            options.heads = heads;
+        if !names_heads(entry) {
+            options.heads = args.heads.first().copied().unwrap_or(HEADS);
         }
         options.check().map_err(|error| Failure::from(error).at(&label))?;
         all.push((label, options));
     }
     Ok(all)
+}
+
+/// Whether an entry of `--mechanism` says how many heads it has.
+fn names_heads(entry: &str) -> bool {
+    entry.split([':', ',']).any(|part| part.split('=').next().is_some_and(|key| key.trim() == "heads"))
 }
 
 /// Whether a configuration is given.
