@@ -46,6 +46,8 @@ fn mpirun(ranks: usize, what: &str) -> Output {
     let mut command = Command::new("mpirun");
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     command.env("OMPI_MCA_rmaps_base_oversubscribe", "1").env("OMPI_MCA_hwloc_base_binding_policy", "none");
+    // On a busy machine a second may not be enough to tell which rank is gone.
+    command.env("OMPI_MCA_odls_base_sigkill_timeout", "60");
     command.args(["-n", &ranks.to_string()]).arg(own).arg(what).output().expect("mpirun runs")
 }
 
