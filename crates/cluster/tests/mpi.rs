@@ -47,7 +47,7 @@ fn mpirun(ranks: usize, what: &str) -> Output {
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     command.env("OMPI_MCA_rmaps_base_oversubscribe", "1").env("OMPI_MCA_hwloc_base_binding_policy", "none");
     // On a busy machine a second may not be enough to tell which rank is gone.
-    command.env("OMPI_MCA_odls_base_sigkill_timeout", "60");
+    command.env("OMPI_MCA_odls_base_sigkill_timeout", "5");
     command.args(["-n", &ranks.to_string()]).arg(own).arg(what).output().expect("mpirun runs")
 }
 

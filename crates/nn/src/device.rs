@@ -102,11 +102,14 @@ impl fmt::Display for Found {
         if self.kernels {
             return write!(f, "kernels)");
         }
-        if !self.fused.is_empty() {
-            write!(f, "fused kernels: {}; ", self.fused.join(", "))?;
-            write!(f, "under a causal mask also: {}; ", self.fused_causal.join(", "))?;
-        }
-        write!(f, "composed forms: {})", self.composed.join(", "))
+        let kinds = [
+            ("fused kernels", &self.fused),
+            ("under a causal mask also", &self.fused_causal),
+            ("composed forms", &self.composed),
+        ];
+        let said = kinds.iter().filter(|(_, names)| !names.is_empty());
+        let said: Vec<String> = said.map(|(kind, names)| format!("{kind}: {}", names.join(", "))).collect();
+        write!(f, "{})", said.join("; "))
     }
 }
 
