@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 
 # Stubs against the compiled module, the package without PyTorch, and the surface of all of it as others see it.
 types() {
-    if ! "$python" -c 'import mypy' 2>/dev/null; then
+    if ! "$python" -c 'import mypy.stubtest' 2>/dev/null; then
         echo "types SKIPPED: no mypy (pip install mypy)"
         return
     fi
