@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 pub use check::{Check, bound, check};
 pub use compare::{Earlier, merge};
 pub use crossover::{Crossing, Crossover};
-pub use network::{NetworkPlan, NetworkReport, Spread};
+pub use network::{NetworkPlan, NetworkReport};
 pub use report::Benchmark;
 pub use rounds::run;
 pub use shapes::{SHAPES, Shape, ShapeTime, Shapes, read_rate, time_shape};

@@ -22,20 +22,11 @@ const RANKS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// Tag of barriers.
 const TURN: u32 = 0x5e30;
 
-/// Attention that is measured.
-#[derive(Clone, Debug)]
-pub struct Spread {
-    /// Its name.
-    pub label: String,
-    /// Its options.
-    pub options: AttentionOptions,
-}
-
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct NetworkPlan {
-    /// The mechanisms.
-    pub subjects: Vec<Spread>,
+    /// The attentions by name.
+    pub subjects: Vec<(String, AttentionOptions)>,
     /// Width of their heads.
     pub head_width: usize,
     /// Tokens of a step over the ranks that are there.
@@ -89,7 +80,7 @@ impl NetworkReport {
         let slowest = Network { latency, bandwidth };
         let alone: Arc<dyn Communicator> = Arc::new(Alone);
         let mut rows = Vec::new();
-        for Spread { label, options } in &plan.subjects {
+        for (label, options) in &plan.subjects {
             note(label);
             let step = Step::new(options.clone(), plan.head_width);
             // Ranks of one machine share its processors: all compute the whole at the same time, each for itself.
@@ -146,7 +137,7 @@ impl NetworkReport {
             let label = row.label.as_str().into();
             table.push(vec![label, row.bytes.into(), row.one.into(), row.predicted.into(), row.measured.into()]);
         }
-        let heads = self.plan.subjects.first().map_or(0, |subject| subject.options.heads);
+        let heads = self.plan.subjects.first().map_or(0, |(_, options)| options.heads);
         table.note(format!(
             "Forward and backward, best of three; batch 1, {heads} heads of {}, causal. One rank: the whole sequence, all ranks at the \
              same time. Sent: by a rank in the middle.",
@@ -226,9 +217,8 @@ mod tests {
 
     #[test]
     fn every_rank_measures_and_predicts() {
-        let subjects = [Mechanism::Softmax, Mechanism::Linear, Mechanism::Fastformer].map(|mechanism| Spread {
-            label: mechanism.name().into(),
-            options: AttentionOptions { mechanism, heads: 2, ..AttentionOptions::default() },
+        let subjects = [Mechanism::Softmax, Mechanism::Linear, Mechanism::Fastformer].map(|mechanism| {
+            (mechanism.name().to_owned(), AttentionOptions { mechanism, heads: 2, ..AttentionOptions::default() })
         });
         let plan = NetworkPlan { subjects: subjects.to_vec(), head_width: 8, tokens: 64, predicted: 256 };
         let reports = Threads::run(2, |rank| {

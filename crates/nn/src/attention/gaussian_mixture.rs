@@ -1,7 +1,7 @@
 //! The Gaussian kernel and the mixture of Gaussian keys.
 
 use burn::module::{Module, Param, RunningState};
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::{Tensor, TensorData};
 use regard_kernels::{
     Error, Mask,
     mechanism::{Inference, Prior},
@@ -130,7 +130,11 @@ impl GaussianMixture {
         let inputs = inputs.with("v", v).with("variance", variance);
         let inputs = match self.log_prior() {
             Some(LogPrior::Tied(prior)) => inputs.with("log_prior", prior),
-            Some(LogPrior::PerPosition(prior)) => inputs.with("log_prior", priors_at(prior, at, positions)),
+            Some(LogPrior::PerPosition(prior)) => {
+                // Decoding takes the prior from the start, wherever its tokens stand.
+                let keys = if let Positions::From(_) = at { Positions::START } else { at };
+                inputs.with("log_prior", keys.of(prior, 2, positions))
+            }
             None => inputs,
         };
         inputs.with_some("shift", shift)
@@ -165,14 +169,6 @@ impl GaussianMixture {
     pub(crate) fn heads(&self) -> &Heads {
         &self.projections.heads
     }
-}
-
-/// Those of the first `count` positions of `[H,M,context]`, or of those that are named.
-fn priors_at(prior: Tensor<3>, at: Positions, count: usize) -> Tensor<3> {
-    let Positions::At(places) = at else { return prior.narrow(2, 0, count) };
-    let places: Vec<i32> = places.iter().map(|place| *place as i32).collect();
-    let places = Tensor::<1, Int>::from_data(TensorData::new(places, [count]), &prior.device());
-    prior.select(2, places)
 }
 
 /// Logarithm of the prior of a mixture.

@@ -1,6 +1,6 @@
 //! Position schemes: how a model knows the order of its tokens.
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 
 /// Base of the wavelengths of sinusoidal positions (Vaswani et al. 2017, section 3.5).
 const BASE: f64 = 10_000.0;
@@ -29,6 +29,18 @@ impl<'a> Positions<'a> {
         };
         assert_eq!(from.len() + named.len(), count, "a position for each token");
         from.chain(named.iter().copied())
+    }
+
+    /// Those entries along `axis` of a tensor that has one for each position.
+    pub(crate) fn of<const D: usize>(self, tensor: Tensor<D>, axis: usize, count: usize) -> Tensor<D> {
+        match self {
+            Self::From(from) => tensor.narrow(axis, from, count),
+            Self::At(places) => {
+                let places: Vec<i32> = places.iter().map(|place| *place as i32).collect();
+                let places = Tensor::<1, Int>::from_data(TensorData::new(places, [count]), &tensor.device());
+                tensor.select(axis, places)
+            }
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Token numbers to vectors with positions.
 
 use burn::module::{Module, Param};
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::Tensor;
 use regard_kernels::mechanism::Position;
 
 use super::{ModelConfig, TokenBatch};
@@ -63,7 +63,7 @@ impl Embeddings {
         let x = ops::embedding(table, tokens.ids.clone(), [batch, length]);
         let width = x.dims()[2];
         let x = match (&self.position_embedding, self.scheme) {
-            (Some(positions), _) => x + rows_at(positions.val(), at, length),
+            (Some(positions), _) => x + at.of(positions.val(), 0, length).unsqueeze_dim(0),
             (None, Position::Sinusoidal) => {
                 let positions = sinusoidal(at.iter(length), width, &x.device());
                 x.mul_scalar((width as f64).sqrt()) + positions.unsqueeze_dim(0)
@@ -84,17 +84,4 @@ impl Embeddings {
             None => x,
         }
     }
-}
-
-/// Rows of `table [context,d]` at these positions, `[1,length,d]`.
-fn rows_at(table: Tensor<2>, at: Positions, length: usize) -> Tensor<3> {
-    let rows = match at {
-        Positions::From(from) => table.narrow(0, from, length),
-        Positions::At(places) => {
-            let places: Vec<i32> = places.iter().map(|place| *place as i32).collect();
-            let places = Tensor::<1, Int>::from_data(TensorData::new(places, [length]), &table.device());
-            table.select(0, places)
-        }
-    };
-    rows.unsqueeze_dim(0)
 }

@@ -1,6 +1,6 @@
 //! `regard bench --network`
 
-use regard_lab::bench::{NetworkPlan, NetworkReport, Spread};
+use regard_lab::bench::{NetworkPlan, NetworkReport};
 
 use crate::{
     args::Common,
@@ -27,12 +27,11 @@ pub(super) fn run(args: &Bench, common: &Common) -> Outcome {
     }
     let cluster = job::join(&signal::stop_flag())?;
     let entries = match args.mechanism.is_empty() {
-        true => MECHANISMS.map(String::from).to_vec(),
-        false => args.mechanism.clone(),
+        true => MECHANISMS.to_vec(),
+        false => args.mechanism.iter().map(String::as_str).collect(),
     };
-    let subjects = super::subjects::attentions(args, &entries)?;
     let plan = NetworkPlan {
-        subjects: subjects.into_iter().map(|(label, options)| Spread { label, options }).collect(),
+        subjects: super::subjects::attentions(args, &entries)?,
         head_width: args.head_width.first().copied().unwrap_or(64),
         tokens: args.lengths.first().copied().unwrap_or(8192),
         predicted: args.lengths.get(1).copied().unwrap_or(1_000_000),

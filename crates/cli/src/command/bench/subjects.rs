@@ -51,14 +51,7 @@ pub fn choose(args: &Bench) -> Outcome<Chosen> {
         (true, Level::Decode) => DECODED.to_vec(),
         (true, _) => MECHANISMS.to_vec(),
     };
-    let mut all: Vec<(String, RunConfig, bool)> = Vec::new();
-    for entry in given {
-        let (label, config) = candidate(&base, entry, level)?;
-        if all.iter().any(|(other, ..)| *other == label) {
-            return Err(Failure::usage(format!("--mechanism names '{label}' twice, expected each once")));
-        }
-        all.push((label, config, names_heads(entry)));
-    }
+    let mut all = candidates(&base, &given, level)?;
     let exact = |config: &RunConfig| {
         config.attention.mechanism == regard_kernels::Mechanism::Softmax && config.attention.window.is_none()
     };
@@ -117,28 +110,32 @@ pub fn choose(args: &Bench) -> Outcome<Chosen> {
 ///
 /// # Errors
 /// Unknown or incompatible options, keys of a model.
-pub fn attentions(args: &Bench, entries: &[String]) -> Outcome<Vec<(String, AttentionOptions)>> {
+pub fn attentions(args: &Bench, entries: &[&str]) -> Outcome<Vec<(String, AttentionOptions)>> {
     let base = base(args, Level::Operator)?;
-    let mut all: Vec<(String, AttentionOptions)> = Vec::new();
-    for entry in entries {
-        let (label, config) = candidate(&base, entry, Level::Operator)?;
-        if all.iter().any(|(other, _)| *other == label) {
-            return Err(Failure::usage(format!("--mechanism names '{label}' twice, expected each once")));
-        }
-        let mut options = config.attention;
-        options.causal = true;
-        if !names_heads(entry) {
+    let attention = |(label, config, own_heads): (String, RunConfig, bool)| {
+        let mut options = AttentionOptions { causal: true, ..config.attention };
+        if !own_heads {
             options.heads = args.heads.first().copied().unwrap_or(HEADS);
         }
         options.check().map_err(|error| Failure::from(error).at(&label))?;
-        all.push((label, options));
-    }
-    Ok(all)
+        Ok((label, options))
+    };
+    candidates(&base, entries, Level::Operator)?.into_iter().map(attention).collect()
 }
 
-/// Whether an entry of `--mechanism` says how many heads it has.
-fn names_heads(entry: &str) -> bool {
-    entry.split([':', ',']).any(|part| part.split('=').next().is_some_and(|key| key.trim() == "heads"))
+/// The configurations of all entries, each with a unique label, and whether the entry says how many heads it has.
+fn candidates(base: &RunConfig, entries: &[&str], level: Level) -> Outcome<Vec<(String, RunConfig, bool)>> {
+    let mut all: Vec<(String, RunConfig, bool)> = Vec::new();
+    for entry in entries {
+        let (label, config) = candidate(base, entry, level)?;
+        if all.iter().any(|(other, ..)| *other == label) {
+            return Err(Failure::usage(format!("--mechanism names '{label}' twice, expected each once")));
+        }
+        let own_heads =
+            entry.split([':', ',']).any(|part| part.split('=').next().is_some_and(|key| key.trim() == "heads"));
+        all.push((label, config, own_heads));
+    }
+    Ok(all)
 }
 
 /// Whether a configuration is given.
