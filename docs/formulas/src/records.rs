@@ -21,10 +21,14 @@ pub fn add(book: &mut Value, repository: &Path) -> Result<(), String> {
     for name in pages {
         let mut page = chapter(repository, &format!("results/{name}"), &[])?;
         let mut below = Vec::new();
-        for link in links(page["content"].as_str().unwrap_or_default()) {
+        let content = page["content"].as_str().unwrap_or_default();
+        for link in links(content) {
             let path = resolved("results/", link.split('#').next().unwrap_or_default());
             if path.ends_with(".md") && path.matches('/').count() > 1 && path.starts_with("results/") {
-                below.push(json!({ "Chapter": chapter(repository, &path, &[page["name"].clone()])? }));
+                let mut part = chapter(repository, &path, &[page["name"].clone()])?;
+                // Such pages are written by commands, which know nothing of what is beside them; the link says what it leads to.
+                part["name"] = words(content, link).into();
+                below.push(json!({ "Chapter": part }));
             }
         }
         page["sub_items"] = Value::Array(below);
@@ -72,6 +76,12 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
+/// What stands on a link of a text.
+fn words<'a>(text: &'a str, link: &str) -> &'a str {
+    let before = text.split_once(&format!("]({link})")).map_or("", |(before, _)| before);
+    before.rsplit('[').next().unwrap_or_default()
+}
+
 /// A link of a file in `folder`, which is empty or ends with a slash, from the root of the repository.
 fn resolved(folder: &str, link: &str) -> String {
     let mut parts: Vec<&str> = folder.split_terminator('/').collect();
@@ -108,6 +118,11 @@ mod tests {
         }
         assert_eq!(led("[a](https://example.org/)", "bench.md").unwrap(), "[a](https://example.org/)");
         assert!(led("[a](../../README.md)", "bench.md").unwrap_err().contains("leaves the site"));
+    }
+
+    #[test]
+    fn a_page_below_another_has_the_name_of_the_link_to_it() {
+        assert_eq!(words("| [one](a.md) | [two](b/c.md) |", "b/c.md"), "two");
     }
 
     /// The results beside this crate.
