@@ -75,7 +75,7 @@ def test_operators_can_be_copied_and_pickled() -> None:
 
 def test_the_package_needs_no_other() -> None:
     program = "import sys, regard; assert not {'numpy', 'torch'} & set(sys.modules); print(regard.__version__)"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    run = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == regard.__version__
 
@@ -84,7 +84,7 @@ def test_vectors_can_be_kept_narrow() -> None:
     def run(vectors: str) -> "subprocess.CompletedProcess[str]":
         environment = {**os.environ, "REGARD_VECTORS": vectors}
         program = "import numpy, regard; x = numpy.ones((1, 1, 3, 4), 'f4'); print(regard.softmax(x, x, x)[0, 0, 0, 0])"
-        return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+        return subprocess.run([sys.executable, "-P", "-c", program], env=environment, capture_output=True, text=True)
 
     assert run("scalar").stdout.strip() == "1.0"
     refused = run("mmx")

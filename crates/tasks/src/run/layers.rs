@@ -267,7 +267,10 @@ impl Layers {
         whole.ok_or_else(|| {
             let mut keys = Vec::new();
             list(&self.schema, "", &mut keys);
-            let near = nearest(path, keys.iter().map(String::as_str));
+            let mut near = nearest(path, keys.iter().map(String::as_str));
+            if let (true, Some(Value::Table(table))) = (near.is_empty(), lookup(&self.schema, parted(path).0)) {
+                near = format!(", expected one of {}", table.keys().cloned().collect::<Vec<_>>().join(", "));
+            }
             Failure::usage(format!("{place}: unknown key '{path}'{near}; 'regard config' lists all keys"))
         })
     }
@@ -304,17 +307,35 @@ fn join(prefix: &str, key: &str) -> String {
     if prefix.is_empty() { key.to_owned() } else { format!("{prefix}.{key}") }
 }
 
+/// The table and the name of a dotted path.
+fn parted(path: &str) -> (&str, &str) {
+    path.rsplit_once('.').unwrap_or(("", path))
+}
+
 /// ", did you mean 'x'?" if there is a similar name.
 pub fn nearest<'a>(seen: &str, names: impl Iterator<Item = &'a str>) -> String {
-    // A key is often right except for its table.
-    let last = |path: &str| path.rsplit('.').next().unwrap_or(path).to_owned();
-    // One typo in a short name leaves too little similarity for the measure used for longer ones.
-    let alike = |a: &str, b: &str| if strsim::osa_distance(a, b) == 1 { 0.99 } else { strsim::jaro_winkler(a, b) };
-    let score = |name: &str| alike(seen, name).max(0.98 * alike(&last(seen), &last(name)));
+    // A key is often right except for its table, which decides only between equals.
+    let (table, key) = parted(seen);
+    let score = |name: &str| alike(key, parted(name).1) - 0.02 * (1.0 - alike(table, parted(name).0));
     let best = names.map(|name| (score(name), name)).max_by(|a, b| a.0.total_cmp(&b.0));
     match best {
         Some((score, name)) if score > 0.8 => format!(", did you mean '{name}'?"),
         _ => String::new(),
+    }
+}
+
+/// How much a word seen is like a name, 0 to 1.
+fn alike(seen: &str, name: &str) -> f64 {
+    let similar = strsim::jaro_winkler(seen, name);
+    // Initials are a common way to write a name: lr for learning_rate.
+    let initials = name.contains('_') && name.split('_').map(|word| word.chars().next()).eq(seen.chars().map(Some));
+    if initials {
+        0.95
+    } else if seen.len() > 2 && strsim::osa_distance(seen, name) == 1 {
+        // One typo in a short name leaves too little similarity for the measure used for longer ones.
+        0.96 + 0.03 * similar
+    } else {
+        similar
     }
 }
 
@@ -496,6 +517,16 @@ mod tests {
         assert!(error(layers.assign("model.width", "--set")).contains("KEY=VALUE"));
         assert!(error(layers.text("heads = \n", "a.toml")).starts_with("a.toml:1: "));
         assert!(error(layers.preset("quik")).contains("did you mean 'quick'"));
+        for (key, hint) in [
+            ("train.lr", "did you mean 'train.optimizer.learning_rate'?"),
+            ("modle.width", "did you mean 'model.width'?"),
+            ("model.head", "did you mean 'heads'?"),
+            ("train.schedule.peak", "expected one of final_fraction, kind, warmup;"),
+            ("nothing.of.this", "unknown key 'nothing.of.this'; 'regard"),
+        ] {
+            let message = error(layers.assign(&format!("{key}=1"), "--set"));
+            assert!(message.contains(hint), "{message}");
+        }
     }
 
     #[test]
