@@ -9,13 +9,14 @@ use std::{
     },
 };
 
-/// Minimum size of a large block in bytes.
-const LARGE: usize = 1 << 20;
+/// Minimum size of a large block in bytes. The allocator of musl maps and unmaps every block of 128 KiB or more, and has no
+/// switch against it.
+const LARGE: usize = if cfg!(target_env = "musl") { 128 << 10 } else { 1 << 20 };
 
 /// Bytes of a huge page, on processors that have them.
 const HUGE: usize = 2 << 20;
 
-/// Upper bound on the page size; every block size is a multiple of it.
+/// Upper bound on the page size; the size of every block that fills a huge page is a multiple of it.
 const PAGE: usize = 64 << 10;
 
 /// Classes per power of two: a block is at most an eighth larger than requested.
@@ -163,7 +164,7 @@ impl Kept {
 
 /// `bytes` bytes of zeros, aligned to a huge page if they fill one; null if out of memory.
 fn map(bytes: usize) -> *mut u8 {
-    debug_assert!(bytes.is_multiple_of(PAGE));
+    debug_assert!(bytes < HUGE || bytes.is_multiple_of(PAGE));
     let spare = if bytes >= HUGE { HUGE } else { 0 };
     let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping, of which only the returned part stays mapped; the unmapped parts are whole pages of it.

@@ -190,7 +190,9 @@ fn one_task(source: &Source, directory: &Directory, common: &Common) -> Outcome 
     let candidates = Candidate::all(&config)?;
     config.task.check()?;
     config.train.check()?;
-    let out = directory.out.clone().unwrap_or_else(|| PathBuf::from("runs/compare"));
+    // Comparisons of several presets stand beside each other.
+    let named = || source.preset.as_ref().map_or("compare".into(), |preset| format!("compare-{preset}"));
+    let out = directory.out.clone().unwrap_or_else(|| Path::new("runs").join(named()));
     let stop = signal::stop_flag();
     let cluster = job::join(&stop)?;
     let leads = cluster.rank() == 0;

@@ -36,6 +36,19 @@ fn learned(out: &Path) -> Vec<Value> {
     runs.map(|run| keys.iter().map(|key| run[*key].clone()).collect()).collect()
 }
 
+/// As the README has them, one after the other.
+#[test]
+fn a_comparison_of_a_preset_has_a_folder_of_its_own() {
+    let folder = TempDir::new().unwrap();
+    for preset in [&["--preset", "smoke"][..], &[]] {
+        let mut command = regard(["compare", "--cache", "none", "--quiet", "--set", "compare.mechanisms=linear"]);
+        let few = ["train.steps=2", "train.evaluate_every=2", "train.schedule.warmup=1", "task.listops.test=8"];
+        command.args(preset).args(few.into_iter().flat_map(|set| ["--set", set])).current_dir(folder.path());
+        Ended::of(&mut command).success();
+    }
+    assert_eq!(names(&folder.path().join("runs")), ["compare", "compare-smoke"]);
+}
+
 #[test]
 fn a_comparison_leaves_a_table_in_every_form_and_a_page() {
     let folder = TempDir::new().unwrap();

@@ -11,7 +11,7 @@ use regard_tasks::{Failure, train::Environment};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Clause, Entry, Finding, Scale, Setup, Verdict};
+use super::{Clause, Entry, Finding, Paper, Scale, Setup, Verdict, find};
 use crate::record::Record;
 
 const FILE: &str = "outcome.json";
@@ -68,7 +68,8 @@ impl Outcome {
         directory(all, entry.name, scale)
     }
 
-    /// The recorded outcome, if there is one.
+    /// The recorded outcome, if there is one. What the paper did and how the run differs from it is told as the program
+    /// tells it now, as long as it would run the same.
     ///
     /// # Errors
     /// A file that is not an outcome.
@@ -78,7 +79,15 @@ impl Outcome {
         match fs::read_to_string(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(failed(error.to_string())),
-            Ok(text) => serde_json::from_str(&text).map(Some).map_err(|error| failed(error.to_string())),
+            Ok(text) => {
+                let mut outcome: Self = serde_json::from_str(&text).map_err(|error| failed(error.to_string()))?;
+                let same = |setup: &&Setup| setup.scale == scale && setup.setting == outcome.setting;
+                if let Some(setup) = entry.setups.iter().find(same) {
+                    outcome.paper_setting = entry.paper_setting.into();
+                    outcome.differences = setup.differences.iter().map(|&difference| difference.into()).collect();
+                }
+                Ok(Some(outcome))
+            }
         }
     }
 
@@ -170,6 +179,12 @@ impl Outcome {
         }
     }
 
+    /// What the clauses that are judged together are called.
+    fn claimed(&self) -> &'static str {
+        let planner = find(&self.name).is_some_and(|entry| entry.paper == Paper::Planner);
+        if planner { "clauses" } else { "clauses of the paper" }
+    }
+
     /// Clauses of the paper and observations, a table each, where there are any.
     pub(super) fn verdicts(&self) -> Vec<Table> {
         let table = |title: &str, of_paper: bool| {
@@ -184,7 +199,7 @@ impl Outcome {
             }
             table
         };
-        let both = [table("Clauses of the paper", true), table("Observations of our own", false)];
+        let both = [table(&capitalised(self.claimed()), true), table("Observations of our own", false)];
         both.into_iter().filter(|table| !table.rows.is_empty()).collect()
     }
 
@@ -196,7 +211,7 @@ impl Outcome {
         line(2, format!("the paper: {paper_setting}"));
         line(2, format!("ours: {setting}"));
         line(2, self.difference());
-        for (of_paper, title) in [(true, "clauses of the paper"), (false, "observations of our own")] {
+        for (of_paper, title) in [(true, self.claimed()), (false, "observations of our own")] {
             let mut clauses = self.clauses.iter().filter(|clause| clause.of_paper == of_paper).peekable();
             if clauses.peek().is_some() {
                 line(2, format!("{title}:"));

@@ -40,6 +40,7 @@ pub const SEPARATION: Entry = Entry {
 };
 
 const DIFFERENCES: &[&str] = &[
+    "theorem 4 with r = ln(n) / 2, where the example as printed has r of a lower order than log n",
     "a small share is below 0.5, and for theorem 4 below 0.1",
     "either kind alone has half of n^2 parameters in theorem 4, and as many as the sum in theorem 3",
     "theorem 3 with fewer channels than its constants ask for: with these the rank is above n up to some 2,100 tokens",

@@ -19,8 +19,8 @@ pub const REGIMES: Entry = Entry {
             neither does, and the sum of both, with as many parameters, does.",
     data: "none",
     models: &[],
-    paper_setting: "A theorem on n tokens in clusters of a bounded size, n to infinity: near is an error of any share of n, far a share that \
-                    does not vanish.",
+    paper_setting: "A theorem on n tokens in clusters of a bounded size, n to infinity: near is an error of any share of n at high \
+                    and middle temperature, at low temperature of any share of exp(-beta (1 - eps) / 2), as printed; far is no less than such a share.",
     setups: &[
         Setup {
             scale: Scale::Quick,

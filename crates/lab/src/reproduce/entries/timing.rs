@@ -32,12 +32,11 @@ pub(super) fn plan<'a>(
     }
 }
 
-/// What `read` makes of the ratio of two times of the forward pass, with bounds from deciles: repetitions of one program are
-/// not independent draws.
+/// What `read` makes of the ratio of two times of the forward pass, within its deciles.
 pub(super) fn ratio(one: Option<&Measurement>, other: Option<&Measurement>, read: fn(f64) -> f64) -> Estimate {
     let time = |row: Option<&Measurement>| row.and_then(|row| row.time(Pass::Forward));
     let ratio = time(one).zip(time(other)).map(|(one, other)| one.over(&other));
     let interval = ratio.map(|ratio| [read(ratio.low), read(ratio.high)]);
     let value = ratio.map_or(f64::NAN, |ratio| read(ratio.median));
-    Estimate::of_interval(value, interval, one.map_or(0, |row| row.runs), 0.8, "runs")
+    Estimate::of_deciles(value, interval, one.map_or(0, |row| row.runs))
 }

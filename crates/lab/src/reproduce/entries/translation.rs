@@ -8,6 +8,8 @@ use crate::reproduce::{Clause, Compared, Entry, Estimate, Finding, Paper, Scale,
 const DATA: &str = "Multi30k, by --data";
 const FOLDER: &str = "multi30k-en-de";
 const PAIRS: &str = "29,000 descriptions of pictures of Multi30k for the pairs of the paper";
+const SIZES: &str =
+    "2 and 2 layers of width 64 or 128 and 600 or 2,000 updates for 6 and 6 layers of width 512 trained to their end";
 const SEEDS: &str = "3 seeds as units for one model of each";
 
 /// Sizes of a scale, the same for every model.
@@ -45,7 +47,7 @@ pub const KEYS: Entry = Entry {
     run: keys,
 };
 
-const KEYS_DIFFER: &[&str] = &[PAIRS, SEEDS, "comparable: at most half a point below, which is our reading"];
+const KEYS_DIFFER: &[&str] = &[PAIRS, SIZES, SEEDS, "comparable: at most half a point below, which is our reading"];
 
 pub const HEADS_MIXED: Entry = Entry {
     name: "moa-translation",
@@ -55,8 +57,7 @@ pub const HEADS_MIXED: Entry = Entry {
             which are twice as wide as plain heads.",
     data: DATA,
     models: &[],
-    paper_setting: "WMT 2014, English to German: 27.3 with 8 plain heads of 64, 28.4 with all of 8 experts of 128, 29.4 with 16 of 32 experts of 256 in a \
-                    larger model.",
+    paper_setting: "WMT 2014, English to German: 27.3 with 8 plain heads of 64, 28.4 with all of 8 experts of 128, 29.4 with 16 of 32 experts of 256.",
     setups: &[
         Setup { scale: Scale::Quick, setting: QUICK, differences: HEADS_DIFFER, minutes: 20.0 },
         Setup { scale: Scale::Here, setting: HERE, differences: HEADS_DIFFER, minutes: 80.0 },
@@ -64,7 +65,7 @@ pub const HEADS_MIXED: Entry = Entry {
     run: heads,
 };
 
-const HEADS_DIFFER: &[&str] = &[PAIRS, SEEDS, "4 experts, twice as wide as plain heads, for 8"];
+const HEADS_DIFFER: &[&str] = &[PAIRS, SIZES, SEEDS, "4 experts, twice as wide as plain heads, for 8"];
 
 fn keys(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let width = sizes(scale).width;

@@ -18,7 +18,7 @@ pub struct Estimate {
     pub value: f64,
     /// Ends of the two-sided interval; `None` where the sample is too small for one.
     pub interval: Option<[f64; 2]>,
-    /// Confidence of the interval.
+    /// Confidence of the interval; 0 of one by deciles.
     pub confidence: f64,
     /// The distance from a border that the run would have told from it in four of five repetitions.
     pub smallest: Option<f64>,
@@ -115,6 +115,12 @@ impl Estimate {
         Self { value, interval, confidence, smallest, count, units: units.into() }
     }
 
+    /// A ratio of times within those of their deciles: repetitions of one program on one machine are no independent draws, so
+    /// that no confidence can be named.
+    pub fn of_deciles(value: f64, interval: Option<[f64; 2]>, count: usize) -> Self {
+        Self { confidence: 0.0, smallest: None, ..Self::of_interval(value, interval, count, 0.8, "runs") }
+    }
+
     /// With every number times a positive factor, as from shares to points.
     #[must_use]
     pub fn times(self, factor: f64) -> Self {
@@ -133,7 +139,8 @@ impl Estimate {
         let measured = match self.interval {
             Some([low, high]) => {
                 let percent = (1e4 * self.confidence).round() / 100.0;
-                format!("{} ({} to {} at {percent} %", number(*value), number(low), number(high))
+                let sure = if percent > 0.0 { format!("at {percent} %") } else { "by deciles".into() };
+                format!("{} ({} to {} {sure}", number(*value), number(low), number(high))
             }
             None => format!("{} (too few for an interval", number(*value)),
         };
