@@ -1,8 +1,11 @@
 //! An interrupt ends the work after the step in progress; a second one ends it at once.
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+use std::{
+    io::{self, BufRead, BufReader, Read, stdin},
+    sync::{
+        Arc, LazyLock, OnceLock,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
 };
 
 use signal_hook::{
@@ -13,12 +16,32 @@ use signal_hook::{
 /// The signal that was caught, once there is a handler.
 static CAUGHT: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
 
+/// Raised while the process waits for input: there is no step in progress, and the first signal ends it.
+static WAITING: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+
+/// Standard input.
+pub fn input() -> impl BufRead {
+    BufReader::new(Input)
+}
+
+struct Input;
+
+impl Read for Input {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        WAITING.store(true, Ordering::SeqCst);
+        let read = stdin().lock().read(bytes);
+        WAITING.store(false, Ordering::SeqCst);
+        read
+    }
+}
+
 /// A flag that is raised by the first interrupt or request to end.
 pub fn stop_flag() -> Arc<AtomicBool> {
     let (stop, caught) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     for signal in [SIGINT, SIGTERM] {
         // In this order: the second signal finds the flag raised and ends the process.
         let handlers = flag::register_conditional_shutdown(signal, 128 + signal, stop.clone())
+            .and_then(|_| flag::register_conditional_shutdown(signal, 128 + signal, WAITING.clone()))
             .and_then(|_| flag::register_usize(signal, caught.clone(), signal as usize))
             .and_then(|_| flag::register(signal, stop.clone()));
         // Without a handler the signal ends the process as it always does; the last checkpoint remains.

@@ -4,7 +4,7 @@ use std::{any::TypeId, ffi::OsStr, fmt::Display, marker::PhantomData, path::Path
 
 use clap::{
     Arg, Command, Error,
-    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+    builder::{PossibleValue, PossibleValuesParser, Resettable, TypedValueParser},
     error::ErrorKind,
 };
 
@@ -13,6 +13,9 @@ use clap::{
 pub fn with_dashes(command: Command) -> Command {
     let numbers = [TypeId::of::<usize>(), TypeId::of::<u64>(), TypeId::of::<f64>()];
     let dashes = |arg: Arg| {
+        // An empty variable is one that is not set.
+        let empty = arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());
+        let arg = if empty { arg.env(Resettable::Reset) } else { arg };
         let value = arg.get_value_parser().type_id();
         // What follows several values is the next option.
         let several = arg.get_num_args().is_some_and(|count| count.max_values() > 1);
@@ -36,6 +39,9 @@ impl TypedValueParser for OptionPath {
 
     fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<PathBuf, Error> {
         let seen = value.to_string_lossy();
+        if seen.is_empty() {
+            return Err(refused(arg, "empty", "a path"));
+        }
         let short = |other: &Arg| other.get_short().is_some_and(|short| *seen == format!("-{short}"));
         if seen.starts_with("--") || command.get_arguments().any(short) {
             let expected = format!("a path; if it is one, give ./{seen}");

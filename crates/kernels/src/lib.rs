@@ -29,7 +29,7 @@ pub use tools::{memory, parallel, random, simd};
 // Modules are known by their own names within the crate, wherever they are.
 use call::{operator, padding};
 use mechanisms::scatterbrain;
-use shared::{cache, deltas, scaled, tiled};
+use shared::{cache, centred, deltas, scaled, tiled};
 use tools::gemm;
 
 /// The README example is a doctest.

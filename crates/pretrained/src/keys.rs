@@ -61,7 +61,7 @@ impl<'a> Keys<'a> {
     /// A size that may be missing.
     pub fn optional_size(&self, key: &str) -> Result<Option<usize>> {
         let read = |value: &Value| value.as_u64().filter(|n| (1..=LARGEST).contains(n)).and_then(|n| n.try_into().ok());
-        self.optional(key, "a whole number of at least 1", read)
+        self.optional(key, &format!("a whole number from 1 to {LARGEST}"), read)
     }
 
     /// A whole number from 0 that may be missing.

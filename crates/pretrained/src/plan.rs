@@ -63,8 +63,14 @@ impl Plan {
     /// A file that cannot be read, is not TOML, or has a key or value that is none.
     pub fn read(path: &Path) -> Result<Self, PretrainedError> {
         let text = std::fs::read_to_string(path).map_err(PretrainedError::reading(path))?;
-        let mut plan: Self = toml::from_str(&text)
-            .map_err(|error| PretrainedError::content(path, error.to_string().trim().to_owned()))?;
+        let mut plan: Self = toml::from_str(&text).map_err(|error| {
+            let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+            let problem = error.message().lines().next().unwrap_or("not TOML");
+            PretrainedError::content(
+                path,
+                format!("line {line}: {problem}; expected a plan, as 'regard swap' writes it"),
+            )
+        })?;
         let folder = path.parent().unwrap_or(Path::new(""));
         plan.parameters = plan.parameters.map(|parameters| folder.join(parameters));
         Ok(plan)

@@ -2,7 +2,7 @@
 
 use std::{ops::ControlFlow, path::PathBuf};
 
-use clap::Args;
+use clap::{ArgAction, Args};
 use regard_kernels::Mechanism;
 use regard_lab::{
     adapt::{AdaptConfig, AdaptError, Study, Training, mixture_plan},
@@ -68,7 +68,7 @@ pub struct Adapt {
     #[arg(long, value_parser = size(0), value_name = "N", default_value_t = 100)]
     pub steps: usize,
     /// What learns.
-    #[arg(long = "train", value_parser = choice(&TRAININGS), default_value = "lora")]
+    #[arg(long = "train", value_name = "WHAT", action = ArgAction::Set, value_parser = choice(&TRAININGS), default_value = "lora")]
     pub full: bool,
     /// Rank of low-rank updates.
     #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 8)]
@@ -121,6 +121,13 @@ pub fn run(args: &Adapt, common: &Common) -> Outcome {
     check_memory(&folder, Some(length), args.batch.saturating_mul(length))?;
     let tokenizer = folder.tokenizer().map_err(told)?;
     let ids = tokens(&tokenizer, &args.text)?;
+    let width = folder.architecture().width;
+    if !args.full && args.rank > width {
+        return Err(Failure::usage(format!(
+            "--rank is {}, expected at most {width}, the width of the model",
+            args.rank
+        )));
+    }
     let training = match args.full {
         true => Training::Full,
         false => Training::Lora { rank: args.rank, alpha: args.alpha },

@@ -19,8 +19,9 @@ pub const TENSORS: &str = "Tensors of the input: q [B,H,N,D], k [B,Hk,S,D] (mixt
 F64; optional valid [B,S] and query_valid [B,N] (U8), bias [H,N,S] (softmax), log_prior [H,M] or [H,M,S], variance [M], \
 shift [Hk,M,D], prior [H,M,S] (soft-em), projection [R,D] (performer, scatterbrain), directions [rounds,D+2] (smyrf), \
 rotations [rounds,D,hash values/2] (lsh, which takes no k: queries are the keys), layout [blocks,blocks] (block), w_q, w_k and \
-w_t (fastformer), grad_out. Tensors of the output: out, lse where it exists, prior_after (soft-em), and grad.NAME of each \
-input that is learned where grad_out is given.";
+w_t (fastformer), grad_out. Tensors of the output: out, lse where it exists, prior_after (soft-em), balance_loss and z_loss \
+(moa), and, where grad_out is given, grad.NAME of each input that is learned, grad_balance.NAME and grad_z.NAME of x and w_gate \
+(moa).";
 
 #[derive(Debug, Args)]
 pub struct Attend {
@@ -75,7 +76,7 @@ pub fn run(args: &Attend, common: &Common) -> Outcome {
     for assignment in &args.set {
         let key = assignment.split(['.', '=']).next().unwrap_or_default().trim();
         layers.assign(assignment, "--set")?;
-        if SECTIONS.contains(&key) || key == "seed" {
+        if SECTIONS.contains(&key) || ["seed", "position"].contains(&key) {
             return Err(Failure::usage(format!(
                 "--set: {assignment} is no option of a mechanism, expected one as keys.design"
             )));
@@ -88,6 +89,11 @@ pub fn run(args: &Attend, common: &Common) -> Outcome {
         layers.set("causal", "true", "--causal")?;
     }
     let config = layers.resolve()?;
+    let same = |path: &PathBuf| fs::canonicalize(path).ok();
+    if same(&args.input).is_some() && same(&args.input) == same(&args.output) {
+        let path = args.output.display();
+        return Err(Failure::usage(format!("--output is {path}, the input; expected another file")));
+    }
     let file = fs::read(&args.input).map_err(|error| Failure::reading(&args.input, &error))?;
     let request = Request {
         options: config.attention,

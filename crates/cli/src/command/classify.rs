@@ -22,7 +22,7 @@ use crate::{
     args::{CHECKPOINTS, Common, SPLITS},
     console::{self, Console},
     error::{Failure, Outcome},
-    output,
+    output, signal,
     values::choice,
 };
 
@@ -100,7 +100,7 @@ pub fn run(args: &Predict, common: &Common) -> Outcome {
             if args.input.is_none() && stdin().is_terminal() {
                 console::line("reading standard input, one row a line; end it with Ctrl-D");
             }
-            let input = predictor.read(args.input.as_deref(), stdin().lock(), &options)?;
+            let input = predictor.read(args.input.as_deref(), signal::input(), &options)?;
             predictor.predict(&input, on)?
         }
     };

@@ -65,6 +65,9 @@ pub fn run(args: &Compare, common: &Common) -> Outcome {
     match (&args.study, args.merge.is_empty()) {
         (Some(file), _) => run_study(args, file, common),
         (None, false) => merge(args, common),
+        (None, true) if args.source.mechanism.is_some() => Err(Failure::usage(
+            "--mechanism is given, but several are compared; name them by --set compare.mechanisms=softmax,mgk",
+        )),
         (None, true) if args.baseline.is_some() || !args.columns.is_empty() => {
             Err(Failure::usage("--baseline and --columns belong to a study, expected --study or --merge with them"))
         }

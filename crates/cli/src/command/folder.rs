@@ -129,7 +129,7 @@ pub fn input(file: Option<&Path>) -> Outcome<String> {
         console::line("reading standard input, one text a line; end it with Ctrl-D");
     }
     let mut text = String::new();
-    stdin()
+    signal::input()
         .read_to_string(&mut text)
         .map_err(|error| Failure::data(format!("cannot read standard input: {error}; give UTF-8, or a file")))?;
     Ok(text)

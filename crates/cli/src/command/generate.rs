@@ -131,7 +131,7 @@ pub fn run(args: &Generate, common: &Common) -> Outcome {
     };
     let (Model::Language(model), Some(units)) = (&model, units) else {
         return Err(Failure::usage(format!(
-            "{} holds a classifier or a copier, expected a language model; train one with --preset char-lm",
+            "{} holds no language model, expected one; train it with --preset char-lm",
             args.run.display()
         )));
     };

@@ -47,10 +47,10 @@ pub struct Prepare {
     tokenizer: Option<PathBuf>,
     /// Validation text: a fraction of the sources, cut off at their end before the test text, or a file, which may be repeated;
     /// default: 0.05, or that of the WikiText folder.
-    #[arg(long, value_name = "SHARE|FILE")]
+    #[arg(long, allow_hyphen_values = true, value_name = "SHARE|FILE")]
     valid: Vec<String>,
     /// Test text, likewise.
-    #[arg(long, value_name = "SHARE|FILE")]
+    #[arg(long, allow_hyphen_values = true, value_name = "SHARE|FILE")]
     test: Vec<String>,
     /// Field of JSON lines, or column of Parquet files, that holds the text.
     #[arg(long, default_value = "text", value_name = "NAME")]

@@ -1,6 +1,6 @@
 //! `regard summarize`
 
-use std::{io::stdin, path::PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use regard_tasks::{
@@ -12,6 +12,7 @@ use super::search::{Search, Words, Writer, rows, write_all};
 use crate::{
     args::Common,
     error::{Failure, Outcome},
+    signal,
     values::size,
 };
 
@@ -42,7 +43,7 @@ pub fn run(args: &Summarize, common: &Common) -> Outcome {
     let file = |number: usize| files[number].display().to_string();
     let (all, one) = ("summaries", "summary");
     if files.is_empty() {
-        let lines = TextLines::new(stdin().lock(), "standard input").map(|line| line.map_err(Failure::from));
+        let lines = TextLines::new(signal::input(), "standard input").map(|line| line.map_err(Failure::from));
         let source = |_, text: &str| ("document", text.to_owned());
         let words = Words { all, one, source: &source, place: &|number| format!("line {}", number + 1) };
         return write_all(lines, rows(args.batch), longest, &words, common, write);

@@ -1,6 +1,6 @@
 //! `regard translate`
 
-use std::{io::stdin, path::PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use regard_tasks::{
@@ -12,6 +12,7 @@ use super::search::{Search, Words, Writer, rows, write_all};
 use crate::{
     args::Common,
     error::{Failure, Outcome},
+    signal,
     values::size,
 };
 
@@ -32,7 +33,7 @@ pub struct Translate {
 /// A run of another task, a line that is not text.
 pub fn run(args: &Translate, common: &Common) -> Outcome {
     let Writer { model, tokenizer, options } = Writer::open(&args.run, TaskName::Translation, &args.search)?;
-    let lines = TextLines::new(stdin().lock(), "standard input").map(|line| line.map_err(Failure::from));
+    let lines = TextLines::new(signal::input(), "standard input").map(|line| line.map_err(Failure::from));
     let words = Words {
         all: "translations",
         one: "translation",

@@ -105,7 +105,11 @@ fn compare(case: &Case, output: &File, report: &Mutex<Report>, form: &str, bound
     let mut report = report.lock().expect("no test panicked");
     let mut expected: Vec<String> = vec!["out".into()];
     expected.extend(case.differentiated().iter().map(|name| format!("grad.{name}")));
-    let more = ["prior_after", "balance_loss", "z_loss"].into_iter().filter(|name| golden.get(name).is_some());
+    let of_losses = ["grad_balance.x", "grad_balance.w_gate", "grad_z.x", "grad_z.w_gate"];
+    let more = ["prior_after", "balance_loss", "z_loss"]
+        .into_iter()
+        .chain(of_losses)
+        .filter(|name| golden.get(name).is_some());
     expected.extend(more.map(String::from));
     for name in expected {
         let label = format!("{} {form} {name}", case.name());

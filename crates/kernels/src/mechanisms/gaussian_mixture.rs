@@ -5,6 +5,7 @@ use std::{borrow::Cow, sync::Arc};
 use crate::{
     AttentionShape, Decode, Dropout, Error, Layout, Mask, Operator, Reference, Saved, Storage, View, Weights,
     cache::{Cache, Scored},
+    centred::centred,
     mechanism::Score,
     padding::{Inputs, Number},
     reference,
@@ -63,6 +64,19 @@ impl GaussianMixture {
         Inputs::new(&self.inputs(), self.layout, &self.mask, inputs)
     }
 
+    /// What `pass` makes of the scores, measured from where the keys lie.
+    fn scored<T>(&self, inputs: &[View<f32>], pass: impl FnOnce(Scores) -> T) -> T {
+        let inputs = self.read(inputs);
+        let mut views = inputs.views();
+        let shapes: Vec<_> = views.iter().map(|view| view.shape).collect();
+        let shape = self.shape(&shapes).expect("shapes were checked");
+        let moved = (self.score == Score::Gaussian).then(|| centred(&shape, &self.mask, views[0].data, views[1].data));
+        if let Some([q, k]) = &moved {
+            (views[0].data, views[1].data) = (q, k);
+        }
+        pass(self.scores(&views))
+    }
+
     /// The prior of soft-EM after one step, `[H,M,S]`: the mean responsibility of each component for each key over the
     /// visible pairs of real tokens of the whole batch (section 2.3 of the paper).
     ///
@@ -73,8 +87,7 @@ impl GaussianMixture {
     pub fn responsibilities(&self, inputs: &[View<f32>]) -> Vec<f32> {
         assert!(!self.hard && inputs[4].shape.len() == 3, "soft-EM needs a prior a position");
         let old: Vec<f32> = inputs[4].data.iter().map(|log| log.exp()).collect();
-        let inputs = self.read(inputs);
-        self.scores(&inputs.views()).responsibilities(&old)
+        self.scored(inputs, |scores| scores.responsibilities(&old))
     }
 }
 
@@ -113,8 +126,7 @@ impl Operator for GaussianMixture {
     }
 
     fn forward(&self, inputs: &[View<f32>], out: &mut [f32]) -> Saved {
-        let inputs = self.read(inputs);
-        self.scores(&inputs.views()).forward(out)
+        self.scored(inputs, |scores| scores.forward(out))
     }
 
     fn backward(
@@ -125,8 +137,7 @@ impl Operator for GaussianMixture {
         grad_out: &[f32],
         wanted: &[bool],
     ) -> Vec<Option<Vec<f32>>> {
-        let inputs = self.read(inputs);
-        let grads = self.scores(&inputs.views()).backward(out, saved, grad_out, wanted[3], false);
+        let grads = self.scored(inputs, |scores| scores.backward(out, saved, grad_out, wanted[3], false));
         let mut all = vec![Some(grads.q), Some(grads.k), Some(grads.v), grads.variance];
         all.extend((!self.hard).then_some(grads.prior));
         all.extend(self.shifted.then_some(grads.shift));

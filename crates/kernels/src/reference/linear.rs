@@ -3,8 +3,9 @@
 use super::row::{add_scaled, dense, dot, visible_keys};
 use crate::{AttentionShape, Averaged, Linear, Reference, View, Weights};
 
-/// Features are clamped to at least `e^-300`: the product of two does not underflow, so no denominator is 0.
-const FLOOR: f64 = -300.0;
+/// Features are clamped to at least `e^-600`, which does not underflow. The largest of a query is at least 1, so no denominator
+/// is 0.
+const FLOOR: f64 = -600.0;
 
 /// Linear attention, and all its gradients.
 ///
@@ -40,7 +41,8 @@ pub fn linear(op: &Linear, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Re
 
             for i in 0..queries {
                 let query = q_rows.row(q.data, i);
-                let features: Vec<f64> = query.iter().map(|&x| phi(x)).collect();
+                let top = top(query);
+                let features: Vec<f64> = query.iter().map(|&x| phi(x - top)).collect();
                 let seen = visible_keys(&op.mask, &shape, b, i);
                 if seen.is_empty() {
                     continue;
@@ -63,7 +65,7 @@ pub fn linear(op: &Linear, inputs: &[View<f64>], grad_out: Option<&[f64]>) -> Re
                 }
                 let grad_query = q_rows.row_mut(&mut grads[0], i);
                 for (c, &x) in query.iter().enumerate() {
-                    grad_query[c] += grad_features[c] * slope(x);
+                    grad_query[c] += grad_features[c] * slope(x - top);
                 }
             }
             if grad_out.is_some() {
@@ -87,7 +89,8 @@ pub fn weights<'a>(op: &'a Linear, inputs: &[View<'a, f64>], b: usize, h: usize)
     let mixed: Vec<Vec<f64>> = (0..keys).map(|j| parts.mixed(j)).collect();
     let (q, q_rows) = (inputs[0].data, shape.query_rows(b, h));
     Weights::new(Averaged::Values, [queries, keys], move |i| {
-        let features: Vec<f64> = q_rows.row(q, i).iter().map(|&x| phi(x)).collect();
+        let (query, top) = (q_rows.row(q, i), top(q_rows.row(q, i)));
+        let features: Vec<f64> = query.iter().map(|&x| phi(x - top)).collect();
         let seen = visible_keys(&op.mask, &shape, b, i);
         let weights: Vec<f64> = seen.iter().map(|&j| dot(&features, &mixed[j])).collect();
         let sum: f64 = weights.iter().sum();
@@ -98,6 +101,11 @@ pub fn weights<'a>(op: &'a Linear, inputs: &[View<'a, f64>], b: usize, h: usize)
 fn sizes(op: &Linear, inputs: &[View<f64>]) -> AttentionShape {
     let [q, k, v] = [0, 1, 2].map(|at| inputs[at].shape);
     AttentionShape::from_tensors(q, k, v, op.layout, op.mixture && !op.shifted).expect("inputs that passed out_shape")
+}
+
+/// What is subtracted from a query, all of whose features would be small: a common factor of them cancels.
+fn top(query: &[f64]) -> f64 {
+    query.iter().copied().fold(f64::MIN, f64::max).min(0.0)
 }
 
 fn phi(x: f64) -> f64 {

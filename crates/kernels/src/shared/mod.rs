@@ -1,6 +1,7 @@
-//! Parts shared by several mechanisms: tiled exact attention, its dropout, caches for decoding.
+//! Parts shared by several mechanisms: tiled exact attention, its dropout, where distances are measured from, caches for decoding.
 
 pub(crate) mod cache;
+pub(crate) mod centred;
 pub(crate) mod deltas;
 mod dropout;
 pub(crate) mod scaled;

@@ -67,9 +67,16 @@ pub(super) fn complete(
             let (seen, place) = (prior.data[at], place(at, &prior.shape));
             return Err(AttendError::Data(format!("tensor 'prior' holds {seen} at {place:?}, expected probabilities")));
         }
+        // A model's buffer has a place for every position, of which these keys take the first.
+        let shape = specs.iter().find(|spec| spec.name == "log_prior").map_or(&prior.shape, |spec| &spec.shape).clone();
+        let [.., keys] = shape[..] else { return Err(Error::rank("prior", &prior.shape, 3).into()) };
+        if prior.shape.len() != 3 || prior.shape[..2] != shape[..2] || prior.shape[2] < keys {
+            return Err(Error::shape("prior", &prior.shape, format!("{shape:?}, or more positions")).into());
+        }
         // An impossible component stays so, but its logarithm must be finite for the kernels' sums.
-        let data = prior.data.iter().map(|p| p.max(f64::from(f32::MIN_POSITIVE)).ln()).collect();
-        let log_prior = Tensor { shape: prior.shape.clone(), data };
+        let rows = prior.data.chunks_exact(prior.shape[2]).flat_map(|row| &row[..keys]);
+        let data = rows.map(|p| p.max(f64::from(f32::MIN_POSITIVE)).ln()).collect();
+        let log_prior = Tensor { shape, data };
         inputs.real.insert("log_prior".to_owned(), log_prior);
     }
     for spec in specs {

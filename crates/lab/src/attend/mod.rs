@@ -68,7 +68,7 @@ impl Classed for AttendError {
 
 /// Applies the mechanism to the tensors of `file`; returns the bytes of a file with `out`, `lse` if it exists,
 /// `prior_after` for soft-EM, `balance_loss` and `z_loss` if there is a router, and, if the file has `grad_out`,
-/// `grad.NAME` for each input that is not random. Tensors have the type of `q` or `x` (or of the first tensor if there
+/// `grad.NAME` for each input that is not random, and `grad_balance.NAME` and `grad_z.NAME` for those of a router. Tensors have the type of `q` or `x` (or of the first tensor if there
 /// is neither).
 ///
 /// # Errors

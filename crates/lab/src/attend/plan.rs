@@ -3,8 +3,10 @@
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use regard_kernels::{
-    Call, Error, GaussianMixture, Mask, Mechanism, MixtureOfHeads, Operator, Role, View, mechanism::Inference,
-    reference::gaussian_mixture::responsibilities, routing::RouterLosses,
+    Call, Error, GaussianMixture, Mask, Mechanism, MixtureOfHeads, Operator, Role, View,
+    mechanism::Inference,
+    reference::gaussian_mixture::responsibilities,
+    routing::{RouterCoefficients, RouterLosses},
 };
 
 use regard_sequence::Whole;
@@ -100,6 +102,9 @@ impl Plan {
             for (name, loss) in [("balance_loss", balance), ("z_loss", z)] {
                 results.insert(name.to_owned(), Tensor { shape: vec![1], data: vec![loss] });
             }
+            if grad_out.is_some() {
+                self.add_loss_gradients(routed, &tensors, request, &mut results);
+            }
         }
         let (out, lse, grads, prior) = if request.reference {
             self.run_reference(&tensors, grad_out)
@@ -111,8 +116,7 @@ impl Plan {
             results.insert("lse".to_owned(), Tensor { shape: q[..3].to_vec(), data: lse });
         }
         if let Some(prior) = prior {
-            let shape = inputs.real["log_prior"].shape.clone();
-            results.insert("prior_after".to_owned(), Tensor { shape, data: prior });
+            results.insert("prior_after".to_owned(), buffer_after(inputs, prior));
         }
         for (name, grad) in self.names.iter().zip(grads) {
             if let (Some(shape), Some(data)) = (self.given.get(name), grad) {
@@ -128,11 +132,39 @@ impl Plan {
             return routed.reference_losses(&tensors.iter().map(|tensor| tensor.view()).collect::<Vec<_>>());
         }
         let data: Vec<Vec<f32>> = tensors.iter().map(|tensor| narrow(&tensor.data)).collect();
-        let views: Vec<_> = data.iter().zip(tensors).map(|(data, tensor)| View::new(data, &tensor.shape)).collect();
-        let RouterLosses { balance, z, cv, entropy } = routed.losses(&views);
+        let RouterLosses { balance, z, cv, entropy } = routed.losses(&views(&data, tensors));
         // Rounded to float32, like all other kernel results.
         let [balance, z, cv, entropy] = [balance, z, cv, entropy].map(|loss| f64::from(loss as f32));
         RouterLosses { balance, z, cv, entropy }
+    }
+
+    /// `grad_balance.NAME` and `grad_z.NAME`: gradients of each loss by itself.
+    fn add_loss_gradients(
+        &self,
+        routed: &MixtureOfHeads,
+        tensors: &[&Tensor],
+        request: &Request,
+        results: &mut BTreeMap<String, Tensor>,
+    ) {
+        let none = RouterCoefficients::default();
+        let each = [
+            ("grad_balance", RouterCoefficients { balance: 1.0, ..none }),
+            ("grad_z", RouterCoefficients { z: 1.0, ..none }),
+        ];
+        let data: Vec<Vec<f32>> = tensors.iter().map(|tensor| narrow(&tensor.data)).collect();
+        for (loss, coefficients) in each {
+            let gradients = if request.reference {
+                let views: Vec<_> = tensors.iter().map(|tensor| tensor.view()).collect();
+                routed.reference_loss_gradients(&views, coefficients)
+            } else {
+                routed.loss_gradients(&views(&data, tensors), coefficients).map(widen)
+            };
+            for (name, data) in ["x", "w_gate"].into_iter().zip(gradients) {
+                if let Some(shape) = self.given.get(name) {
+                    results.insert(format!("{loss}.{name}"), Tensor { shape: shape.clone(), data });
+                }
+            }
+        }
     }
 
     #[allow(clippy::type_complexity)]
@@ -155,9 +187,8 @@ impl Plan {
         grad_out: Option<&Tensor>,
         ranks: &Ranks,
     ) -> Result<(Vec<f64>, Option<Vec<f64>>, Vec<Option<Vec<f64>>>, Option<Vec<f64>>), AttendError> {
-        let widen = |data: Vec<f32>| data.into_iter().map(f64::from).collect::<Vec<f64>>();
         let data: Vec<Vec<f32>> = tensors.iter().map(|tensor| narrow(&tensor.data)).collect();
-        let views: Vec<_> = data.iter().zip(tensors).map(|(data, tensor)| View::new(data, &tensor.shape)).collect();
+        let views = views(&data, tensors);
         let narrowed = grad_out.map(|grad| narrow(&grad.data));
         let grad_out = narrowed.as_ref().map(|grad| View::new(grad, &self.out_shape));
         let (options, call) = self.operator.attention().expect("an operator made from options");
@@ -194,6 +225,26 @@ fn silence(inputs: &mut Inputs, operator: &dyn Operator, names: &[&'static str])
             tensor.data = data;
         }
     }
+}
+
+/// The buffer of soft-EM after a step: positions beyond the keys keep their prior.
+fn buffer_after(inputs: &Inputs, updated: Vec<f64>) -> Tensor {
+    let Tensor { shape, data } = inputs.real.get("prior").unwrap_or(&inputs.real["log_prior"]);
+    let (positions, keys) = (shape[2], inputs.real["log_prior"].shape[2]);
+    let mut after = Tensor { shape: shape.clone(), data: data.clone() };
+    for (row, updated) in after.data.chunks_exact_mut(positions).zip(updated.chunks_exact(keys)) {
+        row[..keys].copy_from_slice(updated);
+    }
+    after
+}
+
+/// Views of narrowed tensors.
+fn views<'a>(data: &'a [Vec<f32>], tensors: &'a [&Tensor]) -> Vec<View<'a, f32>> {
+    data.iter().zip(tensors).map(|(data, tensor)| View::new(data, &tensor.shape)).collect()
+}
+
+fn widen(data: Vec<f32>) -> Vec<f64> {
+    data.into_iter().map(f64::from).collect()
 }
 
 fn narrow(data: &[f64]) -> Vec<f32> {

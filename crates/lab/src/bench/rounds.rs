@@ -25,6 +25,8 @@ use super::{
 
 /// Tokens of the check against the twin: several full tiles of a kernel and a partial one, few enough for a slow twin.
 const CHECKED: usize = 150;
+/// Channels of a head that it sees at most.
+const WIDEST: usize = 1024;
 /// Milliseconds of a run above which cold-start costs are negligible.
 const LONG: f64 = 100.0;
 
@@ -63,7 +65,8 @@ impl Plan<'_> {
     /// Checks the computation timed at this level.
     fn check(&self, subject: &Subject, sizes: Sizes) -> Result<Check, Error> {
         let options = subject.with_heads(sizes.heads);
-        let head_width = subject.head_width(&options, sizes);
+        // The twin takes its time and memory: of wider heads it sees as many channels.
+        let head_width = subject.head_width(&options, sizes).min(WIDEST);
         // Budget sizes are those of the timed length: a fraction of a short sequence may be too small.
         let options = options.within_budget(sizes.length, sizes.length, head_width)?;
         match self.level {

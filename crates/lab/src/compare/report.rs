@@ -120,7 +120,9 @@ impl Comparison {
                 first.map(|r| r.parameters).into(),
                 first.and_then(|r| r.multiply_adds).into(),
                 column(&|r| r.milliseconds_per_step),
-                Cell::from(self.of(label).filter_map(|r| r.peak_bytes).max()),
+                Cell::estimate(
+                    &self.of(label).filter_map(|r| r.peak_bytes).map(|bytes| bytes as f64).collect::<Vec<_>>(),
+                ),
                 column(&|r| r.sequences_per_second),
             ]);
             table.push(row);

@@ -194,12 +194,11 @@ pub fn run(plan: &Plan, watch: &dyn Watch, stop: &Arc<AtomicBool>) -> Result<Vec
     (0..runs.len()).map(result).collect()
 }
 
-/// One discarded update of the first candidate, so that one-time setup (threads, tables, pages) is not charged to any
-/// run.
+/// One discarded update of the first candidate, so that one-time setup (threads, tables, scratch of matrix products as large as
+/// theirs) is not charged to any run.
 pub(super) fn warm_up(plan: &Plan) -> Result<(), CompareError> {
     let (Some(candidate), Some(&seed)) = (plan.candidates.first(), plan.seeds.first()) else { return Ok(()) };
-    let config =
-        TrainConfig { steps: 1, batch: 1, accumulate: 1, evaluate_batches: 1, average: 1, ..plan.train.clone() };
+    let config = TrainConfig { steps: 1, accumulate: 1, evaluate_batches: 1, average: 1, ..plan.train.clone() };
     let config = TrainConfig { schedule: ScheduleConfig::default(), ..config };
     let update = || {
         let model = Model::build(&candidate.model, candidate.attentions.clone(), plan.data, seed, plan.device)?;

@@ -17,11 +17,13 @@ use crate::{
 };
 
 /// Environment variables that are not configuration keys: they correspond to flags, and the last one is for the build.
-const FLAGS: [&str; 7] = [
+const FLAGS: [&str; 9] = [
     "REGARD_THREADS",
     "REGARD_DEVICE",
     "REGARD_VECTORS",
     "REGARD_CACHE",
+    "REGARD_DATA",
+    "REGARD_MODELS",
     "REGARD_CONFIG",
     "REGARD_PRESET",
     "REGARD_COMMIT",
@@ -180,6 +182,14 @@ impl Layers {
                     _ => Value::String(text.to_owned()),
                 };
                 Value::Array(items.filter(|item| !item.is_empty()).map(item).collect())
+            }
+            // So may numbers where a name is expected too.
+            (None, Value::String(_)) if text.contains(',') => {
+                let numbers: Result<Vec<f64>, _> = text.split(',').map(|item| item.trim().parse()).collect();
+                numbers.map_or_else(
+                    |_| Value::String(text.to_owned()),
+                    |numbers| Value::Array(numbers.into_iter().map(Value::Float).collect()),
+                )
             }
             (Some(value), _) => value,
             (None, _) => Value::String(text.to_owned()),
@@ -523,6 +533,7 @@ mod tests {
             ("model.head", "did you mean 'heads'?"),
             ("train.schedule.peak", "expected one of final_fraction, kind, warmup;"),
             ("nothing.of.this", "unknown key 'nothing.of.this'; 'regard"),
+            ("", "unknown key ''"),
         ] {
             let message = error(layers.assign(&format!("{key}=1"), "--set"));
             assert!(message.contains(hint), "{message}");
@@ -558,6 +569,25 @@ mod tests {
             message.starts_with("--set: model.width: ") && message.ends_with("expected a whole number from 0"),
             "{message}"
         );
+    }
+
+    #[test]
+    fn variances_are_a_name_or_numbers() {
+        let read = |text: &str| {
+            let mut layers = Layers::new();
+            layers.assign(&format!("mixture.variances={text}"), "--set").unwrap();
+            layers.resolve().map(|config| config.attention.mixture.variances)
+        };
+        use regard_kernels::mechanism::Variances;
+        for text in ["1,2", "1.0, 2", "[1, 2.0]"] {
+            assert_eq!(read(text).unwrap(), Variances::List(vec![1.0, 2.0]), "{text}");
+        }
+        assert_eq!(read("paper").unwrap(), Variances::default());
+        for (text, hint) in [("papr", "did you mean 'paper'?"), ("1,x", "expected one of"), ("true", "expected one of")]
+        {
+            let message = read(text).unwrap_err().message;
+            assert!(message.starts_with("--set: mixture.variances: ") && message.contains(hint), "{message}");
+        }
     }
 
     #[test]

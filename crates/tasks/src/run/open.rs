@@ -1,6 +1,9 @@
 //! Loading of run directories, and further training.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use burn::{module::Module, tensor::Device};
 
@@ -74,6 +77,18 @@ impl RunConfig {
     }
 }
 
+/// A run of the comparison in a directory: `LABEL/seed-N`.
+fn run_within(path: &Path) -> Option<PathBuf> {
+    let below = |path: &Path| {
+        let mut all: Vec<PathBuf> =
+            fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+        all.sort();
+        all
+    };
+    let runs = below(path).into_iter().flat_map(|label| below(&label));
+    runs.into_iter().find(|run| run.join(CONFIG).is_file())
+}
+
 impl Stored {
     /// Reads the configuration of a run directory.
     ///
@@ -82,10 +97,9 @@ impl Stored {
     pub fn open(path: &Path) -> Result<Self, Failure> {
         let file = path.join(CONFIG);
         if !file.is_file() {
-            return Err(Failure::data(format!(
-                "{} holds no run (no {CONFIG}); give the directory that 'regard train --out' wrote",
-                path.display()
-            )));
+            let what = if path.is_dir() { format!("holds no run (no {CONFIG})") } else { "is no directory".into() };
+            let path = path.display();
+            return Err(Failure::data(format!("{path} {what}; give the directory that 'regard train --out' wrote")));
         }
         Ok(Self { path: path.into(), config: RunConfig::read(&file)? })
     }
@@ -98,8 +112,11 @@ impl Stored {
         let checkpoints = Checkpoints::new(self.path.join(CHECKPOINTS), self.config.train.keep);
         let best = (which == Which::Best).then(|| checkpoints.best()).flatten();
         let Some(path) = best.or_else(|| checkpoints.last()) else {
-            let path = self.path.display();
-            return Err(Failure::data(format!("{path} holds no checkpoint yet; train on with --resume")));
+            let (path, run) = (self.path.display(), run_within(&self.path));
+            return Err(Failure::data(match run {
+                Some(run) => format!("{path} holds several runs; give one of them, as {}", run.display()),
+                None => format!("{path} holds no checkpoint yet; train on with --resume"),
+            }));
         };
         let checkpoint = Checkpoint::load(&path)?;
         Ok((path, checkpoint))

@@ -8,10 +8,10 @@ use crate::{
     simd::{self, MultiplyAdd},
 };
 
-/// Features are clamped to at least `e^-40`. The product of two such is `e^-80`, still far above the smallest float, so
-/// that a denominator is 0 only where no key is visible; next to any feature of ordinary size `e^-40` is below rounding
-/// error.
-const FLOOR: f32 = -40.0;
+/// Features are clamped to at least `e^-70`, far above the smallest float and far below what counts beside a feature of
+/// ordinary size. The largest feature of a query is at least 1 ([`Operands::query_features`]), so that a denominator is 0 only
+/// where no key is visible, and its inverse leaves room for what it multiplies.
+const FLOOR: f32 = -70.0;
 
 /// `phi(x) = elu(x) + 1`: `e^x` below 0, `x + 1` above. Its derivative is `min(phi(x), 1)`. NaN stays NaN.
 ///
@@ -151,7 +151,8 @@ impl<'a> Operands<'a> {
         self.shift.map(|shift| &shift[(s / self.splits * self.components + r) * width..][..width])
     }
 
-    /// `phi(q_i)` of query head `h`, one dense row per query.
+    /// `phi(q_i)` of query head `h`, one dense row per query. A common factor of a row cancels in its output: where all of a
+    /// row would be small, it is `phi(q_i)` over its largest, so that none of it is lost.
     pub fn query_features(&self, b: usize, h: usize, queries: Range<usize>, features: &mut [f32]) {
         let (rows, width) = (self.shape.query_rows(b, h), self.shape.head_width);
         simd::vectorize(
@@ -159,8 +160,10 @@ impl<'a> Operands<'a> {
             || {
                 for (row, i) in features.chunks_exact_mut(width).zip(queries) {
                     simd::prefetch(self.q, &rows, i);
-                    for (f, &x) in row.iter_mut().zip(rows.row(self.q, i)) {
-                        *f = phi(x);
+                    let query = rows.row(self.q, i);
+                    let top = simd::max(query).clamp(f32::MIN, 0.0);
+                    for (f, &x) in row.iter_mut().zip(query) {
+                        *f = phi(x - top);
                     }
                 }
             },
@@ -341,7 +344,7 @@ mod tests {
     #[test]
     fn features_are_accurate_and_never_0() {
         let mut worst = 0.0f64;
-        for i in -40_000..40_000 {
+        for i in -70_000..40_000 {
             let x = i as f32 * 1e-3;
             let want = if x < 0.0 { f64::from(x).exp() } else { f64::from(x) + 1.0 };
             worst = worst.max((f64::from(phi(x)) - want).abs() / want);
@@ -349,7 +352,7 @@ mod tests {
         assert!(worst < 1.5e-7, "worst relative error {worst:e}");
         assert_eq!(phi(0.0), 1.0);
         assert_eq!(phi(f32::NEG_INFINITY), phi(FLOOR));
-        assert!(phi(FLOOR) * phi(FLOOR) > 1e3 * f32::MIN_POSITIVE);
+        assert!(phi(FLOOR) > 1e3 * f32::MIN_POSITIVE && 1.0 / phi(FLOOR) < 1e-7 * f32::MAX);
         assert!(phi(f32::NAN).is_nan() && slope(f32::NAN).is_nan());
         assert_eq!((slope(phi(3.0)), slope(phi(-1.0))), (1.0, phi(-1.0)));
     }

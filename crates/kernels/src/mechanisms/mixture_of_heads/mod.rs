@@ -11,7 +11,10 @@ use crate::{
     memory::arbitrary,
     padding::{Inputs, Number},
     parallel, reference,
-    routing::{ExpertOutputs, ExpertQueries, GateKind, Gates, RouterLosses, Routing, router_losses},
+    routing::{
+        ExpertOutputs, ExpertQueries, GateKind, Gates, RouterCoefficients, RouterLoss, RouterLosses, Routing,
+        router_losses,
+    },
 };
 use decode::HeadCache;
 
@@ -148,6 +151,35 @@ impl MixtureOfHeads {
         let inputs = inputs.views();
         let logits = reference::mixture_of_heads::product(inputs[0], inputs[inputs.len() - 5]);
         reference::routing::losses(&self.routing(&logits, &sizes), &logits)
+    }
+
+    /// Gradients of the router losses, times `coefficients`, with respect to `x` and `w_gate`.
+    ///
+    /// # Panics
+    /// If the shapes do not fit together.
+    pub fn loss_gradients(&self, inputs: &[View<f32>], coefficients: RouterCoefficients) -> [Vec<f32>; 2] {
+        let inputs = self.read(inputs);
+        let inputs = inputs.views();
+        let parts = Parts::new(self, &inputs, None);
+        let losses = RouterLoss { routing: parts.routing.clone(), coefficients };
+        let (shape, nothing) = (parts.logits_shape(), vec![0.0; parts.logits.len()]);
+        let of_logits = losses.backward(&[View::new(&parts.logits, &shape)], &[], &Saved::new(), &nothing, &[true]);
+        let [of_logits] = grads(of_logits).map(|grad| grad.expect("wanted"));
+        product_gradients(parts.x, parts.w_gate, &of_logits, [true; 2]).map(|grad| grad.expect("wanted"))
+    }
+
+    /// [`MixtureOfHeads::loss_gradients`] in float64.
+    ///
+    /// # Panics
+    /// If the shapes do not fit together.
+    pub fn reference_loss_gradients(&self, inputs: &[View<f64>], coefficients: RouterCoefficients) -> [Vec<f64>; 2] {
+        let sizes = self.sizes(&inputs.iter().map(|input| input.shape).collect::<Vec<_>>()).expect("checked shapes");
+        let inputs = self.read(inputs);
+        let inputs = inputs.views();
+        let (x, w_gate) = (inputs[0], inputs[inputs.len() - 5]);
+        let logits = reference::mixture_of_heads::product(x, w_gate);
+        let of_logits = reference::routing::loss_gradient(&self.routing(&logits, &sizes), &logits, coefficients);
+        reference::mixture_of_heads::product_gradients(x, w_gate, &of_logits).into()
     }
 }
 

@@ -1,6 +1,11 @@
 //! Options of mixtures of keys.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{self, IntoDeserializer, SeqAccess, Visitor},
+};
 
 use crate::Error;
 
@@ -83,13 +88,41 @@ pub enum Prior {
 }
 
 /// `mixture.variances`: a named choice or a list with one variance per component.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Variances {
     /// A named choice that scales with the head width.
     Named(NamedVariances),
     /// One variance per component.
     List(Vec<f64>),
+}
+
+impl<'de> Deserialize<'de> for Variances {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Written;
+
+        impl<'de> Visitor<'de> for Written {
+            type Value = Variances;
+
+            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                out.write_str("'paper', 'paper-1-3', 'released-lm' or a list with one number a component")
+            }
+
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<Variances, E> {
+                NamedVariances::deserialize(name.into_deserializer()).map(Variances::Named)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Variances, A::Error> {
+                let mut variances = Vec::new();
+                while let Some(variance) = list.next_element::<f64>()? {
+                    variances.push(variance);
+                }
+                Ok(Variances::List(variances))
+            }
+        }
+
+        deserializer.deserialize_any(Written)
+    }
 }
 
 impl Default for Variances {

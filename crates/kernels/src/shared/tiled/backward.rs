@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     Rows, Saved,
-    deltas::deltas,
+    deltas::{Order, deltas},
     gemm::{Matrix, Write},
     memory::arbitrary,
     parallel::{self, Disjoint, Parts, runs, with_parts},
@@ -161,7 +161,7 @@ impl Scores<'_> {
         let segments = TASKS.div_ceil(pairs).min(shape.keys.div_ceil(SEGMENT)).max(1);
         let segment = shape.keys.div_ceil(segments);
         let segments = shape.keys.div_ceil(segment);
-        let (deltas, terms) = (deltas(&self.shape, out, grad_out), self.key_terms());
+        let (deltas, terms) = (deltas(&self.shape, out, grad_out, Order::Product), self.key_terms());
         let (references, inverses) = (&saved[1][..], &saved[2][..]);
         let given = Given { references, inverses, deltas: &deltas, grad_out, terms: &terms, variance };
 

@@ -180,7 +180,7 @@ impl LmConfig {
             }
         }
         if cut >= 1.0 {
-            let problem = format!("and test_fraction are {cut} together; must be below 1, the rest being for training");
+            let problem = format!("is {cut} with that of the test text; must be below 1, the rest being for training");
             return Err(DataError::config("lm.valid_fraction", problem));
         }
         Ok(())

@@ -143,7 +143,7 @@ fn texts_that_are_too_short_say_what_they_leave() {
         (LmConfig { tokenizer: Some("x".into()), ..words(8) }, "task.lm.tokenizer: is set, but tokens are no subwords"),
         (
             LmConfig { valid_fraction: 0.5, test_fraction: 0.5, ..LmConfig::default() },
-            "task.lm.valid_fraction: and test_fraction are 1",
+            "task.lm.valid_fraction: is 1 with that of the test text",
         ),
     ] {
         let error = check(config);

@@ -1,0 +1,92 @@
+//! What rounding must not take: small features, offsets that queries and keys share, gradients that are 0.
+
+use regard_kernels::{GaussianMixture, Linear, Mask, Operator, Softmax, View};
+use regard_testkit::{Random, Report};
+
+/// A float32 kernel against its float64 twin.
+const BOUND: f64 = 5e-6;
+
+const QUERIES: usize = 70;
+const WIDTH: usize = 16;
+
+fn widen(data: &[f32]) -> Vec<f64> {
+    data.iter().map(|&x| f64::from(x)).collect()
+}
+
+/// Output and gradients of kernel and twin on these inputs, whose first is `q`.
+fn both(operator: &dyn Operator, inputs: &[(Vec<usize>, Vec<f32>)], seed: u64) -> [Vec<Vec<f64>>; 2] {
+    let shapes: Vec<&[usize]> = inputs.iter().map(|(shape, _)| &shape[..]).collect();
+    let len = operator.out_shape(&shapes).unwrap().iter().product();
+    let grad_out: Vec<f32> = Random::new(seed).normals(len).iter().map(|x| *x as f32).collect();
+    let views: Vec<_> = inputs.iter().map(|(shape, data)| View::new(&data[..], shape)).collect();
+    let mut out = vec![f32::NAN; len];
+    let saved = operator.forward(&views, &mut out);
+    let grads = operator.backward(&views, &out, &saved, &grad_out, &vec![true; views.len()]);
+    let kernel = [vec![widen(&out)], grads.into_iter().map(|grad| widen(&grad.unwrap())).collect()].concat();
+    let wide: Vec<Vec<f64>> = inputs.iter().map(|(_, data)| widen(data)).collect();
+    let views: Vec<_> = inputs.iter().zip(&wide).map(|((shape, _), data)| View::new(&data[..], shape)).collect();
+    let twin = operator.reference(&views, Some(&widen(&grad_out)));
+    [kernel, [vec![twin.out], twin.grads].concat()]
+}
+
+/// `[1, 2, tokens, width]` normal numbers times `size` plus `offset`.
+fn tensor(tokens: usize, width: usize, size: f32, offset: f32, seed: u64) -> (Vec<usize>, Vec<f32>) {
+    let data = Random::new(seed).normals(2 * tokens * width);
+    (vec![1, 2, tokens, width], data.iter().map(|x| *x as f32 * size + offset).collect())
+}
+
+fn compare(report: &mut Report, name: &str, [kernel, twin]: [Vec<Vec<f64>>; 2]) {
+    for (n, (seen, wanted)) in kernel.iter().zip(&twin).enumerate() {
+        report.compare(format!("{name}, {n}"), seen, wanted, BOUND);
+    }
+}
+
+#[test]
+fn features_that_are_all_small_keep_their_ratios() {
+    let mut report = Report::new();
+    for causal in [false, true] {
+        let mask = if causal { Mask::causal() } else { Mask::none() };
+        let operator = Linear { mask, ..Linear::default() };
+        for (q, k) in [(0.0, -60.0), (-60.0, 0.0), (-500.0, -60.0)] {
+            let inputs =
+                [tensor(QUERIES, WIDTH, 1.0, q, 1), tensor(QUERIES, WIDTH, 1.0, k, 2), tensor(QUERIES, 5, 1.0, 0.0, 3)];
+            compare(&mut report, &format!("queries at {q}, keys at {k}, causal {causal}"), both(&operator, &inputs, 4));
+        }
+    }
+    report.finish();
+}
+
+/// Distances do not change where everything moves alike.
+#[test]
+fn a_shared_offset_costs_no_precision() {
+    let mut report = Report::new();
+    for offset in [0.0, 5.0, 100.0, 1000.0] {
+        let (shape, k) = tensor(3 * 40, WIDTH, 1.0, offset, 2);
+        let k = (vec![1, 2, 3, 40, shape[3]], k);
+        let given = |shape: &[usize], data: &[f32]| (shape.to_vec(), data.to_vec());
+        let (variance, prior) = (given(&[3], &[4.0, 3.0, 6.0]), given(&[2, 3], &[-1.0, -0.5, -2.0, -1.0, -1.5, -1.0]));
+        let inputs = [tensor(QUERIES, WIDTH, 1.0, offset, 1), k, tensor(40, 5, 1.0, 0.0, 3), variance, prior];
+        compare(&mut report, &format!("offset {offset}"), both(&GaussianMixture::default(), &inputs, 4));
+    }
+    report.finish();
+}
+
+/// A query that sees one key has its value as the output, whatever its score.
+#[test]
+fn a_single_key_gives_no_gradient_to_scores() {
+    for (queries, value_width) in [(8, 64), (70, 5), (70, 64), (300, 64)] {
+        let [q, k] = [queries, 1].map(|tokens| tensor(tokens, 8, 1.0, 0.0, tokens as u64));
+        let v = tensor(1, value_width, 1.0, 0.0, 3);
+        let mixed = (vec![1, 2, 1, 1, 8], k.1.clone());
+        let given = [(vec![1], vec![2.0]), (vec![2, 1], vec![0.0, 0.0])];
+        let softmax = [q.clone(), k, v.clone()];
+        let gaussian = [q, mixed, v, given[0].clone(), given[1].clone()];
+        for (name, grads) in [
+            ("softmax", both(&Softmax::default(), &softmax, 4)[0].clone()),
+            ("gaussian", both(&GaussianMixture::default(), &gaussian, 4)[0].clone()),
+        ] {
+            let largest = grads[1..3].iter().flatten().fold(0.0f64, |most, x| most.max(x.abs()));
+            assert_eq!(largest, 0.0, "{name}, {queries} queries, {value_width} channels");
+        }
+    }
+}
