@@ -116,7 +116,10 @@ fn what_cannot_be_adapted_is_told() {
     adapt(&[&stories, "--plan", "none.toml"], 3, "none.toml");
     adapt(&[&stories, "--plan", &text], 2, "story.txt");
     adapt(&[&stories, "--plan", &plan, "--distill", "2"], 2, "distill is 2");
+    adapt(&[&stories, "--plan", &plan, "--distill", "2", "--train", "full"], 2, "distill is 2");
+    adapt(&[&stories, "--plan", &plan, "--train", "half"], 2, "lora, full");
     adapt(&[&stories, "--plan", &plan, "--rank", "0"], 2, "--rank is 0");
+    adapt(&[&stories, "--plan", &plan, "--rank", "999999999"], 2, "--rank is 999999999, expected at most 64");
     adapt(&[&stories, "--plan", &plan, "--length", "400"], 3, "sequences of 400");
     adapt(&["nowhere", "--plan", &plan], 3, "nowhere");
     adapt(&[&model("golden/bert-masked"), "--plan", &plan, "--length", "16"], 2, "number of layers of a plan is 5");

@@ -376,6 +376,16 @@ fn the_prior_of_soft_em_goes_round() {
             file.write(&input);
             let second = attend(&arguments(&case), &input, folder.path(), name, further).unwrap();
             report.compare(format!("{name} {further:?}"), &second.real("out"), &file.real("out_after"), bound);
+            // A longer buffer keeps the rest.
+            let [heads, components, keys] = case.tensors["prior"].shape[..] else { panic!("three axes") };
+            let longer = |prior: &[f64]| -> Vec<f64> {
+                prior.chunks_exact(keys).flat_map(|row| row.iter().copied().chain([0.25, 0.75])).collect()
+            };
+            file.put("prior", &[heads, components, keys + 2], &longer(&prior));
+            file.write(&input);
+            let third = attend(&arguments(&case), &input, folder.path(), name, further).unwrap();
+            assert_eq!(third.real("out"), second.real("out"));
+            assert_eq!(third.real("prior_after"), longer(&second.real("prior_after")));
         }
     }
     report.finish();

@@ -38,6 +38,24 @@ fn train_fails(arguments: &[&str], code: i32, parts: &[&str]) {
 }
 
 #[test]
+fn variables_of_options_are_no_keys_and_empty_ones_none() {
+    for name in ["REGARD_DATA", "REGARD_MODELS"] {
+        config(&[], &[(name, "somewhere")]);
+    }
+    config(&[], &["REGARD_PRESET", "REGARD_CONFIG", "REGARD_THREADS", "REGARD_DEVICE"].map(|name| (name, "")));
+}
+
+#[test]
+fn an_empty_path_is_told() {
+    for command in ["train", "compare"] {
+        run([command, "--preset", "smoke", "--out", ""]).failure(USAGE, &["--out is empty, expected a path"]);
+        run([command, "--preset", "smoke", "--cache", ""]).failure(USAGE, &["--cache is empty, expected a path"]);
+    }
+    run(["train", "--preset", "mind"]).failure(USAGE, &["task.news.train", "is not set", "behaviors.tsv"]);
+    run(["compare", "--mechanism", "mgk"]).failure(USAGE, &["--mechanism", "compare.mechanisms=softmax,mgk"]);
+}
+
+#[test]
 fn unknown_keys_are_named_with_their_place_and_a_near_key() {
     let (_folder, path) = file("heads = 2\n\n[model]\n# wider\nwidht = 32\n");
     run(["config", "--config", &path]).failure(USAGE, &[&format!("{path}:5: "), "'model.widht'", "'model.width'?"]);

@@ -324,9 +324,13 @@ fn parted(path: &str) -> (&str, &str) {
 
 /// ", did you mean 'x'?" if there is a similar name.
 pub fn nearest<'a>(seen: &str, names: impl Iterator<Item = &'a str>) -> String {
-    // A key is often right except for its table, which decides only between equals.
+    // A key is often right except for its table, which decides only between equals; else the shallowest is meant.
     let (table, key) = parted(seen);
-    let score = |name: &str| alike(key, parted(name).1) - 0.02 * (1.0 - alike(table, parted(name).0));
+    let score = |name: &str| {
+        let (other, last) = parted(name);
+        let apart = if alike(table, other) > 0.8 { 0.0 } else { 0.01 + 1e-3 * other.len() as f64 };
+        alike(key, last) - apart
+    };
     let best = names.map(|name| (score(name), name)).max_by(|a, b| a.0.total_cmp(&b.0));
     match best {
         Some((score, name)) if score > 0.8 => format!(", did you mean '{name}'?"),

@@ -65,6 +65,12 @@ impl TaskOptions for NewsConfig {
 
     fn check(&self) -> Result<(), DataError> {
         let error = |key: &str, problem: String| Err(DataError::config(&format!("news.{key}"), problem));
+        for (key, folder) in [("train", &self.train), ("test", &self.test)] {
+            // A preset that is for a log of others says so by an empty path.
+            if folder.as_ref().is_some_and(|folder| folder.as_os_str().is_empty()) {
+                return error(key, "is not set; must be a folder with news.tsv and behaviors.tsv".into());
+            }
+        }
         match (&self.train, &self.test) {
             (Some(_), None) => {
                 return error("test", "is not set, but task.news.train is; give both folders or neither".into());
@@ -113,6 +119,11 @@ mod tests {
         NewsConfig::default().check().unwrap();
         let here = || Some(PathBuf::from("nowhere"));
         for (config, expected, usage) in [
+            (
+                NewsConfig { train: here(), test: Some("".into()), ..Default::default() },
+                "task.news.test: is not set",
+                true,
+            ),
             (NewsConfig { train: here(), ..Default::default() }, "task.news.test: is not set", true),
             (NewsConfig { test: here(), ..Default::default() }, "task.news.train: is not set", true),
             (NewsConfig { train: here(), test: here(), ..Default::default() }, "cannot read nowhere", false),
