@@ -11,6 +11,11 @@ const SHOWN: usize = 60;
 /// The largest size that is taken for one: far above any model, low enough that products of two stay in range.
 const LARGEST: u64 = 1 << 28;
 
+/// What a size is expected to be.
+fn size() -> String {
+    format!("a whole number from 1 to {LARGEST}")
+}
+
 /// A JSON object and the keys that lead to it.
 #[derive(Clone, Copy)]
 pub(crate) struct Keys<'a> {
@@ -55,13 +60,13 @@ impl<'a> Keys<'a> {
 
     /// A size.
     pub fn size(&self, key: &str) -> Result<usize> {
-        self.optional_size(key)?.ok_or_else(|| self.problem(key, "a whole number of at least 1"))
+        self.optional_size(key)?.ok_or_else(|| self.problem(key, size()))
     }
 
     /// A size that may be missing.
     pub fn optional_size(&self, key: &str) -> Result<Option<usize>> {
         let read = |value: &Value| value.as_u64().filter(|n| (1..=LARGEST).contains(n)).and_then(|n| n.try_into().ok());
-        self.optional(key, &format!("a whole number from 1 to {LARGEST}"), read)
+        self.optional(key, &size(), read)
     }
 
     /// A whole number from 0 that may be missing.

@@ -131,7 +131,7 @@ pub fn run(args: &Generate, common: &Common) -> Outcome {
     };
     let (Model::Language(model), Some(units)) = (&model, units) else {
         return Err(Failure::usage(format!(
-            "{} holds no language model, expected one; train it with --preset char-lm",
+            "{} holds a classifier, a copier or a model of pairs, expected a language model; train one with --preset char-lm",
             args.run.display()
         )));
     };

@@ -103,7 +103,7 @@ fn refusals_name_key_value_and_what_is_expected() {
         (
             "bert-masked",
             json!({"hidden_size": "MISSING"}),
-            "hidden_size is missing; expected a whole number of at least 1",
+            "hidden_size is missing; expected a whole number from 1 to 268435456",
         ),
         ("bert-masked", json!({"hidden_size": null}), "hidden_size is null; expected a whole number"),
         ("bert-masked", json!({"hidden_size": "32"}), "hidden_size is \"32\"; expected a whole number"),
@@ -111,7 +111,7 @@ fn refusals_name_key_value_and_what_is_expected() {
         (
             "bert-masked",
             json!({"num_hidden_layers": 0}),
-            "num_hidden_layers is 0; expected a whole number of at least 1",
+            "num_hidden_layers is 0; expected a whole number from 1 to 268435456",
         ),
         ("bert-masked", json!({"num_hidden_layers": 100000}), "num_hidden_layers is 100000; expected at most 4096"),
         (

@@ -97,9 +97,11 @@ impl Stored {
     pub fn open(path: &Path) -> Result<Self, Failure> {
         let file = path.join(CONFIG);
         if !file.is_file() {
-            let what = if path.is_dir() { format!("holds no run (no {CONFIG})") } else { "is no directory".into() };
+            let what = if path.is_dir() { "" } else { "is no directory and " };
             let path = path.display();
-            return Err(Failure::data(format!("{path} {what}; give the directory that 'regard train --out' wrote")));
+            return Err(Failure::data(format!(
+                "{path} {what}holds no run (no {CONFIG}); give the directory that 'regard train --out' wrote"
+            )));
         }
         Ok(Self { path: path.into(), config: RunConfig::read(&file)? })
     }

@@ -7,8 +7,8 @@
 //! - `dq_i = sum_jr g_r w_ijr (k_jr - q_i)`, `dk_jr = sum_i g_r w_ijr (q_i - k_jr)` (the subtracted vector for distances only),
 //! - `dv_j = sum_ir e_ijr dO_i`, `dlog_prior_r = sum_ij w_ijr`, `ds_r = sum_ij w_ijr (log_prior_r - l_ijr) / s_r`.
 //!
-//! The terms in `q_i` and `k_jr` alone need only the sums of `w` over a row or a column. A row's sum over all keys and
-//! components is 0, so it is skipped if all scales are equal. Weights stay relative to their reference: their
+//! The terms in `q_i` and `k_jr` alone need only the sums of `w` over a row or a column. With equal scales a row's sum over all
+//! keys is 0, but not over a part of them, which may be measured from a place of its own. Weights stay relative to their reference: their
 //! normalisation is folded into `dO_i` and `dO_i.O_i`, once per query.
 
 use std::ops::Range;
@@ -214,9 +214,9 @@ impl Scores<'_> {
         self.gaussian || self.prior.is_some() || self.shift.is_some()
     }
 
-    /// Whether row sums of `w` are needed: with equal scales those of all components add up to 0.
+    /// Whether row sums of `w` are needed.
     fn needs_row_sums(&self) -> bool {
-        self.shift.is_some() || self.gaussian && self.gains.iter().any(|gain| *gain != self.gains[0])
+        self.shift.is_some() || self.gaussian
     }
 
     /// All gradients from one segment of keys of one key head.
