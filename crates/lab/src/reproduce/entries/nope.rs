@@ -23,7 +23,7 @@ const FROZEN: &[Setup] = &[
     },
     Setup {
         scale: Scale::Paper,
-        setting: "Width 768, 12 heads, 12 layers, 512 positions, deviation 0.02; 8 decoders of 4 sequences.",
+        setting: "Width 768, 12 heads, 12 layers, 512 positions, deviation 0.02; 16 decoders of 4 sequences.",
         differences: &[],
         minutes: 2.5,
     },
@@ -83,7 +83,11 @@ pub(super) fn sizes(scale: Scale) -> [usize; 5] {
 
 /// Random decoders: of the smaller ones, which vary more, there are more.
 fn decoders(scale: Scale) -> usize {
-    if scale == Scale::Quick { 48 } else { 8 }
+    match scale {
+        Scale::Quick => 48,
+        Scale::Here => 8,
+        Scale::Paper => 16,
+    }
 }
 
 /// What bands of charts are.

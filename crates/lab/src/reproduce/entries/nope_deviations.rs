@@ -33,7 +33,7 @@ pub const DEVIATIONS: Entry = Entry {
         },
         Setup {
             scale: Scale::Paper,
-            setting: "Width 768, 12 heads, 512 positions; 8 decoders of 4 sequences.",
+            setting: "Width 768, 12 heads, 512 positions; 16 decoders of 4 sequences.",
             differences: &[],
             minutes: 0.5,
         },
@@ -58,7 +58,7 @@ pub const INITIALISATIONS: Entry = Entry {
         },
         Setup {
             scale: Scale::Paper,
-            setting: "Weights normal, uniform, of random sign and Laplace, s = 0.002; width 768, 12 heads, 512 positions; 8 decoders of 4 sequences.",
+            setting: "Weights normal, uniform, of random sign and Laplace, s = 0.002; width 768, 12 heads, 512 positions; 16 decoders of 4 sequences.",
             differences: &[],
             minutes: 0.6,
         },
