@@ -8,14 +8,14 @@ mod runs;
 
 use std::{
     io::{ErrorKind, Read},
-    net::{Ipv4Addr, TcpListener, TcpStream},
+    net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use clap::Args;
@@ -143,6 +143,17 @@ fn serve(stream: &mut TcpStream, site: &Site) {
     }
     let (answer, head_only) = heard(stream, site);
     answer.send(stream, head_only);
+    part(stream);
+}
+
+/// Ends a connection in order. To close it with bytes unread would reset it, and the answer could be lost on the way.
+fn part(stream: &mut TcpStream) {
+    let until = Instant::now() + Duration::from_secs(1);
+    if stream.shutdown(Shutdown::Write).and_then(|()| stream.set_read_timeout(Some(Duration::from_millis(200)))).is_ok()
+    {
+        let mut rest = [0; 4096];
+        while Instant::now() < until && matches!(stream.read(&mut rest), Ok(1..)) {}
+    }
 }
 
 /// The answer to one request, and whether it goes without a body.

@@ -10,7 +10,7 @@ use std::{f32::consts::LN_2, ops::Range};
 use super::{FeatureMap, Problem, Scatterbrain};
 use crate::{
     Saved, ScaledSums, View,
-    deltas::{Order, deltas},
+    deltas::deltas,
     gemm::{Matrix, Write, product},
     parallel::{Disjoint, for_each, runs, with_parts},
     scaled::HEAD,
@@ -267,7 +267,7 @@ impl<'a> Far<'a> {
         grad_q: &mut [f32],
     ) -> ScaledSums {
         let shape = &self.problem.shape;
-        let deltas = deltas(shape, out, grad_out, Order::Product);
+        let deltas = deltas(shape, out, grad_out);
         let (tops, inverses) = (&saved[1], &saved[2]);
         let (grad_q, blocks) = (Disjoint::new(grad_q), shape.queries.div_ceil(BLOCK));
         let (width, values, m) = (shape.head_width, shape.value_width, self.count);

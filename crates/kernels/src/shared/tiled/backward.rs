@@ -20,11 +20,11 @@ use super::{
 };
 use crate::{
     Rows, Saved,
-    deltas::{Order, deltas},
+    deltas::deltas,
     gemm::{Matrix, Write},
     memory::arbitrary,
     parallel::{self, Disjoint, Parts, runs, with_parts},
-    simd::{self, LANES},
+    simd::{self, LANES, MultiplyAdd},
 };
 
 /// Gradients of a call; the optional ones where they exist and are wanted.
@@ -49,6 +49,7 @@ struct Given<'a> {
     references: &'a [f32],
     inverses: &'a [f32],
     deltas: &'a [f32],
+    out: &'a [f32],
     grad_out: &'a [f32],
     /// Key terms.
     terms: &'a [f32],
@@ -148,6 +149,12 @@ impl<'s> Operands<'s> {
     }
 }
 
+/// `dO_i.O_i`, one channel after the other, as a tile of the product with values is summed. A row that attends to one key alone has
+/// that key's value as its output, so that the two cancel to the bit, and scores that change nothing have no gradient.
+fn in_order(out: &[f32], grad_out: &[f32]) -> f32 {
+    out.iter().zip(grad_out).fold(0.0, |sum, (x, y)| x.multiply_add(*y, sum))
+}
+
 impl Scores<'_> {
     /// Gradients of `sum(out * grad_out)`, given the results of the forward pass.
     pub fn backward(&self, out: &[f32], saved: &Saved, grad_out: &[f32], variance: bool, bias: bool) -> Gradients {
@@ -161,9 +168,9 @@ impl Scores<'_> {
         let segments = TASKS.div_ceil(pairs).min(shape.keys.div_ceil(SEGMENT)).max(1);
         let segment = shape.keys.div_ceil(segments);
         let segments = shape.keys.div_ceil(segment);
-        let (deltas, terms) = (deltas(&self.shape, out, grad_out, Order::Product), self.key_terms());
+        let (deltas, terms) = (deltas(&self.shape, out, grad_out), self.key_terms());
         let (references, inverses) = (&saved[1][..], &saved[2][..]);
-        let given = Given { references, inverses, deltas: &deltas, grad_out, terms: &terms, variance };
+        let given = Given { references, inverses, deltas: &deltas, out, grad_out, terms: &terms, variance };
 
         let mut q = arbitrary(self.q.len());
         let mut k = arbitrary(self.k.len());
@@ -317,7 +324,10 @@ impl Scores<'_> {
             for (to, from) in s.dout_rows[l * width..][..width].iter_mut().zip(gradient.row(given.grad_out, i)) {
                 *to = inverses[l] * from;
             }
-            s.deltas[l] = inverses[l] * given.deltas[first + l];
+            s.deltas[l] = match inverses[l] {
+                1.0 => in_order(gradient.row(given.out, i), gradient.row(given.grad_out, i)),
+                inverse => inverse * given.deltas[first + l],
+            };
         }
         s.deltas[n..].fill(0.0);
         strip.turn_rows(Matrix::rows(s.dout_rows, width), width, s.dout);

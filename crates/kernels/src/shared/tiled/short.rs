@@ -11,7 +11,7 @@ use std::{
 use super::{Scores, backward::Gradients};
 use crate::{
     Rows, Saved,
-    deltas::{Order, deltas},
+    deltas::deltas,
     gemm::{Matrix, Write},
     memory::arbitrary,
     parallel::{self, Disjoint, runs, with_parts},
@@ -354,7 +354,7 @@ impl<'a> Scores<'a> {
         let (rows, width) = (self.sharing(), shape.head_width);
         let (heads, all, kept) = (self.kept_heads(), self.all_segments(), self.kept());
         let segments = all.len();
-        let deltas = deltas(&shape, out, grad_out, Order::Dot);
+        let deltas = deltas(&shape, out, grad_out);
         let [mut q, mut k, mut v] = [self.q, self.k, self.v].map(|x| arbitrary(x.len()));
         let (k_written, v_written) = (Disjoint::new(&mut k), Disjoint::new(&mut v));
         let len = rows * width;

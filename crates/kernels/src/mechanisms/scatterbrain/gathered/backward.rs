@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     Rows,
-    deltas::{Order, deltas},
+    deltas::deltas,
     gemm::{self, Matrix, Write},
     memory::arbitrary,
     parallel::{self, Disjoint, Parts, with_parts},
@@ -64,7 +64,7 @@ impl Call<'_> {
     /// Gradients of `sum(out * grad_out)`, given the results of the forward pass.
     pub fn backward(&self, out: &[f32], scales: &RowScales, grad_out: &[f32]) -> Grads {
         let shape = &self.problem.shape;
-        let deltas = deltas(&self.problem.shape, out, grad_out, Order::Product);
+        let deltas = deltas(&self.problem.shape, out, grad_out);
         let (kept, redone) = self.separate(&scales.inverses);
         let mut grads = match self.problem.features {
             None => self.zeros(),
