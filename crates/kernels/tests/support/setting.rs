@@ -151,9 +151,7 @@ impl Setting {
         }
         let tokens = names.iter().zip(expected).filter(|(name, grad)| of_tokens(name, grad));
         let term = tokens.map(|(_, grad)| largest(&grad.data)).fold(0.0, f64::max);
-        // All heads share the variances.
-        let heads = if names[n] == "variance" { self.sizes.heads } else { 1 };
-        let roundings = ((self.sizes.batch * heads * self.sizes.queries) as f64).sqrt();
+        let roundings = ((self.sizes.batch * self.sizes.queries) as f64).sqrt();
         TWIN_BOUND.max(ROUNDING * roundings * term / largest(&expected[n].data))
     }
 
