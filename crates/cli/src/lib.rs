@@ -111,7 +111,7 @@ fn run(command: Command, common: &Common) -> Outcome {
 
 /// Uses at most the vectors that `REGARD_VECTORS` names, to measure a narrower processor on this one.
 fn limit_vectors() -> Outcome {
-    let Some(named) = std::env::var_os("REGARD_VECTORS").filter(|named| !named.is_empty()) else { return Ok(()) };
+    let Some(named) = values::variable("REGARD_VECTORS") else { return Ok(()) };
     let vectors = Vectors::named(&named.to_string_lossy());
     simd::limit(vectors.map_err(|error| Failure::usage(format!("environment variable REGARD_VECTORS: {error}")))?);
     Ok(())

@@ -1,6 +1,12 @@
 //! Numbers and paths as they are typed: what is none, or out of bounds, is refused in the words of all other messages.
 
-use std::{any::TypeId, ffi::OsStr, fmt::Display, marker::PhantomData, path::PathBuf};
+use std::{
+    any::TypeId,
+    ffi::{OsStr, OsString},
+    fmt::Display,
+    marker::PhantomData,
+    path::PathBuf,
+};
 
 use clap::{
     Arg, Command, Error,
@@ -13,8 +19,7 @@ use clap::{
 pub fn with_dashes(command: Command) -> Command {
     let numbers = [TypeId::of::<usize>(), TypeId::of::<u64>(), TypeId::of::<f64>()];
     let dashes = |arg: Arg| {
-        // An empty variable is one that is not set.
-        let empty = arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());
+        let empty = arg.get_env().is_some_and(|name| std::env::var_os(name).is_some() && variable(name).is_none());
         let arg = if empty { arg.env(Resettable::Reset) } else { arg };
         let value = arg.get_value_parser().type_id();
         // What follows several values is the next option.
@@ -28,6 +33,11 @@ pub fn with_dashes(command: Command) -> Command {
         }
     };
     command.mut_args(dashes).mut_subcommands(with_dashes)
+}
+
+/// An environment variable; an empty one counts for none.
+pub fn variable(name: impl AsRef<OsStr>) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
 /// A path that does not look like an option: one would mean that the path was forgotten.

@@ -117,10 +117,6 @@ pub fn run(args: &Adapt, common: &Common) -> Outcome {
     let plan = args.plan.as_deref().map(read_plan).transpose()?;
     let allowed: Vec<&str> = args.allow.iter().map(String::as_str).collect();
     let folder = Folder::open_allowing(&args.folder, &allowed).map_err(told)?;
-    let length = args.length.unwrap_or(folder.architecture().context.min(LENGTH));
-    check_memory(&folder, Some(length), args.batch.saturating_mul(length))?;
-    let tokenizer = folder.tokenizer().map_err(told)?;
-    let ids = tokens(&tokenizer, &args.text)?;
     let width = folder.architecture().width;
     if !args.full && args.rank > width {
         return Err(Failure::usage(format!(
@@ -128,6 +124,10 @@ pub fn run(args: &Adapt, common: &Common) -> Outcome {
             args.rank
         )));
     }
+    let length = args.length.unwrap_or(folder.architecture().context.min(LENGTH));
+    check_memory(&folder, Some(length), args.batch.saturating_mul(length))?;
+    let tokenizer = folder.tokenizer().map_err(told)?;
+    let ids = tokens(&tokenizer, &args.text)?;
     let training = match args.full {
         true => Training::Full,
         false => Training::Lora { rank: args.rank, alpha: args.alpha },

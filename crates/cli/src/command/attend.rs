@@ -89,8 +89,8 @@ pub fn run(args: &Attend, common: &Common) -> Outcome {
         layers.set("causal", "true", "--causal")?;
     }
     let config = layers.resolve()?;
-    let same = |path: &PathBuf| fs::canonicalize(path).ok();
-    if same(&args.input).is_some() && same(&args.input) == same(&args.output) {
+    let [input, output] = [&args.input, &args.output].map(|path| fs::canonicalize(path).ok());
+    if input.is_some() && input == output {
         let path = args.output.display();
         return Err(Failure::usage(format!("--output is {path}, the input; expected another file")));
     }

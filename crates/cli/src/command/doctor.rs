@@ -17,6 +17,7 @@ use crate::{
     args::Common,
     error::{Failure, Outcome},
     output,
+    values::variable,
 };
 
 /// One check and its result.
@@ -33,7 +34,7 @@ struct Check {
 pub fn run(common: &Common) -> Outcome {
     let environment = environment();
     let mut checks: Vec<Check> = variants().into_iter().map(|(name, options)| kernel(name, options)).collect();
-    let given = std::env::var_os("REGARD_CACHE").filter(|given| !given.is_empty()).map(PathBuf::from);
+    let given = variable("REGARD_CACHE").map(PathBuf::from);
     checks.extend(cache_directory(given.as_deref()).map(|directory| writable(&directory)));
     let vectors = simd::vectors().name();
     let devices = device::list();

@@ -96,20 +96,27 @@ impl Plan {
             all.chain(grad_out.map(|grad| ("grad_out", grad)))
                 .try_for_each(|(name, tensor)| check_narrow(name, tensor))?;
         }
+        // What kernels compute with; the twin does without.
+        let narrowed: Vec<Vec<f32>> = match request.reference {
+            true => Vec::new(),
+            false => tensors.iter().map(|tensor| narrow(&tensor.data)).collect(),
+        };
+        let views: Vec<View<f32>> =
+            narrowed.iter().zip(&tensors).map(|(data, tensor)| View::new(data, &tensor.shape)).collect();
         let mut results = BTreeMap::new();
         if let Some(routed) = &self.routed {
-            let RouterLosses { balance, z, .. } = self.losses(routed, &tensors, request);
+            let RouterLosses { balance, z, .. } = self.losses(routed, &tensors, &views, request);
             for (name, loss) in [("balance_loss", balance), ("z_loss", z)] {
                 results.insert(name.to_owned(), Tensor { shape: vec![1], data: vec![loss] });
             }
             if grad_out.is_some() {
-                self.add_loss_gradients(routed, &tensors, request, &mut results);
+                self.add_loss_gradients(routed, &tensors, &views, request, &mut results);
             }
         }
         let (out, lse, grads, prior) = if request.reference {
             self.run_reference(&tensors, grad_out)
         } else {
-            self.run_kernel(&tensors, grad_out, &request.ranks)?
+            self.run_kernel(&views, grad_out, &request.ranks)?
         };
         if let Some(lse) = lse {
             let q = &inputs.real["q"].shape;
@@ -127,12 +134,17 @@ impl Plan {
         Ok(results)
     }
 
-    fn losses(&self, routed: &MixtureOfHeads, tensors: &[&Tensor], request: &Request) -> RouterLosses {
+    fn losses(
+        &self,
+        routed: &MixtureOfHeads,
+        tensors: &[&Tensor],
+        views: &[View<f32>],
+        request: &Request,
+    ) -> RouterLosses {
         if request.reference {
             return routed.reference_losses(&tensors.iter().map(|tensor| tensor.view()).collect::<Vec<_>>());
         }
-        let data: Vec<Vec<f32>> = tensors.iter().map(|tensor| narrow(&tensor.data)).collect();
-        let RouterLosses { balance, z, cv, entropy } = routed.losses(&views(&data, tensors));
+        let RouterLosses { balance, z, cv, entropy } = routed.losses(views);
         // Rounded to float32, like all other kernel results.
         let [balance, z, cv, entropy] = [balance, z, cv, entropy].map(|loss| f64::from(loss as f32));
         RouterLosses { balance, z, cv, entropy }
@@ -143,6 +155,7 @@ impl Plan {
         &self,
         routed: &MixtureOfHeads,
         tensors: &[&Tensor],
+        views: &[View<f32>],
         request: &Request,
         results: &mut BTreeMap<String, Tensor>,
     ) {
@@ -151,13 +164,12 @@ impl Plan {
             ("grad_balance", RouterCoefficients { balance: 1.0, ..none }),
             ("grad_z", RouterCoefficients { z: 1.0, ..none }),
         ];
-        let data: Vec<Vec<f32>> = tensors.iter().map(|tensor| narrow(&tensor.data)).collect();
         for (loss, coefficients) in each {
             let gradients = if request.reference {
                 let views: Vec<_> = tensors.iter().map(|tensor| tensor.view()).collect();
                 routed.reference_loss_gradients(&views, coefficients)
             } else {
-                routed.loss_gradients(&views(&data, tensors), coefficients).map(widen)
+                routed.loss_gradients(views, coefficients).map(widen)
             };
             for (name, data) in ["x", "w_gate"].into_iter().zip(gradients) {
                 if let Some(shape) = self.given.get(name) {
@@ -183,20 +195,18 @@ impl Plan {
     #[allow(clippy::type_complexity)]
     fn run_kernel(
         &self,
-        tensors: &[&Tensor],
+        views: &[View<f32>],
         grad_out: Option<&Tensor>,
         ranks: &Ranks,
     ) -> Result<(Vec<f64>, Option<Vec<f64>>, Vec<Option<Vec<f64>>>, Option<Vec<f64>>), AttendError> {
-        let data: Vec<Vec<f32>> = tensors.iter().map(|tensor| narrow(&tensor.data)).collect();
-        let views = views(&data, tensors);
         let narrowed = grad_out.map(|grad| narrow(&grad.data));
         let grad_out = narrowed.as_ref().map(|grad| View::new(grad, &self.out_shape));
         let (options, call) = self.operator.attention().expect("an operator made from options");
-        let found = match ranks.run(options, call, self.tokens, &views, grad_out.as_ref())? {
+        let found = match ranks.run(options, call, self.tokens, views, grad_out.as_ref())? {
             Some(whole) => whole,
-            None => self.run_here(&views, grad_out.as_ref()),
+            None => self.run_here(views, grad_out.as_ref()),
         };
-        let prior = self.update.as_ref().map(|op| widen(op.responsibilities(&views)));
+        let prior = self.update.as_ref().map(|op| widen(op.responsibilities(views)));
         let grads = found.grads.into_iter().map(|grad| grad.map(widen)).collect();
         Ok((widen(found.out), found.lse.map(widen), grads, prior))
     }
@@ -236,11 +246,6 @@ fn buffer_after(inputs: &Inputs, updated: Vec<f64>) -> Tensor {
         row[..keys].copy_from_slice(updated);
     }
     after
-}
-
-/// Views of narrowed tensors.
-fn views<'a>(data: &'a [Vec<f32>], tensors: &'a [&Tensor]) -> Vec<View<'a, f32>> {
-    data.iter().zip(tensors).map(|(data, tensor)| View::new(data, &tensor.shape)).collect()
 }
 
 fn widen(data: Vec<f32>) -> Vec<f64> {

@@ -13,6 +13,7 @@ use super::super::cache_directory;
 use crate::{
     console,
     error::{Failure, Outcome},
+    values::variable,
 };
 
 /// The package to build, and its binary.
@@ -81,7 +82,7 @@ impl Revision {
     /// # Errors
     /// No cargo, a revision that does not build, files that cannot be written.
     pub fn build(&self, quiet: bool) -> Outcome<PathBuf> {
-        let given = std::env::var_os("REGARD_CACHE").filter(|given| !given.is_empty()).map(PathBuf::from);
+        let given = variable("REGARD_CACHE").map(PathBuf::from);
         let kept = cache_directory(given.as_deref());
         let folder = kept.clone().unwrap_or_else(|| std::env::temp_dir().join("regard")).join("revisions");
         let program = folder.join(&self.commit).join(PROGRAM);
