@@ -16,7 +16,8 @@ pub fn class(error: &PretrainedError) -> Class {
 }
 
 /// Checks that the model of a folder fits into memory before it is loaded: its parameters in f32, as they are read, with a table
-/// of positions for `context` tokens (absent: its own), and the states of a layer for `tokens` tokens. This is a lower bound.
+/// or of rotations of positions for `context` tokens (absent: its own), and the states of a layer for `tokens` tokens. This is a
+/// lower bound.
 ///
 /// # Errors
 /// More bytes than the machine has.
@@ -31,10 +32,20 @@ pub fn check_memory(folder: &Folder, context: Option<usize>, tokens: usize) -> R
     // What a layer reads, its queries, keys and values.
     let heads = architecture.heads + 2 * architecture.key_value_heads;
     let states = size(&[tokens, architecture.width + heads * architecture.head_width]);
+    // Cosines and sines.
+    let rotations = match architecture.position {
+        Position::Rotary(rotary) => {
+            let pairs = rotary.pairs(architecture.head_width).unwrap_or(0);
+            size(&[2, context.unwrap_or(architecture.context), pairs])
+        }
+        _ => 0,
+    };
+    let rotations_too = if rotations > 0 { " with its table of rotations" } else { "" };
     let states_too = if tokens > 0 { format!(" and the states of {tokens} tokens") } else { String::new() };
-    let what = format!("{}: {parameters} parameters in f32{states_too} need at least", folder.path().display());
-    let bytes = parameters.saturating_add(states).saturating_mul(size_of::<f32>() as Count);
-    fits(&what, bytes, "take a smaller model or fewer tokens")
+    let what =
+        format!("{}: {parameters} parameters in f32{rotations_too}{states_too} need at least", folder.path().display());
+    let numbers = parameters.saturating_add(rotations).saturating_add(states);
+    fits(&what, numbers.saturating_mul(size_of::<f32>() as Count), "take a smaller model, context or fewer tokens")
 }
 
 #[cfg(test)]

@@ -144,7 +144,7 @@ impl RunReport<'_> {
 
     /// The page.
     pub fn report(&self) -> Report {
-        let updates = || Axis::new("update", "");
+        let updates = || Axis::new("update", "").whole();
         let chart = |name: &str, title: &str, y: Axis, lines: Vec<Series>| Block::Chart {
             name: name.into(),
             chart: Chart::new(title, self.title, Data::Lines(lines)).axes(updates(), y),

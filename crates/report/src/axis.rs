@@ -49,7 +49,7 @@ impl Ruler {
                 }
                 if padded {
                     // Up to the next tick, so that the data lie between two grid lines.
-                    let step = linear_step(low, high, most.max(2), &axis.unit);
+                    let step = linear_step(low, high, most.max(2), axis);
                     let outward = ((low / step + 1e-9).floor() * step, (high / step - 1e-9).ceil() * step);
                     (low, high) = (low.min(outward.0), high.max(outward.1));
                 }
@@ -66,10 +66,10 @@ impl Ruler {
         }
         let most = most.max(2);
         let ticks = match scale {
-            Scale::Linear => linear_ticks(low, high, most, &axis.unit),
-            Scale::Log if axis.unit == "B" => power_of_two_ticks(low, high, most, &axis.unit),
-            Scale::Log => decade_ticks(low, high, most, &axis.unit),
-            Scale::Log2 => power_of_two_ticks(low, high, most, &axis.unit),
+            Scale::Linear => linear_ticks(low, high, most, axis),
+            Scale::Log if axis.unit == "B" => power_of_two_ticks(low, high, most, axis),
+            Scale::Log => decade_ticks(low, high, most, axis),
+            Scale::Log2 => power_of_two_ticks(low, high, most, axis),
         };
         Some(Self { low, high, scale, ticks })
     }
@@ -92,34 +92,58 @@ impl Ruler {
     }
 }
 
+/// Names of 1024 to the powers from 0.
+const BYTES: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+
+/// The power of 1024 in which bytes up to these ends are written.
+fn byte_power(low: f64, high: f64) -> usize {
+    (high.abs().max(low.abs()).log2() / 10.0).floor().clamp(0.0, 6.0) as usize
+}
+
 /// The step, 1, 2 or 5 times a power of ten (of 1024 times that for bytes), that gives at most `most` ticks.
-fn linear_step(low: f64, high: f64, most: usize, unit: &str) -> f64 {
-    let power = (high.abs().max(low.abs()).log2() / 10.0).floor().clamp(0.0, 6.0);
-    let prefix = if unit == "B" { 1024f64.powf(power) } else { 1.0 };
+fn linear_step(low: f64, high: f64, most: usize, axis: &Axis) -> f64 {
+    let prefix = if axis.unit == "B" { 1024f64.powi(byte_power(low, high) as i32) } else { 1.0 };
     let rough = (high - low) / most as f64 / prefix;
     let decade = 10f64.powf(rough.log10().floor());
     let enough = |factor: &f64| factor * decade >= rough * (1.0 - 1e-9);
-    [1.0, 2.0, 5.0].into_iter().find(enough).unwrap_or(10.0) * decade * prefix
+    let step = [1.0, 2.0, 5.0].into_iter().find(enough).unwrap_or(10.0) * decade * prefix;
+    if axis.whole { step.max(1.0) } else { step }
 }
 
 /// Multiples of the step of [`linear_step`] within the ends.
-fn linear_ticks(low: f64, high: f64, most: usize, unit: &str) -> Vec<(f64, String)> {
-    let shown = if unit == "%" { 100.0 } else { 1.0 };
-    let step = linear_step(low, high, most, unit);
+fn linear_ticks(low: f64, high: f64, most: usize, axis: &Axis) -> Vec<(f64, String)> {
+    let step = linear_step(low, high, most, axis);
     let first = (low / step - 1e-6).ceil();
     let count = ((high / step + 1e-6).floor() - first).clamp(0.0, 2.0 * most as f64) as usize;
     let values: Vec<f64> = (0..=count).map(|index| (first + index as f64) * step + 0.0).collect();
-    let texts = values.iter().map(|value| tick_text(value * shown, step * shown, unit));
-    values.iter().copied().zip(texts).collect()
+    let text = |value: &f64| match axis.unit.as_str() {
+        "B" => byte_text(*value, step, byte_power(low, high)),
+        "%" => tick_text(value * 100.0, step * 100.0),
+        _ => tick_text(*value, step),
+    };
+    let texts: Vec<String> = values.iter().map(text).collect();
+    values.into_iter().zip(texts).collect()
+}
+
+/// Decimals that tell multiples of a step apart.
+fn decimals(step: f64) -> usize {
+    (-(step * (1.0 + 1e-9)).log10().floor()).clamp(0.0, 9.0) as usize
+}
+
+/// A tick label of a linear axis of bytes, all in the same power of 1024.
+fn byte_text(value: f64, step: f64, power: usize) -> String {
+    let prefix = 1024f64.powi(power as i32);
+    if value == 0.0 {
+        "0".into()
+    } else {
+        format!("{} {}", number::fixed(value / prefix, decimals(step / prefix)), BYTES[power])
+    }
 }
 
 /// A tick label of a linear axis, with the decimals that its step needs.
-fn tick_text(value: f64, step: f64, unit: &str) -> String {
+fn tick_text(value: f64, step: f64) -> String {
     if value == 0.0 {
         return "0".into();
-    }
-    if unit == "B" {
-        return factor_text(value, unit);
     }
     let magnitude = value.abs();
     if !(1e-6..1e16).contains(&step) {
@@ -132,8 +156,7 @@ fn tick_text(value: f64, step: f64, unit: &str) -> String {
         m if m >= 1e4 => (value / 1e3, " k", 1e3),
         _ => (value, "", 1.0),
     };
-    let decimals = (-(step / size * (1.0 + 1e-9)).log10().floor()).clamp(0.0, 9.0) as usize;
-    let text = number::fixed(scaled, decimals);
+    let text = number::fixed(scaled, decimals(step / size));
     // A small step at a large value: 1.50 M next to 1.55 M, but 2 M alone.
     let text = if prefix.is_empty() || !text.contains('.') { text } else { trimmed(&text) };
     format!("{text}{prefix}")
@@ -171,7 +194,7 @@ fn trimmed_number(value: f64) -> String {
 }
 
 /// Powers of ten, with 2 and 5 or 3 in between where there is room; equal steps for a short range.
-fn decade_ticks(low: f64, high: f64, most: usize, unit: &str) -> Vec<(f64, String)> {
+fn decade_ticks(low: f64, high: f64, most: usize, axis: &Axis) -> Vec<(f64, String)> {
     let within = |value: &f64| (low * (1.0 - 1e-9)..=high * (1.0 + 1e-9)).contains(value);
     let powers = low.log10().floor() as i32..=high.log10().ceil() as i32;
     let multiples = |factors: &[f64]| -> Vec<f64> {
@@ -185,23 +208,27 @@ fn decade_ticks(low: f64, high: f64, most: usize, unit: &str) -> Vec<(f64, Strin
         decades.map(|power| 10f64.powi(power)).filter(within).collect()
     });
     if values.len() < 3 {
-        return linear_ticks(low, high, most, unit);
+        return linear_ticks(low, high, most, axis);
     }
-    values.iter().map(|value| (*value, factor_text(*value, unit))).collect()
+    values.iter().map(|value| (*value, factor_text(*value, &axis.unit))).collect()
 }
 
 /// Powers of two, every second, third ... if there are many; equal steps for a short range.
-fn power_of_two_ticks(low: f64, high: f64, most: usize, unit: &str) -> Vec<(f64, String)> {
+fn power_of_two_ticks(low: f64, high: f64, most: usize, axis: &Axis) -> Vec<(f64, String)> {
     let first = (low.log2() - 1e-9).ceil() as i32;
     let last = (high.log2() + 1e-9).floor() as i32;
     if last - first < 1 {
-        return linear_ticks(low, high, most, unit);
+        return linear_ticks(low, high, most, axis);
     }
     let stride = ((last - first) as usize / most + 1) as i32;
     let values = (first..=last).filter(|power| (power - first) % stride == 0).map(|power| 2f64.powi(power));
     let text = |value: f64| {
         // Lengths and widths are shown as written in configurations.
-        if unit != "B" && (1.0..1e6).contains(&value) { format!("{value}") } else { factor_text(value, unit) }
+        if axis.unit != "B" && (1.0..1e6).contains(&value) {
+            format!("{value}")
+        } else {
+            factor_text(value, &axis.unit)
+        }
     };
     values.map(|value| (value, text(value))).collect()
 }
@@ -222,6 +249,9 @@ mod tests {
         assert_eq!(texts(&linear("%"), 0.0, 0.5), ["0", "10", "20", "30", "40", "50"]);
         assert_eq!(texts(&linear(""), 0.0, 30_000.0), ["0", "5,000", "10 k", "15 k", "20 k", "25 k", "30 k"]);
         assert_eq!(texts(&linear("B"), 0.0, 4.0 * 1024.0 * 1024.0).last().map(String::as_str), Some("4 MiB"));
+        assert_eq!(texts(&linear("B"), 0.0, 1_048_576.0), ["0", "0.2 MiB", "0.4 MiB", "0.6 MiB", "0.8 MiB", "1.0 MiB"]);
+        assert_eq!(texts(&linear(""), 1.0, 4.0), ["1.0", "1.5", "2.0", "2.5", "3.0", "3.5", "4.0"]);
+        assert_eq!(texts(&linear("").whole(), 1.0, 4.0), ["1", "2", "3", "4"]);
         assert_eq!(texts(&linear("").scale(Scale::Log), 1.0, 1e4), ["1", "10", "100", "1,000", "10 k"]);
         assert_eq!(texts(&linear("").scale(Scale::Log), 0.24, 97.0), ["0.3", "1", "3", "10", "30"]);
         assert_eq!(texts(&linear("").scale(Scale::Log), 1e-6, 1e-2), ["1e-6", "1e-5", "0.0001", "0.001", "0.01"]);

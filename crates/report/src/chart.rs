@@ -26,6 +26,8 @@ pub struct Axis {
     pub scale: Scale,
     /// Ends; taken from the data where `None`.
     pub range: Option<(f64, f64)>,
+    /// Whether it counts: no tick of a linear scale stands between two whole numbers.
+    pub whole: bool,
 }
 
 impl Axis {
@@ -38,6 +40,13 @@ impl Axis {
     #[must_use]
     pub fn scale(mut self, scale: Scale) -> Self {
         self.scale = scale;
+        self
+    }
+
+    /// Of whole numbers.
+    #[must_use]
+    pub fn whole(mut self) -> Self {
+        self.whole = true;
         self
     }
 

@@ -42,17 +42,17 @@ pub struct Approx {
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,
     /// Folder: text to read, plain or as gzip; may be repeated.
-    #[arg(long, value_name = "FILE", requires = "folder", conflicts_with = "pixels")]
+    #[arg(long, value_name = "FILE", conflicts_with = "pixels")]
     pub text: Vec<PathBuf>,
     /// Folder: safetensors file with pixel_values (images, channels, height, width), scaled as in training.
-    #[arg(long, value_name = "FILE", requires = "folder")]
+    #[arg(long, value_name = "FILE")]
     pub pixels: Option<PathBuf>,
-    /// Folder: tokens of a sequence of the text.
-    #[arg(long, value_parser = size(2), value_name = "N", default_value_t = 512)]
-    pub length: usize,
+    /// Folder: tokens of a sequence of the text; default: 512.
+    #[arg(long, value_parser = size(2), value_name = "N")]
+    pub length: Option<usize>,
     /// Folder: leave out tensors that the model has no place for, by name, or by its beginning before a final '*'; may be
     /// repeated.
-    #[arg(long, value_name = "NAME", requires = "folder")]
+    #[arg(long, value_name = "NAME")]
     pub allow: Vec<String>,
     /// Fraction of the N x S entries that a method may use, as 0.125 or 1/8.
     #[arg(long, allow_hyphen_values = true, value_name = "SHARE", default_value = "1/4")]
@@ -97,26 +97,20 @@ pub struct Approx {
     #[arg(long, value_parser = Real, value_name = "NUMBER", default_value_t = 0.02, conflicts_with_all = ["input", "run", "folder"])]
     pub spread: f64,
     /// Input: score scale instead of 1/sqrt(D).
-    #[arg(long, value_parser = Real, value_name = "NUMBER", requires = "input")]
+    #[arg(long, value_parser = Real, value_name = "NUMBER")]
     pub scale: Option<f64>,
     /// Input: each query sees only keys up to its own position.
-    #[arg(long, requires = "input")]
+    #[arg(long)]
     pub causal: bool,
     /// Run, folder: layers, numbered from 1; default: all.
-    #[arg(
-        long,
-        value_parser = size(0),
-        value_name = "N,N,...",
-        value_delimiter = ',',
-        conflicts_with_all = ["input", "process"]
-    )]
+    #[arg(long, value_parser = size(0), value_name = "N,N,...", value_delimiter = ',')]
     pub layers: Vec<usize>,
-    /// Run, folder: number of sequences; each gives one matrix per head.
-    #[arg(long, value_parser = size(1), value_name = "N", default_value_t = 4, conflicts_with_all = ["input", "process"])]
-    pub sequences: usize,
-    /// Run: checkpoint to load.
-    #[arg(long, value_parser = choice(&CHECKPOINTS), default_value = "best")]
-    pub checkpoint: Which,
+    /// Run, folder: number of sequences, each of which gives one matrix per head; default: 4.
+    #[arg(long, value_parser = size(1), value_name = "N")]
+    pub sequences: Option<usize>,
+    /// Run: checkpoint to load; default: best.
+    #[arg(long, value_parser = choice(&CHECKPOINTS))]
+    pub checkpoint: Option<Which>,
     /// Run: cache directory for generated data, or 'none' to generate it each time.
     #[arg(long, env = "REGARD_CACHE", value_name = "DIR")]
     pub cache: Option<PathBuf>,
@@ -133,11 +127,40 @@ pub enum BudgetSplit {
     Entropy,
 }
 
+impl Approx {
+    /// The first given option that does not apply to the source of the matrices, and the sources it applies to. Clap would not
+    /// ask for a source that the options of the process exclude, and these have defaults.
+    fn stray(&self) -> Option<(&'static str, &'static str)> {
+        let [input, run, folder] = [&self.input, &self.run, &self.folder].map(Option::is_some);
+        let options = [
+            ("--text", !self.text.is_empty(), "--folder", folder),
+            ("--pixels", self.pixels.is_some(), "--folder", folder),
+            ("--length", self.length.is_some(), "--folder", folder),
+            ("--allow", !self.allow.is_empty(), "--folder", folder),
+            ("--scale", self.scale.is_some(), "--input", input),
+            ("--causal", self.causal, "--input", input),
+            ("--layers", !self.layers.is_empty(), "--run or --folder", run || folder),
+            ("--sequences", self.sequences.is_some(), "--run or --folder", run || folder),
+            ("--checkpoint", self.checkpoint.is_some(), "--run", run),
+        ];
+        options.into_iter().find(|(_, given, _, fits)| *given && !fits).map(|(option, _, sources, _)| (option, sources))
+    }
+
+    fn sequences(&self) -> usize {
+        self.sequences.unwrap_or(4)
+    }
+}
+
 /// Measures how well methods approximate attention matrices.
 ///
 /// # Errors
 /// Invalid options, files or runs that cannot be read, a budget too small, not enough memory.
 pub fn run(args: &Approx, common: &Common) -> Outcome {
+    if let Some((option, sources)) = args.stray() {
+        return Err(Failure::usage(format!(
+            "{option} needs {sources}: it does not apply to these matrices; leave it out"
+        )));
+    }
     let options = options(args)?;
     let (heads, source) = heads(args, common)?;
     let methods = methods(args, &heads)?;
@@ -196,15 +219,13 @@ fn heads(args: &Approx, common: &Common) -> Outcome<(Vec<Head>, String)> {
         return Ok((heads, name));
     }
     if let Some(path) = &args.run {
-        let Run { data, model, config, .. } = trained(path, args.checkpoint, args.cache.as_deref(), common)?;
-        let wanted = Captured { layers: args.layers.clone(), sequences: args.sequences };
+        let Run { data, model, config, .. } =
+            trained(path, args.checkpoint.unwrap_or(Which::Best), args.cache.as_deref(), common)?;
+        let wanted = Captured { layers: args.layers.clone(), sequences: args.sequences() };
         return Ok((capture(&model, &data, &wanted)?, format!("model of {}", config.task.name)));
     }
     if let Some(path) = &args.folder {
         return of_folder(args, path);
-    }
-    if !args.layers.is_empty() {
-        return Err(Failure::usage("--layers needs --run or --folder: other matrices have no layers"));
     }
     process(args)
 }
@@ -216,10 +237,10 @@ fn of_folder(args: &Approx, path: &Path) -> Outcome<(Vec<Head>, String)> {
         let Model::Image(model) = &opened.pretrained.model else { return Err(opened.another("one of images")) };
         let each = model.patches().pixels();
         let pixels = read_pixels(file).map_err(told)?;
-        pixels.chunks_exact(each).take(args.sequences).map(|image| Example::Image(image.to_vec())).collect()
+        pixels.chunks_exact(each).take(args.sequences()).map(|image| Example::Image(image.to_vec())).collect()
     } else {
         let tokenizer = opened.tokenizer()?;
-        let [sequences, _] = sample(&tokens(&tokenizer, &args.text)?, args.length, args.sequences)?;
+        let [sequences, _] = sample(&tokens(&tokenizer, &args.text)?, args.length.unwrap_or(512), args.sequences())?;
         sequences
     };
     if sequences.is_empty() {

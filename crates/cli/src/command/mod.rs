@@ -62,6 +62,11 @@ fn layers(source: &Source) -> Outcome<Layers> {
     if let Some(file) = &source.config {
         layers.file(file)?;
     }
+    above(layers, source)
+}
+
+/// The layers above presets and files.
+fn above(mut layers: Layers, source: &Source) -> Outcome<Layers> {
     layers.environment(std::env::vars_os())?;
     for assignment in &source.set {
         layers.assign(assignment, "--set")?;

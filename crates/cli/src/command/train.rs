@@ -6,12 +6,12 @@ use regard_cluster::Communicator;
 use regard_lab::{cost::check_training, load, run_report::RunReport};
 use regard_metrics::BLEU_SIGNATURE;
 use regard_tasks::{
-    run::RunConfig,
+    run::{Layers, RunConfig},
     train::{CONFIG, Environment, Existing, METRICS, Outcome as Ended, Record, RunDirectory, Split, Trainer},
 };
 use serde_json::json;
 
-use super::{cache_directory, command_line, environment, resolve};
+use super::{above, cache_directory, command_line, environment, resolve};
 use crate::{
     args::{Common, Directory, Source},
     console::{self, Console, TrainingBar},
@@ -24,7 +24,7 @@ use crate::{
 /// # Errors
 /// Errors of the configuration, the data and the run.
 pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
-    let config = resolve(source)?;
+    let config = configured(source, directory)?;
     config.check()?;
     check_training(&config)?;
     let label = config.label();
@@ -120,6 +120,17 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
                 quality.into_iter().flatten().collect::<String>()
             ))
         }
+    }
+}
+
+/// The configuration of the run: as given, or that of the run to resume where neither a preset nor a file is.
+fn configured(source: &Source, directory: &Directory) -> Outcome<RunConfig> {
+    let own = directory.out.as_ref().map(|out| out.join(CONFIG)).filter(|path| directory.resume && path.is_file());
+    match own {
+        Some(path) if source.preset.is_none() && source.config.is_none() => {
+            above(Layers::over(RunConfig::read(&path)?), source)?.resolve()
+        }
+        _ => resolve(source),
     }
 }
 

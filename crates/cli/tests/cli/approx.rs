@@ -184,5 +184,14 @@ fn matrices_of_a_folder_are_approximated() {
     with(&[]).failure(DATA, &["the texts have 0 tokens"]);
     with(&["--text", &text, "--layers", "9"]).failure(USAGE, &["layer 9 is not one of the model's, expected 1 to 5"]);
     with(&["--pixels", "none"]).failure(USAGE, &["expected one of images"]);
-    run(["approx", "--layers", "1"]).failure(USAGE, &["--layers needs --run or --folder"]);
+    for (arguments, part) in [
+        (&["--layers", "1"][..], "--layers needs --run or --folder"),
+        (&["--process", "--scale", "2"], "--scale needs --input"),
+        (&["--causal"], "--causal needs --input"),
+        (&["--run", "x", "--text", "y"], "--text needs --folder"),
+        (&["--folder", "x", "--checkpoint", "last"], "--checkpoint needs --run"),
+        (&["--length", "9"], "--length needs --folder"),
+    ] {
+        run([&["approx"], arguments].concat()).failure(USAGE, &[part]);
+    }
 }

@@ -13,6 +13,7 @@ use crate::{
 
 const USAGE: i32 = 2;
 const DATA: i32 = 3;
+const NUMERIC: i32 = 4;
 const BUDGET: i32 = 5;
 
 /// A directory with an input file, made from a golden case.
@@ -197,6 +198,23 @@ fn numbers_that_are_not_finite_or_not_possible() {
     // 1e300 is finite in the file and not in the kernel's float32.
     spoiled("softmax", "softmax_plain", at("v", 0, 1e300), &["tensor 'v' holds 1e300 at [0, 0, 0, 0]", "--reference"]);
     spoiled("mgk", "mgk_m2", at("variance", 1, 1e-300), &["tensor 'variance' holds 1e-300 at [1]", "--reference"]);
+}
+
+#[test]
+fn results_that_are_no_numbers() {
+    // Each number fits float32, and a product of two does not.
+    let large = |name: &'static str, file: &mut File| {
+        let shape = file.tensor(name).shape.clone();
+        file.put(name, &shape, &vec![1e30; shape.iter().product()]);
+    };
+    let mut file = File::golden("softmax_plain");
+    ["q", "k"].into_iter().for_each(|name| large(name, &mut file));
+    let parts = ["result '", "numbers as large as 1e30 in '", "overflow", "--reference"];
+    let setting = Setting::new("softmax", &file.bytes());
+    setting.fails(&[], NUMERIC, &parts);
+    setting.attend(&["--reference"]).success();
+    // A row without keys has no sum, and is no failure.
+    Setting::new("softmax", &File::golden("softmax_causal_tall").bytes()).attend(&[]).success();
 }
 
 #[test]

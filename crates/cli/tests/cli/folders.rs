@@ -289,6 +289,8 @@ fn a_model_larger_than_the_memory_is_refused_before_it_is_loaded() {
     refused(run(["adapt", &large, "--text", "none", "--attention", "mgk", "--out", &out]), BUDGET, what);
     let table = ["embed", &model("golden/bert-sentences"), "--context", "1000000000000", "--stretch"];
     refused(run(table), BUDGET, what);
+    let rotations = ["generate", &stories(), "--context", "1000000000000"];
+    refused(run(rotations), BUDGET, "with its table of rotations need");
     let text = ["swap", &stories(), "--text", "none", "--memory", "1/8", "--length", "1000000000000"];
     refused(run(text), BUDGET, "and the states of 1000000000000 tokens need");
 }

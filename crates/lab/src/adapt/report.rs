@@ -101,7 +101,7 @@ impl Adaptation {
         let losses = self.losses.get(from..to.min(self.losses.len())).filter(|losses| losses.len() > 1)?;
         let points = (1..).zip(losses).map(|(step, loss)| (f64::from(step), f64::from(*loss)));
         let chart = Chart::new(title, "", Data::Lines(vec![Series::new(name, 0, points)]))
-            .axes(Axis::new("step", ""), Axis::new(name, ""));
+            .axes(Axis::new("step", "").whole(), Axis::new(name, ""));
         Some(Block::Chart { name: name.replace(' ', "-"), chart })
     }
 }

@@ -13,7 +13,7 @@ use regard_sequence::SequenceError;
 use regard_tasks::{Class, Classed};
 use safetensors::{Dtype, tensor::TensorView};
 
-use inputs::{Inputs, Tensor};
+use inputs::{Inputs, Tensor, place};
 use plan::Plan;
 pub use ranks::Ranks;
 
@@ -40,6 +40,9 @@ pub enum AttendError {
     /// Not a valid safetensors file, or an unusable tensor in it.
     #[error("{0}")]
     Data(String),
+    /// A result that is not a number.
+    #[error("{0}")]
+    Numeric(String),
     /// Tensors or options that do not fit together.
     #[error(transparent)]
     Call(#[from] Error),
@@ -61,6 +64,7 @@ impl Classed for AttendError {
     fn class(&self) -> Class {
         match self {
             Self::Data(_) | Self::Cluster(_) => Class::Data,
+            Self::Numeric(_) => Class::Numeric,
             Self::Call(error) => error.class(),
         }
     }
@@ -72,12 +76,30 @@ impl Classed for AttendError {
 /// is neither).
 ///
 /// # Errors
-/// A truncated file, non-finite numbers, tensors that are missing or do not fit.
+/// A truncated file, non-finite numbers, tensors that are missing or do not fit, results beyond the type of numbers.
 pub fn attend(file: &[u8], request: &Request) -> Result<Vec<u8>, AttendError> {
     let mut inputs = Inputs::read(file)?;
     let plan = Plan::new(&mut inputs, request)?;
     let outputs = plan.run(&inputs, request)?;
+    outputs.iter().try_for_each(|(name, tensor)| check_result(name, tensor, &inputs, request.reference))?;
     Ok(write(&outputs, inputs.dtype))
+}
+
+/// Fails if a result overflowed. The logarithm of a sum over no key is minus infinity, and meant.
+fn check_result(name: &str, tensor: &Tensor, inputs: &Inputs, reference: bool) -> Result<(), AttendError> {
+    let written = |x: f64| if inputs.dtype == Dtype::F64 { x } else { f64::from(x as f32) };
+    let fine = |x: f64| x.is_finite() || (name == "lse" && x == f64::NEG_INFINITY);
+    let Some(at) = tensor.data.iter().position(|x| !fine(written(*x))) else { return Ok(()) };
+    let largest = |tensor: &Tensor| tensor.data.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+    let sizes = inputs.real.iter().map(|(name, tensor)| (name, largest(tensor)));
+    let (blamed, most) = sizes.max_by(|a, b| a.1.total_cmp(&b.1)).expect("a call has inputs");
+    let remedy = if reference { "" } else { ", or --reference, which computes in float64" };
+    Err(AttendError::Numeric(format!(
+        "result '{name}' is {} at {:?}: sums of numbers as large as {most:e} in '{blamed}' overflow; expected smaller \
+         ones{remedy}",
+        written(tensor.data[at]),
+        place(at, &tensor.shape),
+    )))
 }
 
 fn write(tensors: &BTreeMap<String, Tensor>, dtype: Dtype) -> Vec<u8> {

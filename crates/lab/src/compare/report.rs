@@ -270,13 +270,13 @@ impl Comparison {
             _ => Axis::new("loss", "nat"),
         };
         let valid = Chart::new("On the validation split", subtitle.as_str(), series(&|r| &r.curve))
-            .axes(Axis::new("update", ""), metric);
+            .axes(Axis::new("update", "").whole(), metric);
         let valid = match self.bound() {
             Some((value, name)) => valid.rule(value, name),
             None => valid,
         };
         let train = Chart::new("Training loss", subtitle, series(&|r| &r.training_loss))
-            .axes(Axis::new("update", ""), Axis::new("loss", "nat"));
+            .axes(Axis::new("update", "").whole(), Axis::new("loss", "nat"));
         vec![
             Block::Chart { name: "validation".into(), chart: valid },
             Block::Chart { name: "training-loss".into(), chart: train },

@@ -103,7 +103,7 @@ pub fn paper(base: PaperSizes) -> Vec<Curve> {
             "One layer, head width {}, {} tokens; input as wide as the heads",
             base.head_width, base.tokens
         ),
-        x: Axis::new("heads H", ""),
+        x: Axis::new("heads H", "").whole(),
         y: Axis::new("operations", ""),
         format: Format::Count,
     };
@@ -111,7 +111,7 @@ pub fn paper(base: PaperSizes) -> Vec<Curve> {
         name: "parameters-over-heads",
         title: "Parameters by number of heads",
         setting: format!("One layer, head width {}; input as wide as the heads, biases apart", base.head_width),
-        x: Axis::new("heads H", ""),
+        x: Axis::new("heads H", "").whole(),
         y: Axis::new("parameters", ""),
         format: Format::Count,
     };

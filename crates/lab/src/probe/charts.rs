@@ -107,7 +107,7 @@ pub(super) fn errors(settings: &[ByDepth], subtitle: String) -> Option<Chart> {
     let series = settings.iter().enumerate().map(line).collect();
     Some(
         Chart::new("How well a classifier tells positions", subtitle, Data::Lines(series))
-            .axes(Axis::new("layers", ""), Axis::new("mean absolute error", "tokens"))
+            .axes(Axis::new("layers", "").whole(), Axis::new("mean absolute error", "tokens"))
             .rule(chance, "always the middle"),
     )
 }
@@ -126,7 +126,7 @@ pub(super) fn errors_by_position(accuracies: &[(usize, Accuracy)], subtitle: Str
     };
     let series = accuracies.iter().enumerate().map(line).collect();
     Chart::new("Error of the classifier by position", subtitle, Data::Lines(series))
-        .axes(Axis::new("position", ""), Axis::new("mean absolute error", "tokens"))
+        .axes(Axis::new("position", "").whole(), Axis::new("mean absolute error", "tokens"))
 }
 
 #[cfg(test)]

@@ -126,7 +126,9 @@ impl RunConfig {
         let seed = match table.remove("seed") {
             None => 0,
             Some(Value::Integer(seed)) if seed >= 0 => seed as u64,
-            Some(other) => return Err(("seed".into(), format!("is {other}, expected a whole number from 0"))),
+            Some(other) => {
+                return Err(("seed".into(), format!("is {other}, expected a whole number from 0 to {}", i64::MAX)));
+            }
         };
         let attention = read_attention("", table.clone())?;
         let mut other = |name| match sections.remove(name) {

@@ -7,13 +7,17 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-use regard_kernels::{Mechanism, mechanism::Fraction};
-use regard_nn::attention::AttentionConfig;
+use regard_kernels::Mechanism;
 
-use super::{RunConfig, preset};
+use super::{
+    RunConfig,
+    nearest::{nearest, nearest_variant, parted},
+    preset,
+    schema::{join, list, lookup, schema},
+};
 use crate::{
     Failure,
-    data::{TaskName, TextFormat, decode_text},
+    data::{TaskName, decode_text},
 };
 
 /// Environment variables that are not configuration keys: they correspond to flags, and the last one is for the build.
@@ -286,82 +290,6 @@ impl Layers {
     }
 }
 
-/// Every valid key, except tables.
-pub fn keys() -> Vec<String> {
-    let (schema, mut all) = (schema(), Vec::new());
-    list(&schema, "", &mut all);
-    all.retain(|key| !lookup(&schema, key).is_some_and(Value::is_table));
-    all
-}
-
-/// The value at a dotted path.
-fn lookup<'a>(table: &'a Table, path: &str) -> Option<&'a Value> {
-    match path.split_once('.') {
-        None => table.get(path),
-        Some((first, rest)) => lookup(table.get(first)?.as_table()?, rest),
-    }
-}
-
-/// All keys, including tables and their content.
-fn list(table: &Table, prefix: &str, keys: &mut Vec<String>) {
-    for (key, value) in table {
-        let path = join(prefix, key);
-        if let Value::Table(inner) = value {
-            list(inner, &path, keys);
-        }
-        keys.push(path);
-    }
-}
-
-fn join(prefix: &str, key: &str) -> String {
-    if prefix.is_empty() { key.to_owned() } else { format!("{prefix}.{key}") }
-}
-
-/// The table and the name of a dotted path.
-fn parted(path: &str) -> (&str, &str) {
-    path.rsplit_once('.').unwrap_or(("", path))
-}
-
-/// ", did you mean 'x'?" if there is a similar name.
-pub fn nearest<'a>(seen: &str, names: impl Iterator<Item = &'a str>) -> String {
-    // A key is often right except for its table, which decides only between equals; else the shallowest is meant.
-    let (table, key) = parted(seen);
-    let score = |name: &str| {
-        let (other, last) = parted(name);
-        let apart = if alike(table, other) > 0.8 { 0.0 } else { 0.01 + 1e-3 * other.len() as f64 };
-        alike(key, last) - apart
-    };
-    let best = names.map(|name| (score(name), name)).max_by(|a, b| a.0.total_cmp(&b.0));
-    match best {
-        Some((score, name)) if score > 0.8 => format!(", did you mean '{name}'?"),
-        _ => String::new(),
-    }
-}
-
-/// How much a word seen is like a name, 0 to 1.
-fn alike(seen: &str, name: &str) -> f64 {
-    let similar = strsim::jaro_winkler(seen, name);
-    // Initials are a common way to write a name: lr for learning_rate.
-    let initials = name.contains('_') && name.split('_').map(|word| word.chars().next()).eq(seen.chars().map(Some));
-    if initials {
-        0.95
-    } else if seen.len() > 2 && strsim::osa_distance(seen, name) == 1 {
-        // One typo in a short name leaves too little similarity for the measure used for longer ones.
-        0.96 + 0.03 * similar
-    } else {
-        similar
-    }
-}
-
-/// The same for a problem such as "unknown variant `smyfr`, expected one of `local`, `smyrf`".
-fn nearest_variant(problem: &str) -> String {
-    let mut quoted = problem.split('`').skip(1).step_by(2);
-    match quoted.next() {
-        Some(seen) if problem.starts_with("unknown variant") => nearest(seen, quoted),
-        _ => String::new(),
-    }
-}
-
 fn line_of(text: &str, at: usize) -> usize {
     1 + text.as_bytes()[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count()
 }
@@ -386,54 +314,10 @@ fn plain(value: &DeValue) -> Option<Value> {
     })
 }
 
-/// A configuration with every optional key set.
-fn schema() -> Table {
-    let mut full = RunConfig::default();
-    full.attention = AttentionConfig { key_value_heads: Some(1), window: Some(1), ..full.attention };
-    full.attention.budget = Fraction::new(1.0).ok();
-    full.attention.support.layout = Some(vec!["1".into()]);
-    full.attention.support.hash_values = Some(2);
-    full.attention.moa.head_width = Some(1);
-    full.model.head_width = Some(1);
-    full.model.embedding_width = Some(1);
-    full.model.layer_scale = Some(1.0);
-    (full.model.qkv_bias, full.model.output_bias, full.model.feed_forward_bias) = (Some(true), Some(true), Some(true));
-    full.task.seed = Some(1);
-    let path = Some(std::path::PathBuf::from("file"));
-    full.task.text.train = path.clone();
-    full.task.text.valid = path.clone();
-    full.task.text.test = path.clone();
-    full.task.text.path = path.clone();
-    full.task.text.format = Some(TextFormat::Tsv);
-    full.task.text.second_column = Some(0.into());
-    full.task.retrieval.train = path.clone();
-    full.task.retrieval.valid = path.clone();
-    full.task.retrieval.test = path.clone();
-    (full.task.news.train, full.task.news.test) = (path.clone(), path.clone());
-    full.task.image.path = path.clone();
-    full.task.char_lm.path = path.clone();
-    full.task.translation.directory = path.clone();
-    full.task.summary.directory = path.clone();
-    full.task.summary.train = path.clone();
-    full.task.summary.valid = path.clone();
-    full.task.summary.test = path.clone();
-    full.task.lm.prepared = path.clone();
-    full.task.lm.directory = path.clone();
-    full.task.lm.tokenizer = path.clone();
-    (full.task.lm.stride, full.task.lm.valid_stride) = (Some(1), Some(1));
-    full.model.adaptive_softmax.cutoffs = vec![1];
-    full.task.masked_lm.valid = path.clone();
-    full.train.start = path;
-    let attention = Table::try_from(&full.attention).expect("plain structures are TOML");
-    let mut all = full.to_table();
-    for name in ["decoder", "cross"] {
-        all.insert(name.into(), Value::Table(attention.clone()));
-    }
-    all
-}
-
 #[cfg(test)]
 mod tests {
+    use regard_nn::attention::AttentionConfig;
+
     use super::*;
 
     fn error(result: Result<(), Failure>) -> String {

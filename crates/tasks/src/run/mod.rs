@@ -9,12 +9,16 @@
 
 mod config;
 mod layers;
+mod nearest;
 mod open;
 mod predict;
 mod preset;
+mod schema;
 
 pub use config::{CompareConfig, ParallelConfig, RunConfig, SECTIONS};
-pub use layers::{Layers, keys, nearest};
+pub use layers::Layers;
+pub use nearest::nearest;
 pub use open::{Run, Stored, Which};
 pub use predict::{Figures, Predictions, Predictor};
 pub use preset::PRESETS;
+pub use schema::keys;

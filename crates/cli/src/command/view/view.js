@@ -197,13 +197,15 @@ function chart(title, curves, { log = false, percent = false } = {}) {
     svg.append(element("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y, y2: y, class: "grid" }),
       element("text", { x: LEFT - 6, y: y + 4, "text-anchor": "end" }, label(value)));
   }
-  for (const tick of ticks(first, end > first ? end : first + 1, 5).filter(Number.isInteger)) {
+  for (const tick of end > first ? ticks(first, end, 5).filter(Number.isInteger) : [first]) {
     svg.append(element("text", { x: across(tick), y: HEIGHT - BOTTOM + 18, "text-anchor": "middle" }, String(tick)));
   }
   svg.append(element("text", { x: WIDTH - RIGHT, y: HEIGHT - 4, "text-anchor": "end" }, "update"));
   for (const { points: own, style } of curves) {
     const seen = own.filter(([, value]) => !log || value > 0);
     const path = seen.map(([step, value], at) => `${at ? "L" : "M"}${across(step).toFixed(1)} ${down(value).toFixed(1)}`);
+    // A point alone is a line too short to see.
+    if (seen.length === 1) path.splice(0, 1, `M${across(seen[0][0]) - 5} ${down(seen[0][1]).toFixed(1)}h10`);
     svg.append(element("path", { d: path.join(""), class: `line c${style % STYLES}` }));
   }
   const caption = element("p", { class: "caption" });

@@ -129,7 +129,7 @@ impl Experts {
             format!("{}; experts sorted by load", self.source),
             Data::Lines(series),
         )
-        .axes(Axis::new("expert, by rank", ""), shares)
+        .axes(Axis::new("expert, by rank", "").whole(), shares)
         .rule(1.0 / experts as f64, "even")
     }
 

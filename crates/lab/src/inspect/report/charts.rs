@@ -21,7 +21,7 @@ pub fn entropy(attentions: &[Attention]) -> Vec<Block> {
             _ => format!("mean over sequences; the first {MOST_LINES} of {} heads", attention.heads.len()),
         };
         let chart = Chart::new(format!("Entropy by position, {}", attention.name), subtitle, Data::Lines(shown)).axes(
-            Axis::new("position of the query", ""),
+            Axis::new("position of the query", "").whole(),
             Axis::new("entropy by ln(visible keys)", "%").range(0.0, 1.0),
         );
         Block::Chart { name: format!("entropy {}", attention.name), chart }

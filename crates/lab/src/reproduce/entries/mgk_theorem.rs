@@ -66,7 +66,7 @@ fn run(_: &Workbench, _: Scale) -> Result<Finding, Failure> {
         lines.push(Series::new(format!("s = {deviation}"), style, points));
     }
     let chart = Chart::new("Distance of mixtures", "Largest distance of the densities", Data::Lines(lines))
-        .axes(Axis::new("Gaussians", ""), Axis::new("distance", "").scale(Ticks::Log));
+        .axes(Axis::new("Gaussians", "").whole(), Axis::new("distance", "").scale(Ticks::Log));
     Ok(Finding {
         clauses: vec![
             Clause::paper("As printed, for a fixed variance and every density.")

@@ -176,7 +176,7 @@ fn judged(measured: &[ByLayer], length: usize) -> Finding {
     let series = Series { name: "classifier".into(), points, style: 0 };
     let subtitle = format!("Mean of {} decoders, band: deviation", measured.len());
     let chart = Chart::new("Error of the classifier by depth", subtitle, Data::Lines(vec![series]))
-        .axes(Axis::new("layers", ""), Axis::new("mean absolute error", "tokens"))
+        .axes(Axis::new("layers", "").whole(), Axis::new("mean absolute error", "tokens"))
         .rule(chance, "blind guess");
     Finding { clauses, statement, tables: vec![table], charts: vec![("error-by-depth".into(), chart)] }
 }

@@ -387,7 +387,7 @@ fn replaced(bench: &Workbench, _: Scale) -> Result<Finding, Failure> {
         Series::new(kind.name(), style, losses.into_iter().enumerate().map(|(n, loss)| ((n + 1) as f64, loss)))
     });
     let chart = Chart::new("Attention replaced in every head", "Image by image", Data::Lines(series.collect()))
-        .axes(Axis::new("image", ""), Axis::new("1 - cosine", "").scale(Ticks::Log));
+        .axes(Axis::new("image", "").whole(), Axis::new("1 - cosine", "").scale(Ticks::Log));
     Ok(Finding {
         clauses,
         statement: format!("1 - cosine to exact attention: {}.", told.join(", ")),
