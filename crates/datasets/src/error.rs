@@ -43,6 +43,14 @@ pub enum Error {
         /// What is wrong.
         problem: String,
     },
+    /// A file of a name that another one had, of the same set.
+    #[error("{}: has another {}, and no file may replace another; bring files of different names", path.display(), name.display())]
+    Twice {
+        /// The archive or file.
+        path: PathBuf,
+        /// The name.
+        name: std::ffi::OsString,
+    },
     /// A file with sums that cannot be read as one.
     #[error("{}: line {line} is '{seen}', expected a SHA-256 and a file name, as sha256sum writes them", path.display())]
     Manifest {

@@ -8,7 +8,7 @@ use std::{
 use crate::{
     CATALOGUE, Dataset, Download, Error, MANIFEST, source,
     sums::{files, sum, write_manifest},
-    unpack::unpack,
+    unpack::{stem, unpack},
 };
 
 /// The folder of all sets, a folder each.
@@ -123,6 +123,8 @@ impl Store {
         remove(&made)?;
         fs::create_dir_all(&made).map_err(Error::writing(&made))?;
         let mut from = Vec::new();
+        // Archives that a person brings have files of the same names, as those of a training and of a test split.
+        let apart = sources.len() > 1 && sources.iter().all(|source| source.file.is_none());
         for Source { name, path, file } in sources {
             let fetched = path.is_none();
             let path = path.unwrap_or_else(|| part.join(name.as_str()));
@@ -144,7 +146,12 @@ impl Store {
                 return Err(Error::Sum { path, seen, expected: file.sha256.into() });
             }
             progress(&format!("unpacking {name}"), total, Some(total));
-            unpack(&path, &name, &made, !fetched)?;
+            let into = match stem(&name) {
+                Some(own) if apart => made.join(own),
+                _ => made.clone(),
+            };
+            fs::create_dir_all(&into).map_err(Error::writing(&into))?;
+            unpack(&path, &name, &into, !fetched)?;
             from.push((name, seen));
         }
         let mut read = 0;
@@ -286,6 +293,15 @@ mod tests {
         fs::write(folder.path().join("release.txt"), "x").unwrap();
         let fetched = store.fetch(lra, &[folder.path().join("release.txt")], None, &quiet).unwrap();
         assert_eq!(fetched.from[0].1, "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881");
+        // Both logs of a person have the same names.
+        let given = ["train", "dev"].map(|split| folder.path().join(format!("MINDsmall_{split}.zip")));
+        for (path, text) in given.iter().zip(["1", "2"]) {
+            fs::write(path, zipped(&[("news.tsv", text)])).unwrap();
+        }
+        let mind = store.fetch(crate::find("mind").unwrap(), &given, None, &quiet).unwrap().folder;
+        let read = |split: &str| fs::read_to_string(mind.join(split).join("news.tsv")).unwrap();
+        assert_eq!((read("MINDsmall_train").as_str(), read("MINDsmall_dev").as_str()), ("1", "2"));
+        let store = Store::new(folder.path().join("others"));
         let absent = store.fetch(crate::find("mind").unwrap(), &["no.zip".into()], None, &quiet).unwrap_err();
         assert!(absent.to_string().starts_with("cannot read no.zip"), "{absent}");
     }

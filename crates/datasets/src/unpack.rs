@@ -10,6 +10,13 @@ use flate2::read::GzDecoder;
 
 use crate::Error;
 
+/// The name of an archive without its ending; `None` for what is no archive.
+pub(crate) fn stem(name: &str) -> Option<&str> {
+    let ending =
+        [".zip", ".tar.gz", ".tgz", ".tar"].into_iter().find(|end| name.to_ascii_lowercase().ends_with(end))?;
+    Some(&name[..name.len() - ending.len()])
+}
+
 /// Unpacks `archive`, which is called `name`, into a folder; what is no archive is moved or, if it is to be `kept`, copied
 /// there.
 pub(crate) fn unpack(archive: &Path, name: &str, folder: &Path, kept: bool) -> Result<(), Error> {
@@ -24,6 +31,9 @@ pub(crate) fn unpack(archive: &Path, name: &str, folder: &Path, kept: bool) -> R
         tar(archive, open()?, folder)
     } else {
         let target = folder.join(name);
+        if target.exists() {
+            return Err(twice(archive, &target));
+        }
         let moved = if kept { fs::copy(archive, &target).map(drop) } else { fs::rename(archive, &target) };
         moved.map_err(Error::writing(&target))
     }
@@ -31,6 +41,10 @@ pub(crate) fn unpack(archive: &Path, name: &str, folder: &Path, kept: bool) -> R
 
 fn broken(archive: &Path, problem: impl Into<String>) -> Error {
     Error::Archive { path: archive.to_path_buf(), problem: problem.into() }
+}
+
+fn twice(archive: &Path, file: &Path) -> Error {
+    Error::Twice { path: archive.to_path_buf(), name: file.file_name().unwrap_or_default().to_os_string() }
 }
 
 fn zip(archive: &Path, folder: &Path) -> Result<(), Error> {
@@ -47,7 +61,7 @@ fn zip(archive: &Path, folder: &Path) -> Result<(), Error> {
         if entry.is_dir() {
             fs::create_dir_all(&target).map_err(Error::writing(&target))?;
         } else if entry.is_file() {
-            let mut out = create(&target)?;
+            let mut out = create(&target, archive)?;
             copy(&mut entry, &mut out, archive, &target)?;
         }
     }
@@ -70,18 +84,22 @@ fn tar(archive: &Path, source: impl io::Read, folder: &Path) -> Result<(), Error
             fs::create_dir_all(&target).map_err(Error::writing(&target))?;
         } else if kind.is_file() {
             // Links and devices have no place in a data set.
-            let mut out = create(&target)?;
+            let mut out = create(&target, archive)?;
             copy(&mut entry, &mut out, archive, &target)?;
         }
     }
     Ok(())
 }
 
-fn create(path: &Path) -> Result<File, Error> {
+/// A new file, for an entry of the archive.
+fn create(path: &Path, archive: &Path) -> Result<File, Error> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(Error::writing(folder))?;
     }
-    File::create(path).map_err(Error::writing(path))
+    File::create_new(path).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => twice(archive, path),
+        _ => Error::writing(path)(error),
+    })
 }
 
 /// Copies, and tells a broken archive from a full disk.
@@ -129,6 +147,23 @@ pub(crate) mod tests {
         fs::create_dir(&into).unwrap();
         let result = unpack(&archive, name, &into, false).map_err(|error| error.to_string());
         (folder, result)
+    }
+
+    #[test]
+    fn no_file_replaces_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, two) = (folder.path().join("one.zip"), folder.path().join("two.zip"));
+        fs::write(&one, zipped(&[("news.tsv", "1")])).unwrap();
+        fs::write(&two, zipped(&[("news.tsv", "2")])).unwrap();
+        let into = folder.path().join("into");
+        fs::create_dir(&into).unwrap();
+        unpack(&one, "one.zip", &into, true).unwrap();
+        for (path, name) in [(&two, "two.zip"), (&two, "news.tsv")] {
+            let error = unpack(path, name, &into, true).unwrap_err().to_string();
+            assert!(error.contains("two.zip: has another news.tsv"), "{error}");
+        }
+        assert_eq!(fs::read_to_string(into.join("news.tsv")).unwrap(), "1");
+        assert_eq!(["a.tar.gz", "A.ZIP", "a.txt.gz"].map(stem), [Some("a"), Some("A"), None]);
     }
 
     #[test]

@@ -39,28 +39,29 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
         check_resumed(&out, &config)?;
     }
     let quiet = common.quiet || !leads;
-    // Opened after the data are read: a run that cannot start must not remove the one before it.
     let cache = cache_directory(directory.cache.as_deref());
     let data = in_turn(&*cluster, || {
         load::data(&config, cache.as_deref(), &Console::new(&Common { quiet, ..common.clone() }))
     })?;
     let environment = Environment { ranks: Some(cluster.ranks()).filter(|ranks| *ranks > 1), ..environment() };
-    let open = || RunDirectory::open(&out, existing, config.train.keep, &config.to_toml(), &environment);
-    let run = leads.then(open).transpose()?;
     let model = config.trainable(&data)?;
     let parameters = regard_nn::models::parameter_count(&model);
-    if !quiet {
-        let words = format!("{label} on {}: {parameters} parameters, run in {}", config.task.name, out.display());
-        console::line(words);
-        if cluster.ranks() > 1 {
-            console::line(shared(&config, cluster.ranks()));
-        }
-    }
     let bar = TrainingBar::new(&label, config.train.steps, quiet);
+    let (ranks, sequence) = (cluster.ranks(), config.parallel.sequence);
     let trainer = Trainer::new(model, &data, &config.train, config.seed)?
         .with_progress(&bar)
         .with_stop(stop)
-        .with_sequences_over(config.parallel.sequence, cluster)?;
+        .with_sequences_over(sequence, cluster)?;
+    // Opened last: a run that cannot start must not remove the one before it, which it may start from.
+    let open = || RunDirectory::open(&out, existing, config.train.keep, &config.to_toml(), &environment);
+    let run = leads.then(open).transpose()?;
+    if !quiet {
+        let words = format!("{label} on {}: {parameters} parameters, run in {}", config.task.name, out.display());
+        console::line(words);
+        if ranks > 1 {
+            console::line(shared(&config, ranks));
+        }
+    }
     let mut trainer = match run {
         Some(run) => trainer.with_directory(run)?,
         None => trainer.following()?,

@@ -224,8 +224,7 @@ fn texts_that_cannot_be_used_are_named() {
     let long = put("g.txt", "word ".repeat(100).as_bytes());
     let mut many = train(&long);
     many.extend(["task.lm.tokens=words".into(), "train.batch=64".into()]);
-    // A run directory is there by then.
     Ended::of(with("train", &many).args(["--out", &out]))
         .failure(USAGE, &["task.lm.batches: streams of 64 rows", "train.batch"]);
-    run(["eval", &out, "--stride", "3"]).failure(DATA, &["holds no checkpoint"]);
+    run(["eval", &out, "--stride", "3"]).failure(DATA, &["holds no run"]);
 }

@@ -164,6 +164,10 @@ fn a_directory_in_use_is_refused() {
     assert_ne!(other["test"]["loss"], first["test"]["loss"]);
     assert_eq!(steps(&out), 20);
     assert_eq!(text(out.join("thesis.txt")), "mine");
+    // A run that cannot start removes none.
+    Ended::of(&mut train(&out, &["--quiet", "--overwrite", "--set", "train.start=nowhere"]))
+        .failure(DATA, &["train.start", "nowhere"]);
+    assert_eq!(steps(&out), 20);
     let nowhere = folder.path().join("nowhere");
     Ended::of(&mut train(&nowhere, &["--quiet", "--resume"])).failure(DATA, &["no run to resume"]);
     assert!(!nowhere.exists());

@@ -13,6 +13,10 @@ const HIDDEN: f64 = 0.15;
 /// Apart from all steps: the draws for sequences to judge by.
 const JUDGES: u64 = u64::MAX;
 
+/// Streams of a seed: the order of a round, and what is hidden of an example.
+const ORDERS: u64 = 1;
+const MASKS: u64 = 2;
+
 /// What a model reads, and which of its states should say what.
 #[derive(Clone, Debug)]
 pub(super) struct Example {
@@ -95,10 +99,10 @@ impl Texts {
     pub fn batch(&self, step: usize, batch: usize) -> Result<Example, AdaptError> {
         let training: Vec<usize> = (0..self.windows.len()).filter(|at| !self.held.contains(at)).collect();
         let rows = (step * batch..(step + 1) * batch).map(|number| {
-            let key = substream(self.seed, (number / training.len()) as u64);
+            let key = substream(substream(self.seed, ORDERS), (number / training.len()) as u64);
             let mut order = training.clone();
             order.sort_by_key(|at| substream(key, *at as u64));
-            (order[number % order.len()], substream(self.seed, number as u64))
+            (order[number % order.len()], substream(substream(self.seed, MASKS), number as u64))
         });
         self.example(&rows.collect::<Vec<_>>())
     }

@@ -62,6 +62,9 @@ struct LowRank {
     scale: f32,
 }
 
+/// Stream of a seed: the first weights of products. Others are in `data`.
+const LOW_RANK: u64 = 3;
+
 impl Learned {
     /// Of `model`, as it is: products begin at 0.
     pub fn new<M: Module>(model: &M, training: Training, seed: u64) -> Self {
@@ -71,9 +74,9 @@ impl Learned {
             let attention = above.ends_with("attention");
             let full = HostTensor { shape: parameter.shape, data: parameter.values };
             let entry = match training {
-                Training::Lora { rank, alpha } if attention && PROJECTIONS.contains(&part) => {
-                    Entry::LowRank(Box::new(LowRank::new(full, rank, alpha, substream(seed, number as u64))))
-                }
+                Training::Lora { rank, alpha } if attention && PROJECTIONS.contains(&part) => Entry::LowRank(Box::new(
+                    LowRank::new(full, rank, alpha, substream(substream(seed, LOW_RANK), number as u64)),
+                )),
                 Training::Lora { .. } if !(attention && OWN.contains(&part)) => continue,
                 _ => Entry::Full(full),
             };

@@ -281,7 +281,8 @@ fn curves(records: &[Record]) -> (Vec<(usize, f64)>, Vec<(usize, f64)>, Vec<f64>
                 losses.push((report.step, report.loss));
                 times.push(report.milliseconds);
             }
-            Record::Evaluation(evaluation) if evaluation.split == Split::Valid => {
+            // The mean of the last models is another model than that of the last step.
+            Record::Evaluation(evaluation) if evaluation.split == Split::Valid && evaluation.averaged.is_none() => {
                 curve.push((evaluation.step, evaluation.score().abs()));
             }
             Record::Evaluation(_) => {}

@@ -3,7 +3,7 @@
 use regard_report::{Axis, Cell, Chart, Column, Data, Format, Scale, Series, Table};
 
 use super::formulas::{self, PaperSizes};
-use super::{CostError, ModelCost, ModelSizes, Part, Run};
+use super::{CostError, ModelCost, ModelSizes, Part, Run, sizes::common_multiple};
 
 /// One curve: numbers and chart.
 #[derive(Clone, Debug, PartialEq)]
@@ -206,11 +206,15 @@ pub fn over_length(models: &[(String, ModelSizes)], batch: usize, lengths: &[usi
 }
 
 /// Parameters, multiply-adds and activations of named models over model width. The number of heads and the feed-forward
-/// ratio are fixed, and the head width grows with the model.
+/// ratio are fixed, and the head width grows with the model; widths are rounded up to what the heads of all can share.
 ///
 /// # Errors
-/// Invalid sizes: a width that the number of heads does not divide among them.
+/// Invalid sizes.
 pub fn over_width(models: &[(String, ModelSizes)], run: Run, widths: &[usize]) -> Result<Vec<Curve>, CostError> {
+    let unit = models.iter().map(|(_, sizes)| sizes.width_unit()).fold(1, common_multiple);
+    let mut rounded: Vec<usize> = widths.iter().map(|width| width.next_multiple_of(unit)).collect();
+    rounded.dedup();
+    let widths = &rounded[..];
     let totals = |width: usize| {
         let at = |model: &(String, ModelSizes)| Ok(ModelCost::of(&model.1.scaled(width)?, run)?.total());
         models.iter().map(at).collect::<Result<Vec<Part>, CostError>>()
@@ -324,6 +328,9 @@ mod tests {
         assert!(over_length(&models, 0, &[16]).is_err());
         let run = Run { batch: 4, length: 16, decoded: 16 };
         assert_eq!(over_width(&models, run, &[32, 64]).expect("sizes").len(), 3);
-        assert!(over_width(&models, run, &[33]).is_err());
+        // Widths that heads cannot share are rounded up.
+        let rows = |widths: &[usize]| over_width(&models, run, widths).expect("sizes")[0].table.rows.clone();
+        assert_eq!(rows(&[33, 34]), rows(&[models[0].1.width_unit() * 33usize.div_ceil(models[0].1.width_unit())]));
+        assert!(over_width(&models, run, &[0]).is_err());
     }
 }

@@ -113,10 +113,10 @@ pub enum CostError {
         most: usize,
     },
     /// Heads that cannot share the width evenly.
-    #[error("width is {width}, expected a multiple of the number of heads, {heads}")]
+    #[error("width is {width}, expected a multiple of {unit}, for heads of whole widths")]
     Heads {
-        /// Heads.
-        heads: usize,
+        /// What the width must be a multiple of.
+        unit: usize,
         /// Width of the model.
         width: usize,
     },
@@ -208,8 +208,18 @@ impl ModelSizes {
             let last = softmax.cutoffs.iter().copied().max().unwrap_or(0);
             in_range(&[("model.adaptive_softmax.cutoffs", last, 1, self.vocabulary.saturating_sub(1))])?;
         }
+        self.attentions().try_for_each(AttentionSizes::check)
+    }
+
+    fn attentions(&self) -> impl Iterator<Item = &AttentionSizes> {
         let decoder = self.decoder.iter().flat_map(|decoder| [&decoder.attention, &decoder.cross]);
-        [&self.attention].into_iter().chain(decoder).try_for_each(AttentionSizes::check)
+        [&self.attention].into_iter().chain(decoder)
+    }
+
+    /// What a [scaled](Self::scaled) width must be a multiple of, so that the width of every head is a whole number.
+    pub fn width_unit(&self) -> usize {
+        let unit = |sizes: &AttentionSizes| self.model.width / gcd(self.model.width, sizes.head_width);
+        self.attentions().map(unit).fold(1, common_multiple)
     }
 
     /// The same model at another width: as many heads, with head and feed-forward width scaled in proportion.
@@ -218,9 +228,9 @@ impl ModelSizes {
     /// A width that the heads cannot share evenly.
     pub fn scaled(&self, width: usize) -> Result<Self, CostError> {
         self.check()?;
-        let heads = self.attention.options.heads;
-        if width == 0 || !width.is_multiple_of(heads) {
-            return Err(CostError::Heads { heads, width });
+        let unit = self.width_unit();
+        if width == 0 || !width.is_multiple_of(unit) {
+            return Err(CostError::Heads { unit, width });
         }
         let share = |size: usize| (size as Count * width as Count / self.model.width as Count) as usize;
         let model = ModelConfig {
@@ -229,9 +239,28 @@ impl ModelSizes {
             embedding_width: self.model.embedding_width.map(share),
             ..self.model.clone()
         };
-        let attention = AttentionSizes { head_width: width / heads, ..self.attention.clone() };
-        Ok(Self { model, attention, ..self.clone() })
+        let attention =
+            |sizes: &AttentionSizes| AttentionSizes { head_width: share(sizes.head_width), ..sizes.clone() };
+        let decoder = |decoder: &DecoderSizes| DecoderSizes {
+            attention: attention(&decoder.attention),
+            cross: attention(&decoder.cross),
+        };
+        Ok(Self {
+            model,
+            attention: attention(&self.attention),
+            decoder: self.decoder.as_ref().map(decoder),
+            ..self.clone()
+        })
     }
+}
+
+/// The least common multiple.
+pub(super) fn common_multiple(a: usize, b: usize) -> usize {
+    a / gcd(a, b) * b
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 impl AttentionSizes {

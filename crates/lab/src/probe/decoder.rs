@@ -161,7 +161,10 @@ impl Layer {
             for (quantity, values) in [(Quantity::Query, &q), (Quantity::Key, &k), (Quantity::Value, &v)] {
                 tally.add(number, quantity, values, axes);
             }
-            tally.add_logits(number, (&q, &k), axes, [heads, key_heads, width], self.mask.causal);
+            // Its sums are over all keys before a query.
+            if self.mask.window.is_none() {
+                tally.add_logits(number, (&q, &k), axes, [heads, key_heads, width], self.mask.causal);
+            }
         }
         if let Some(moments) = self.cumulative(normal) {
             tally.add_moments(number, Quantity::Cumulative, moments);

@@ -61,7 +61,10 @@ impl ModelProbe {
                 if last { points.last() } else { points.first() }.map(|(_, estimate)| *estimate)
             };
             let cumulative = replicates.curve(layer, Quantity::Cumulative, Statistic::Mean);
-            let quarter = cumulative.map(|curve| 1.0 - curve.points[curve.points.len() * 3 / 4 - 1].1.mean);
+            let quarter = cumulative.and_then(|curve| {
+                let before = (curve.points.len() * 3 / 4).saturating_sub(1);
+                Some(1.0 - curve.points.get(before)?.1.mean)
+            });
             let neighbours = replicates.curve(layer, Quantity::Neighbours, Statistic::Mean);
             let cosine = neighbours.map(|curve| {
                 curve.points.iter().map(|(_, estimate)| estimate.mean).sum::<f64>() / curve.points.len() as f64

@@ -54,7 +54,9 @@ fn layer(decoder: &Decoder, layer: &Layer, number: usize, x: Vec<f64>, tally: &m
     for (quantity, values) in [(Quantity::Query, &q), (Quantity::Key, &k), (Quantity::Value, &v)] {
         tally.add(number, quantity, values, axes);
     }
-    tally.add_logits(number, (&q, &k), axes, [heads, key_heads, head_width], decoder.attention.causal);
+    if decoder.attention.window.is_none() {
+        tally.add_logits(number, (&q, &k), axes, [heads, key_heads, head_width], decoder.attention.causal);
+    }
     let mask = Mask { causal: decoder.attention.causal, window: decoder.attention.window, ..Mask::default() };
     let attention: Arc<dyn Operator> =
         decoder.attention.operator(Call { layout: Layout::TokenFirst, mask, ..Call::default() })?;

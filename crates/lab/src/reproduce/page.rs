@@ -52,8 +52,8 @@ that on all clauses of the paper together. What the paper does not say is listed
 
 Intervals are two-sided. An entry with `k` clauses of the paper has intervals of confidence `1 - 0.05 / k`, so that chance alone refutes
 at most one true paper in twenty. The unit of replication is what was drawn or trained independently: of trained models the seed, and
-fewer than three decide nothing. \"Would be seen\" is the distance from the border that the run would have told in four of five
-repetitions. Times are another matter: repetitions on one machine are no independent draws. Their ratios lie between those of their
+fewer than three decide nothing. \"An effect of X would be seen\": the smallest distance from the border that the run would detect in
+four of five repetitions. Times are another matter: repetitions on one machine are no independent draws. Their ratios lie between those of their
 deciles, which has no confidence.
 
 A verdict is on the claim in the setting that stands beside it. Where data, size or steps differ from the paper's, it says whether the

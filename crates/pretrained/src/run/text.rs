@@ -9,7 +9,7 @@ use crate::PretrainedError;
 /// The first bytes of gzip (RFC 1952, section 2.3.1).
 const GZIP: &[u8] = &[0x1f, 0x8b];
 
-/// The text of a file, decompressed where it is gzip.
+/// The text of a file, decompressed where it is gzip, without a byte order mark and with `\n` at the ends of lines.
 ///
 /// # Errors
 /// A file that cannot be read, is damaged, or is not UTF-8.
@@ -22,8 +22,26 @@ pub fn read_text(path: &Path) -> Result<String, PretrainedError> {
             .map_err(|error| PretrainedError::content(path, format!("damaged gzip: {error}; fetch it again")))?;
         bytes = plain;
     }
-    String::from_utf8(bytes).map_err(|error| {
+    let text = String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         PretrainedError::content(path, format!("byte {at} is not UTF-8, expected text; convert it"))
-    })
+    })?;
+    let plain = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    Ok(if plain.len() < text.len() || plain.contains('\r') { plain.replace("\r\n", "\n") } else { text })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_and_ends_of_lines_of_other_systems_are_no_text() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("text.txt");
+        for (bytes, expected) in [("\u{feff}a\r\nb\r\n", "a\nb\n"), ("a\nb\u{feff}", "a\nb\u{feff}"), ("a\rb", "a\rb")]
+        {
+            fs::write(&path, bytes).unwrap();
+            assert_eq!(read_text(&path).unwrap(), expected);
+        }
+    }
 }

@@ -72,6 +72,10 @@ impl<S: Symbol> Task for ClassificationData<S> {
         self.units.as_ref()
     }
 
+    fn first_id(&self) -> i32 {
+        self.first_id
+    }
+
     fn notes(&self) -> &[String] {
         &self.notes
     }

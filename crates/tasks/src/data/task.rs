@@ -234,6 +234,11 @@ pub trait Task: Debug + Send + Sync {
         None
     }
 
+    /// The token id of the first of the [units](Self::units): 1 where id 0 is padding.
+    fn first_id(&self) -> i32 {
+        0
+    }
+
     /// The size of a split's text and how its windows follow one another, if the data are running text in three parts.
     fn extent(&self, _: Split) -> Option<TextExtent> {
         None

@@ -178,7 +178,8 @@ impl Layers {
                 _ => Value::String(text.to_owned()),
             },
             // Lists may be written without brackets and quotes: softmax,mgk.
-            (None, Value::Array(_)) | (Some(Value::Integer(_) | Value::String(_)), Value::Array(_)) => {
+            (parsed @ (None | Some(Value::Integer(_) | Value::String(_))), Value::Array(_)) => {
+                let text = parsed.as_ref().and_then(Value::as_str).unwrap_or(text);
                 let items = text.split(',').map(|item| item.trim());
                 let numbers = matches!(&known, Value::Array(known) if known.first().is_some_and(Value::is_integer));
                 let item = |text: &str| match text.parse() {
@@ -336,12 +337,14 @@ mod tests {
         layers.assign("model.width=96", "--set").unwrap();
         layers.assign("compare.mechanisms=softmax,mgk:heads=2", "--set").unwrap();
         layers.assign("compare.seeds=3,4", "--set").unwrap();
+        layers.assign("task.lm.train=\"a text.txt\"", "--set").unwrap();
         layers.assign("mixture.variances=[1.0, 2.5]", "--set").unwrap();
         layers.assign("mechanism=mgk", "--set").unwrap();
         let config = layers.resolve().unwrap();
         assert_eq!((config.attention.heads, config.model.width, config.model.dropout), (2, 96, 0.0));
         assert_eq!(config.compare.mechanisms, ["softmax", "mgk:heads=2"]);
         assert_eq!(config.compare.seeds, [3, 4]);
+        assert_eq!(config.task.lm.train, [Path::new("a text.txt")]);
         assert!(layers.is_set("model.width") && !layers.is_set("model.layers"));
     }
 

@@ -230,7 +230,8 @@ impl OptimizerConfig {
 impl ScheduleConfig {
     fn check(&self, steps: usize) -> Result<(), TrainError> {
         if self.warmup > steps {
-            let expected = format!("at most train.steps ({steps})");
+            let warmup = (steps / 10).max(1);
+            let expected = format!("at most train.steps ({steps}); set it too, as train.schedule.warmup={warmup}");
             return Err(TrainError::config("schedule.warmup", self.warmup, expected));
         }
         if !(0.0..=1.0).contains(&self.final_fraction) {

@@ -1,6 +1,6 @@
 //! What the loss of a language model means for its text, and how it depends on the position in a window.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::data::TextExtent;
 
@@ -36,7 +36,13 @@ pub struct PositionLoss {
     /// Tokens that were scored.
     pub tokens: usize,
     /// `exp` of their mean loss.
+    #[serde(deserialize_with = "or_infinity")]
     pub perplexity: f64,
+}
+
+/// `exp` of a loss above 709 nats is infinite, which JSON has no number for: it is written as null.
+fn or_infinity<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::INFINITY))
 }
 
 /// Losses so far.
@@ -104,6 +110,13 @@ mod tests {
         assert!((figures.perplexity_per_word.unwrap() - 5f64.exp()).abs() < 1e-9);
         assert!((figures.bits_per_character.unwrap() - 1.5 / std::f64::consts::LN_2).abs() < 1e-12);
         assert!((figures.bits_per_byte.unwrap() - 1.25 / std::f64::consts::LN_2).abs() < 1e-12);
+
+        // A loss without a perplexity is read back as it was written.
+        let mut far = LanguageTally::default();
+        far.add(&[1], 4, &[800.0]);
+        let far = far.finish(4, TextExtent { predictions: 2, ..extent });
+        assert_eq!(far.positions[0].perplexity, f64::INFINITY);
+        assert_eq!(serde_json::from_str::<LanguageFigures>(&serde_json::to_string(&far).unwrap()).unwrap(), far);
 
         // A part of the text says nothing of the whole, and words are not spelled.
         for extent in [TextExtent { predictions: 6, ..extent }, TextExtent { of_words: true, ..extent }] {

@@ -304,7 +304,6 @@ impl<'a> Trainer<'a> {
             let mut better = false;
             if due(config.evaluate_every) || last {
                 let evaluation = self.evaluate(Split::Valid, config.evaluate_batches)?;
-                self.check_finite("validation loss", evaluation.loss, step)?;
                 better = self.judge(&evaluation);
             }
             // The ranks of a job stop after the same update, whichever was asked to.
@@ -397,11 +396,12 @@ impl<'a> Trainer<'a> {
     /// Measures the model on a split, all of it or (`most` > 0) that many batches, and reports the result.
     ///
     /// # Errors
-    /// A directory that cannot be written.
+    /// A loss that is not finite, a directory that cannot be written.
     pub fn evaluate(&mut self, split: Split, most: usize) -> Result<Evaluation, TrainError> {
         let model = self.model().valid();
         let (rows, step) = (self.config.batch, self.state.step);
         let evaluation = measure(&model, self.data, split, [rows, most], step, None, self.cluster())?;
+        self.check_evaluation(&evaluation)?;
         self.report(&evaluation)?;
         Ok(evaluation)
     }
@@ -410,7 +410,7 @@ impl<'a> Trainer<'a> {
     /// in ROUGE, and reports the result. The directory keeps what the model did on each sequence of the test split.
     ///
     /// # Errors
-    /// A checkpoint that cannot be read, a directory that cannot be written.
+    /// A checkpoint that cannot be read, a loss that is not finite, a directory that cannot be written.
     pub fn evaluate_best(&mut self, split: Split) -> Result<Evaluation, TrainError> {
         let model = self.best_model()?.valid();
         let averaged = self.has_average()?.then(|| self.config.averaged(self.state.step).len());
@@ -421,6 +421,7 @@ impl<'a> Trainer<'a> {
         let mut items = Items::default();
         let (config, cluster) = (self.config, self.cluster());
         let mut evaluation = measure(&model, self.data, split, [config.batch, 0], step, Some(&mut items), cluster)?;
+        self.check_evaluation(&evaluation)?;
         evaluation.averaged = averaged;
         evaluation.rouge = measure_rouge(&model, self.data, split, config, config.batch, cluster)?;
         if split == Split::Test {
@@ -569,6 +570,15 @@ impl<'a> Trainer<'a> {
         let Some(directory) = &mut self.directory else { return Ok(()) };
         let model = self.model.as_ref().expect("between updates").to_host();
         directory.save(&Checkpoint { model, moments, state: self.state.clone() })
+    }
+
+    /// Before it is reported: a record must be read again.
+    fn check_evaluation(&self, evaluation: &Evaluation) -> Result<(), TrainError> {
+        let what = match evaluation.split {
+            Split::Valid => "validation loss",
+            Split::Test => "test loss",
+        };
+        self.check_finite(what, evaluation.loss, evaluation.step)
     }
 
     fn check_finite(&self, what: &'static str, value: f64, step: usize) -> Result<(), TrainError> {

@@ -173,7 +173,7 @@ impl Mechanism {
             },
             Self::Moa => Facts {
                 summary: "each token chooses some of many heads, which share keys and values",
-                source: "arXiv 2210.05144, section 3",
+                source: "arXiv 2210.05144, section 4",
                 ..quadratic
             },
             Self::Cosine => Facts {

@@ -116,7 +116,12 @@ pub fn best(study: &Study, records: &[CellRecord], column: &Place) -> Option<(St
     if others.is_empty() {
         return None;
     }
-    let tests = others.iter().map(|other| tested(&by_seed(records, best, other, measure).1).map(|test| test.p));
+    // Means are over all seeds of a model, tests over common ones: there the best may be the worse.
+    let test = |other: &&Place| {
+        let test = tested(&by_seed(records, best, other, measure).1)?;
+        Some(if measure.sign() * test.mean > 0.0 { test.p } else { 1.0 })
+    };
+    let tests = others.iter().map(test);
     let standing = match tests.collect::<Option<Vec<f64>>>() {
         None => Standing::NotDecided,
         Some(values) if holm(&values).iter().all(|p| *p < LEVEL) => Standing::Significant,
@@ -185,6 +190,9 @@ fn by_sequence(out: &Path, one: &Place, other: &Place, seeds: &[u64], measure: M
     differences.iter_mut().for_each(|difference| *difference /= seeds.len() as f64);
     match (seeds.len(), paired(&differences)) {
         (0, _) => Err("no common seed".into()),
+        (_, None) if differences.iter().any(|difference| !difference.is_finite()) => {
+            Err("a loss that is not finite".into())
+        }
         (_, None) => Err("too few sequences".into()),
         (_, Some(test)) => {
             Ok(ItemTest { test: if measure == Measure::Accuracy { "t" } else { "t of losses" }, sequences, p: test.p })

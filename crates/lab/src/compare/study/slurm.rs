@@ -25,8 +25,11 @@ pub fn slurm(command: &str, out: &Path, parts: usize, threads: Option<usize>) ->
              srun {command} --shard \"$SLURM_ARRAY_TASK_ID\"/{parts} --out {shard} || [ $? -eq 1 ] # 1: cells failed, which the report says.\n\
          fi\n\
          \n\
-         # Whoever is last puts the results together.\n\
-         if [ \"$(ls -d {out}-*-of-{parts}/report.html 2>/dev/null | wc -l)\" -eq {parts} ] && mkdir {out} 2>/dev/null; then\n    \
+         # Whoever is last puts the results together; where that fails, submit once more.\n\
+         merging={out}.merging\n\
+         if [ \"$(ls -d {out}-*-of-{parts}/report.html 2>/dev/null | wc -l)\" -eq {parts} ] \\\n    \
+             && [ ! -e {out}/report.html ] && mkdir \"$merging\" 2>/dev/null; then\n    \
+             trap 'rmdir \"$merging\"' EXIT\n    \
              regard compare --merge {out}-*-of-{parts} --out {out}\n\
          fi\n"
     )
@@ -54,8 +57,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let tools = folder.path().join("tools");
         fs::create_dir(&tools).unwrap();
-        let regard =
-            "#!/bin/bash\necho \"$@\" >>calls\nout=\"${@: -1}\"\nmkdir -p \"$out\" && touch \"$out/report.html\"\n";
+        let regard = "#!/bin/bash\necho \"$@\" >>calls\nout=\"${@: -1}\"\nmkdir -p \"$out\"\n\
+             if [ \"$2\" = --merge ] && [ ! -e once ]; then touch once; exit 3; fi\ntouch \"$out/report.html\"\n";
         for (name, text) in [("regard", regard), ("srun", "#!/bin/bash\n\"$@\"\n")] {
             let path = tools.join(name);
             fs::write(&path, text).unwrap();
@@ -66,15 +69,18 @@ mod tests {
         fs::write(folder.path().join("job"), script).unwrap();
         fs::create_dir(folder.path().join("runs")).unwrap();
         let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
-        for task in ["2", "2", "1"] {
+        // The first merge fails, the second is the last.
+        for (task, fails) in [("2", false), ("2", false), ("1", true), ("1", false), ("2", false)] {
             let mut bash = Command::new("bash");
             bash.arg("job").current_dir(folder.path()).env("PATH", &path).env("SLURM_ARRAY_TASK_ID", task);
-            assert!(bash.status().unwrap().success());
+            assert_eq!(bash.status().unwrap().success(), !fails);
         }
+        assert!(!folder.path().join("runs/a b.merging").exists());
         let calls = fs::read_to_string(folder.path().join("calls")).unwrap();
         let want = [
             "compare --study s.toml --shard 2/2 --out runs/a b-2-of-2",
             "compare --study s.toml --shard 1/2 --out runs/a b-1-of-2",
+            "compare --merge runs/a b-1-of-2 runs/a b-2-of-2 --out runs/a b",
             "compare --merge runs/a b-1-of-2 runs/a b-2-of-2 --out runs/a b",
         ];
         assert_eq!(calls.lines().collect::<Vec<_>>(), want);

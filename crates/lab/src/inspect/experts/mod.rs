@@ -68,7 +68,12 @@ pub fn routers(model: &Model, data: &TaskData, wanted: &Wanted) -> Result<Vec<Ro
 /// Tokens of the data as text, by id.
 pub fn token_texts(data: &TaskData) -> Vec<String> {
     let text = |id: usize| match (data.units(), data.tokenizer(), data.characters()) {
-        (Some(units), ..) => units.piece(id as u32),
+        (Some(units), ..) => match u32::try_from(id as i32 - data.first_id()) {
+            Err(_) => "padding".into(),
+            // Above the vocabulary stands what separates the texts of a pair.
+            Ok(own) if own as usize >= units.vocabulary() => "separator".into(),
+            Ok(own) => units.piece(own),
+        },
         (_, Some(tokenizer), _) => tokenizer.piece(id as i32),
         (.., Some(characters)) => format!("{:?}", characters.decode(&[id as u16]).unwrap_or_default()),
         _ => id.to_string(),
@@ -91,4 +96,20 @@ fn real_tokens(tokens: &TokenBatch) -> Vec<Option<i32>> {
         padding.is_none_or(|padding| padding.as_slice()[at] != 0)
     };
     tokens.ids.iter().enumerate().map(|(at, id)| real(at).then_some(*id)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use regard_tasks::data::{TaskConfig, TaskName};
+
+    use super::*;
+
+    #[test]
+    fn texts_are_of_their_tokens() {
+        let news = TaskConfig { name: TaskName::News, ..TaskConfig::default() };
+        let data = news.load(1, None, &|_, _| {}).unwrap();
+        let texts = token_texts(&data);
+        assert_eq!(texts.len(), data.shape().vocabulary);
+        assert_eq!((texts[0].as_str(), &texts[1]), ("padding", &data.units().unwrap().piece(0)));
+    }
 }

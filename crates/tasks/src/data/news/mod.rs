@@ -37,6 +37,7 @@ pub struct NewsData {
     /// The clicks in impressions to train on: the impression and the place in it.
     clicks: Vec<[u32; 2]>,
     units: TextUnits,
+    first_id: i32,
     vocabulary: usize,
     max_length: usize,
     history: usize,
@@ -93,6 +94,10 @@ impl Task for NewsData {
         Some(&self.units)
     }
 
+    fn first_id(&self) -> i32 {
+        self.first_id
+    }
+
     fn impressions(&self, split: Split) -> Option<ImpressionPart<'_>> {
         Some(self.part(split))
     }
@@ -136,6 +141,7 @@ fn load(config: &NewsConfig, seed: u64, progress: Progress<'_>) -> Result<NewsDa
         held,
         vocabulary: units.vocabulary() + first_id as usize,
         units,
+        first_id,
         train,
         test,
         max_length: config.max_length,

@@ -55,10 +55,8 @@ fn parse(row: &[u8]) -> Result<Row<'_>, String> {
 fn document(field: &[u8]) -> Cow<'_, [u8]> {
     let quoted = |field: &[u8], quote: u8| field.len() >= 2 && field[0] == quote && field.ends_with(&[quote]);
     // A writer of tables may have put the literal into double quotes, and doubled those in it.
-    let (literal, doubled) = match field {
-        _ if quoted(field, b'"') && field[1..].starts_with(b"b") => (&field[1..field.len() - 1], true),
-        _ => (field, false),
-    };
+    let unquoted = (quoted(field, b'"') && field[1..].starts_with(b"b")).then(|| halved(&field[1..field.len() - 1]));
+    let literal = unquoted.as_deref().unwrap_or(field);
     let inside = literal.strip_prefix(b"b").filter(|rest| quoted(rest, b'\'') || quoted(rest, b'"'));
     let Some(inside) = inside else { return Cow::Borrowed(field) };
     let mut rest = &inside[1..inside.len() - 1];
@@ -73,13 +71,23 @@ fn document(field: &[u8]) -> Cow<'_, [u8]> {
                 (Some(high), Some(low)) => (16 * high + low, 4),
                 _ => (byte, 1),
             },
-            (b'"', [b'"', ..]) if doubled => (b'"', 2),
             _ => (byte, 1),
         };
         bytes.push(value);
         rest = &rest[taken..];
     }
     Cow::Owned(bytes)
+}
+
+/// A quotation mark for every two that follow each other.
+fn halved(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&byte, after)) = rest.split_first() {
+        out.push(byte);
+        rest = if byte == b'"' { after.strip_prefix(b"\"").unwrap_or(after) } else { after };
+    }
+    out
 }
 
 fn digit(byte: u8) -> Option<u8> {
@@ -106,6 +114,8 @@ mod tests {
         assert_eq!(set.documents(1), [&b"plain "[..], b"\xc3\xa9\\"]);
         // In double quotes of a table, and things that only look like literals.
         assert_eq!(&*document(b"\"b'say \"\"no\"\"'\""), b"say \"no\"");
+        assert_eq!(&*document(b"\"b\"\"it's\"\"\""), b"it's");
+        assert_eq!(&*document(b"\"b\"\"\"\"\""), b"");
         assert_eq!(&*document(b"b'open"), b"b'open");
         assert_eq!(&*document(b"b'\\q\\x9'"), b"\\q\\x9");
         assert_eq!(&*document(b"\"b\""), b"\"b\"");

@@ -51,7 +51,7 @@ impl Document {
             document.text.push_str(part);
             document.ends.push(document.text.len());
         }
-        if parts.len() < 2 {
+        if document.ends.len() < 2 {
             document.ends.clear();
         }
         document

@@ -197,6 +197,10 @@ impl Task for TextData {
         }
     }
 
+    fn first_id(&self) -> i32 {
+        self.first_id
+    }
+
     fn notes(&self) -> &[String] {
         &self.notes
     }
