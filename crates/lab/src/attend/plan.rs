@@ -23,7 +23,7 @@ pub(super) struct Plan {
     operator: Arc<dyn Operator>,
     /// Queries and keys.
     tokens: [usize; 2],
-    names: Vec<&'static str>,
+    pub names: Vec<&'static str>,
     out_shape: Vec<usize>,
     /// Names and shapes of inputs that come from the file and are not random: their gradients are reported.
     given: BTreeMap<&'static str, Vec<usize>>,

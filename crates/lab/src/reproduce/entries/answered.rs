@@ -3,6 +3,7 @@
 use regard_report::{Axis, Cell, Chart, Column, Data, Format, Mark, Sample, Table};
 use regard_tasks::Failure;
 
+use crate::bench::Timing;
 use crate::reproduce::{Border, Clause, Compared, Estimate, Finding, SEEDS, Workbench, answers, confidence};
 
 /// One model beside another.
@@ -66,8 +67,9 @@ impl Answered {
             let compared: Compared = bench.train(name, recipe)?;
             all.answers.extend(answers(bench, &compared)?);
             for runs in compared.candidates() {
-                let times: Vec<f64> = runs.iter().map(|run| run.milliseconds_per_step).collect();
-                all.times.push(Sample::of(&times).mean);
+                // What else ran beside one of them leaves a median as it is.
+                let times = Timing::of(runs.iter().map(|run| run.milliseconds_per_step).collect());
+                all.times.push(times.map_or(f64::NAN, |times| times.median));
                 all.parameters.push(runs[0].parameters);
                 all.seeds = runs.iter().map(|run| run.seed).collect();
             }
@@ -134,8 +136,10 @@ impl Answered {
             Column::number("parameters", Format::Count),
         ];
         let items = self.answers[0].first().map_or(0, Vec::len);
-        let mut table = Table::new("Variants", columns)
-            .note(format!("Mean and deviation of {} seeds, {items} test items.", self.seeds.len()));
+        let mut table = Table::new("Variants", columns).note(format!(
+            "Mean and deviation of {} seeds, {items} test items; the median of their times.",
+            self.seeds.len()
+        ));
         for (model, name) in self.names.iter().enumerate() {
             let (time, parameters) = (self.times[model].into(), self.parameters[model].into());
             table.push(vec![(*name).into(), Cell::estimate(&self.accuracies(model)), time, parameters]);

@@ -7,6 +7,7 @@ use super::{
     answered::{Answered, Beside},
     mgk_trained::{TASK, recipe_of},
 };
+use crate::bench::Timing;
 use crate::reproduce::{Clause, Entry, Estimate, Finding, Paper, Scale, Setup, Workbench, confidence};
 
 /// Names and attentions of both entries; the first four are the paper's table 2, the window its table 7.
@@ -116,7 +117,8 @@ fn copying(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
         Column::number("test accuracy", Format::Percent(1)),
         Column::number("time", Format::Significant(3)).unit("ms an update"),
     ];
-    let mut table = Table::new("Copying at an eighth of the entries", columns).note("Mean and deviation over seeds.");
+    let mut table = Table::new("Copying at an eighth of the entries", columns)
+        .note("Mean and deviation over seeds, median of times.");
     let mut said = Vec::new();
     for ((name, _), runs) in VARIANTS.iter().zip(compared.candidates()) {
         let of = |read: fn(&crate::compare::RunResult) -> Option<f64>| runs.iter().filter_map(read).collect::<Vec<_>>();
@@ -126,7 +128,7 @@ fn copying(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
             (*name).into(),
             Cell::estimate(&perplexities),
             Cell::estimate(&of(|run| run.test_accuracy)),
-            Sample::of(&of(|run| Some(run.milliseconds_per_step))).mean.into(),
+            Timing::of(of(|run| Some(run.milliseconds_per_step))).map(|times| times.median).into(),
         ]);
     }
     let statement = format!("Perplexities: {}.", said.join(", "));
