@@ -108,6 +108,7 @@ function compare() {
     draw();
     errors();
   } catch (error) {
+    maps = undefined; // Those drawn are of another text.
     $("sizes").textContent = "";
     say(error);
   }
@@ -212,8 +213,9 @@ async function write() {
   const temperature = Number($("temperature").value);
   try {
     readText();
+    const own = engine;
     const seed = crypto.getRandomValues(new Uint32Array(1))[0];
-    engine.ask({ do: "begin", options: options_, temperature, seed });
+    own.ask({ do: "begin", options: options_, temperature, seed });
     writing = true;
     $("write").textContent = "Stop";
     $("text").readOnly = $("model").disabled = true;
@@ -225,7 +227,7 @@ async function write() {
     };
     while (writing && count < LENGTH) {
       const start = performance.now();
-      const { words } = engine.ask({ do: "write" });
+      const { words } = own.ask({ do: "write" });
       const end = performance.now();
       time += end - start;
       if (words.done) break;

@@ -71,6 +71,8 @@ def attention(
 
 
 _ROOTS = frozenset(_native.option_roots())
+# Arguments of an operator that are no tensors, though a scalar of NumPy has a buffer like one.
+_ARGUMENTS = frozenset(("causal", "window", "scale", "slopes", "dropout", "dropout_key", "layout", "seed"))
 
 
 def take_tensors(options: dict[str, Any]) -> dict[str, Tensor]:
@@ -78,7 +80,7 @@ def take_tensors(options: dict[str, Any]) -> dict[str, Tensor]:
     names = [
         name
         for name, value in options.items()
-        if name.replace("__", ".").partition(".")[0] not in _ROOTS and name != "slopes" and _native.is_tensor(value)
+        if name.replace("__", ".").partition(".")[0] not in _ROOTS | _ARGUMENTS and _native.is_tensor(value)
     ]
     return {name: options.pop(name) for name in names}
 

@@ -28,7 +28,8 @@ pub struct Decoder {
 struct State {
     /// Made at the first token, whose tensors say which options nobody chose.
     decode: Option<Box<dyn Decode>>,
-    /// Shapes of the first token's tensors.
+    /// Names and shapes of the first token's tensors.
+    names: Vec<&'static str>,
     shapes: Vec<Vec<usize>>,
     /// Batch rows now.
     batch: usize,
@@ -37,8 +38,16 @@ struct State {
 
 impl Decoder {
     pub fn new(operator: Bound<'_, Operator>, storage: Storage) -> PyResult<Self> {
-        if operator.get().bare()?.decoder(storage).is_none() {
+        let own = operator.get();
+        if own.bare()?.decoder(storage).is_none() {
             return Err(no_decoder());
+        }
+        if own.dropout.is_some() {
+            return Err(PyValueError::new_err("a decoder drops nothing, expected an operator with dropout=0"));
+        }
+        if own.has_budget() {
+            let expected = "expected sizes, as support__radius and features__rows";
+            return Err(PyValueError::new_err(format!("a budget is a share of a length, which grows: {expected}")));
         }
         Ok(Self { operator: operator.unbind(), storage, state: Mutex::default() })
     }
@@ -80,6 +89,12 @@ impl State {
                 *positions = 1;
             }
         }
+        if self.decode.is_some() && plan.names != self.names {
+            let [seen, expected] = [&plan.names, &self.names].map(|names| names.join(", "));
+            return Err(PyValueError::new_err(format!(
+                "tensors are {seen}, expected {expected}, as of the first token"
+            )));
+        }
         let seen: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
         let out_shape = plan.kernel.out_shape(&seen).map_err(error)?;
         for (((name, role), seen), first) in plan.names.iter().zip(&plan.roles).zip(seen).zip(&self.shapes) {
@@ -96,6 +111,7 @@ impl State {
         let out_shape = self.check(plan)?;
         if self.decode.is_none() {
             self.decode = Some(plan.kernel.decoder(storage).ok_or_else(no_decoder)?);
+            self.names.clone_from(&plan.names);
             self.shapes = plan.shapes().into_iter().map(<[usize]>::to_vec).collect();
             for (name, shape) in plan.names.iter().zip(&mut self.shapes) {
                 if let ("log_prior", [_, _, positions]) = (*name, &mut shape[..]) {

@@ -35,7 +35,7 @@ pub struct Operator {
     layout: Layout,
     scale: Option<f64>,
     slopes: Option<Arc<[f32]>>,
-    dropout: Option<Dropout>,
+    pub dropout: Option<Dropout>,
     seed: u64,
 }
 
@@ -105,6 +105,11 @@ impl Plan {
 }
 
 impl Operator {
+    /// Whether sizes depend on the length.
+    pub fn has_budget(&self) -> bool {
+        self.options.typed.budget.is_some()
+    }
+
     /// The kernel for tensors of these names; padding and options come from the call.
     fn kernel(&self, options: &AttentionOptions, mask: Mask, has: impl Fn(&str) -> bool) -> PyResult<Arc<dyn Kernel>> {
         let call = Call {
@@ -218,6 +223,9 @@ impl Operator {
             return Err(PyValueError::new_err(format!("dropout is {dropout}, expected at least 0 and less than 1")));
         }
         let dropout = (dropout > 0.0).then_some(Dropout { rate: dropout, key: dropout_key });
+        if let Some(slope) = slopes.iter().flatten().find(|slope| !slope.is_finite()) {
+            return Err(PyValueError::new_err(format!("slopes has {slope}, expected finite numbers")));
+        }
         let options = Options::new(mechanism, options)?;
         let operator = Self { options, layout, scale, slopes: slopes.map(Arc::from), dropout, seed };
         operator.bare()?;

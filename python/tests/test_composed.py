@@ -48,6 +48,7 @@ DESIGNS: list[tuple[str, dict[str, Any]]] = [
     ("scatterbrain", {"support__kind": "block", "support__block": 5, "support__layout": LAYOUT}),
     ("scatterbrain", {"features__kind": "elu"}),
     ("scatterbrain", {"scatterbrain__combination": "naive"}),
+    ("scatterbrain", {"scatterbrain__combination": "naive", "support__kind": "full", "support__radius": 2}),
     ("moa", {"moa__gates": "released"}),
 ]
 
@@ -133,6 +134,12 @@ def test_other_designs(mechanism: str, design: dict[str, Any], causal: bool) -> 
         if design.get("mixture__inference") == "hard":
             del given["log_prior"]
         agree(attend, given, valid=padded("right", keys))
+
+
+def test_tokens_of_cross_attention_are_not_its_queries() -> None:
+    given = drawn("moa")
+    given["x_kv"] = given["x"].flip(1)
+    agree(operator("moa"), given, valid=padded("right", 19))
 
 
 @pytest.mark.parametrize("causal", [False, True])

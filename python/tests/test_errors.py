@@ -219,6 +219,28 @@ def test_tokens_that_do_not_fit(mechanism: str) -> None:
         decoder.reorder([-1])
 
 
+def test_options_that_a_decoder_cannot_keep() -> None:
+    with pytest.raises(ValueError, match="drops nothing, expected an operator with dropout=0"):
+        regard.Operator("softmax", causal=True, dropout=0.5).decoder()
+    with pytest.raises(ValueError, match="a budget is a share of a length, which grows"):
+        regard.Operator("sparse", causal=True, budget=0.2).decoder()
+    token = {name: x[:, :, :1] for name, x in tensors("softmax").items()}
+    decoder = regard.Operator("softmax", causal=True).decoder()
+    decoder.step(**token)
+    with pytest.raises(ValueError, match="tensors are q, k, v, bias, expected q, k, v, as of the first token"):
+        decoder.step(**token, bias=numpy.zeros((token["q"].shape[1], 1, 1), numpy.float32))
+
+
+def test_scalars_of_numpy_are_numbers() -> None:
+    given = tensors("softmax")
+    scale = numpy.float64(0.25)
+    assert numpy.array_equal(regard.attention(**given, scale=scale), regard.attention(**given, scale=0.25))
+    drops = {"dropout": numpy.float64(0.5), "dropout_key": numpy.int64(3), "seed": numpy.int64(3)}
+    assert regard.attention(**given, **drops).shape[:3] == given["q"].shape[:3]
+    with pytest.raises(ValueError, match="slopes has NaN, expected finite numbers"):
+        regard.Operator("softmax", slopes=[float("nan"), 1.0])
+
+
 def test_a_prior_of_each_position_is_whole_at_every_step() -> None:
     given = tensors("mgk", tokens=5)
     given["log_prior"] = numpy.random.default_rng(3).standard_normal((4, 2, 5), dtype=numpy.float32)

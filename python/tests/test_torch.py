@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from typing import Any
 
 import numpy
@@ -49,6 +51,33 @@ def test_softmax_is_that_of_pytorch(causal: bool) -> None:
     assert close(attentive.attention(q, k, v, causal=causal), expected)
     for seen, other in ((q, q2), (k, k2), (v, v2)):
         assert close(seen.grad, other.grad)
+
+
+def test_checkpointing_keeps_no_tensor() -> None:
+    x, real = draw(1, 2, 33, 8), torch.arange(33)[None] < 30
+    kept: list[weakref.ref[Any]] = []
+
+    def block(x: Any) -> Any:
+        # The memory of the keys lives as long as somebody refers to it.
+        memory = numpy.full(x.shape, 0.5, numpy.float32)
+        kept.append(weakref.ref(memory))
+        return attentive.attention(x, torch.from_numpy(memory), 2 * x, valid=real, causal=True)
+
+    expected = torch.autograd.grad(block(x).square().sum(), x)[0]
+    kept.clear()
+    out = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
+    gc.collect()
+    assert kept[0]() is None, "the keys are still in memory"
+    assert torch.equal(torch.autograd.grad(out.square().sum(), x)[0], expected)
+
+
+def test_padding_that_changes_between_the_passes_changes_nothing() -> None:
+    given = leaves("softmax", torch.float64, tokens=5)
+    real = torch.ones(given["q"].shape[0], 5, dtype=torch.bool)
+    out = attentive.attention(*given.values(), valid=real)
+    expected = torch.autograd.grad(out.sum(), given["v"], retain_graph=True)[0]
+    real[:, 2:] = False
+    assert torch.equal(torch.autograd.grad(out.sum(), given["v"])[0], expected)
 
 
 def test_gradients_pass_gradcheck(mechanism: str) -> None:

@@ -58,6 +58,12 @@ def _in_order(names: tuple[str, ...], dtypes: list[torch.dtype], gradients: dict
     return (None, None, None, *(_rounded(gradients[name], dtype) if name in gradients else None for name, dtype in pairs))
 
 
+def _saves_elsewhere() -> bool:
+    """Whether saved tensors are dropped or moved, as under activation checkpointing."""
+    hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return hooks is not None and hooks(True) is not None
+
+
 class _Kernel(torch.autograd.Function):
     """The float32 kernels."""
 
@@ -68,6 +74,10 @@ class _Kernel(torch.autograd.Function):
     ) -> torch.Tensor:
         array, saved = operator._native.forward(_shared(padding, names, tensors))
         ctx.names, ctx.saved, ctx.dtypes = names, saved, [tensor.dtype for tensor in tensors]
+        if _saves_elsewhere():
+            # `saved` would hold all tensors; without it the backward pass goes forward once more.
+            ctx.saved, ctx.operator = None, operator
+            ctx.padding = {name: tensor.clone() for name, tensor in padding.items()}
         out = _rounded(array, asked(dict(zip(names, tensors))).dtype)
         # What the kernel goes back through lies in `saved`; this lets autograd notice changes in place.
         ctx.save_for_backward(*tensors, out)
@@ -78,13 +88,16 @@ class _Kernel(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     @torch.amp.custom_bwd(device_type="cpu")
     def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        pairs = zip(ctx.names, ctx.saved_tensors, ctx.places)
-        # Parameters that FSDP shares among processes come back in other memory; what `saved` refers to was released.
-        moved = {name: _Lent(tensor) for name, tensor, place in pairs if tensor.data_ptr() != place}
-        known = ctx.saved.differentiable
+        saved, moved = ctx.saved, {}
+        if saved is None:
+            _, saved = ctx.operator._native.forward(_shared(ctx.padding, ctx.names, ctx.saved_tensors[:-1]))
+        else:
+            pairs = zip(ctx.names, ctx.saved_tensors, ctx.places)
+            # Parameters that FSDP shares among processes come back in other memory; what `saved` refers to was released.
+            moved = {name: _Lent(tensor) for name, tensor, place in pairs if tensor.data_ptr() != place}
         needed = zip(ctx.names, ctx.needs_input_grad[3:])
-        wanted = [name for name, needs in needed if needs and name in known]
-        return _in_order(ctx.names, ctx.dtypes, ctx.saved.backward(_Lent(grad_out), wanted, moved))
+        wanted = [name for name, needs in needed if needs and name in saved.differentiable]
+        return _in_order(ctx.names, ctx.dtypes, saved.backward(_Lent(grad_out), wanted, moved))
 
 
 class _Twin(torch.autograd.Function):
@@ -95,7 +108,9 @@ class _Twin(torch.autograd.Function):
         ctx: Any, operator: Operator, padding: Named, names: tuple[str, ...], *tensors: torch.Tensor
     ) -> torch.Tensor:
         out, _, _ = operator._native.reference(_shared(padding, names, tensors))
-        ctx.operator, ctx.padding, ctx.names = operator, padding, names
+        # The backward pass computes the whole anew: padding must still be what it was.
+        ctx.padding = {name: tensor.clone() for name, tensor in padding.items()}
+        ctx.operator, ctx.names = operator, names
         ctx.save_for_backward(*tensors)
         return from_dlpack(out)
 

@@ -8,9 +8,10 @@ use std::{
     alloc::Layout,
     ptr,
     sync::{
-        Mutex,
+        Mutex, MutexGuard,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
+    thread,
 };
 
 /// Minimum size of a large block in bytes. The allocator of musl maps and unmaps every block of 128 KiB or more, and has no
@@ -101,21 +102,26 @@ static MOST_OWNED: AtomicUsize = AtomicUsize::new(0);
 /// A block of a class, and whether it has been used before; if not, it holds zeros. Null if out of memory.
 pub(super) fn take(class: Class) -> (*mut u8, bool) {
     let owned = OWNED.fetch_add(class.bytes, Relaxed) + class.bytes;
-    let most = MOST_OWNED.fetch_max(owned, Relaxed).max(owned);
+    // Only what was handed out is on record.
+    let handed = |block: *mut u8| {
+        MOST_OWNED.fetch_max(owned, Relaxed);
+        block
+    };
     if let Ok(mut kept) = KEPT.try_lock() {
         kept.now += 1;
         kept.asked[class.index] = kept.now;
         if let Some(block) = kept.pop(class).or_else(|| kept.cut(class)) {
-            return (block, true);
+            return (handed(block), true);
         }
         // Never keep more than was once in use: sizes no longer requested make room.
-        kept.shrink(most - owned);
+        kept.shrink(MOST_OWNED.load(Relaxed).saturating_sub(owned));
     }
     let block = map(class.bytes);
     if block.is_null() {
         OWNED.fetch_sub(class.bytes, Relaxed);
+        return (block, false);
     }
-    (block, false)
+    (handed(block), false)
 }
 
 /// Takes a block back.
@@ -137,17 +143,22 @@ pub(super) unsafe fn give(class: Class, block: *mut u8) {
 }
 
 pub(super) fn keep_at_most(bytes: usize) {
-    if let Ok(mut kept) = KEPT.try_lock() {
+    if let Some(mut kept) = patiently() {
         kept.most = bytes;
         kept.shrink(bytes);
     }
 }
 
 pub(super) fn release() {
-    if let Ok(mut kept) = KEPT.try_lock() {
+    if let Some(mut kept) = patiently() {
         kept.shrink(0);
+        MOST_OWNED.store(OWNED.load(Relaxed), Relaxed);
     }
-    MOST_OWNED.store(OWNED.load(Relaxed), Relaxed);
+}
+
+/// What is kept, after waiting for other threads; `None` in a forked child without the thread that had it.
+fn patiently() -> Option<MutexGuard<'static, Kept>> {
+    (0..10_000).find_map(|_| KEPT.try_lock().inspect_err(|_| thread::yield_now()).ok())
 }
 
 impl Kept {

@@ -169,7 +169,8 @@ fn probe_decoders(args: &Arguments, common: &Common) -> Outcome {
     check(args, &sizes)?;
     let classifier = classifier(args, &sizes);
     let settings = settings(args, &sizes, &classifier)?;
-    check_memory(&sizes, &classifier, settings.iter().any(|setting| !setting.classified.is_empty()))?;
+    let classified = settings.iter().any(|setting| !setting.classified.is_empty());
+    check_memory(&sizes, args.sequences.unwrap_or(4), &classifier, classified)?;
     let sequences = args.sequences.unwrap_or(4);
     let plan = Plan {
         settings: &settings,
@@ -393,14 +394,26 @@ fn mechanisms(args: &Arguments, heads: usize) -> Outcome<Vec<(String, AttentionC
     Ok(all)
 }
 
-/// Checks that the states that the classifier reads fit into memory.
-fn check_memory(sizes: &Sizes, classifier: &Classifier, classified: bool) -> Outcome {
-    // Hidden states, the classifier's copy of them, and one layer's weights.
+/// Checks that states, what is measured of them and the classifier fit into memory. This is a lower bound.
+fn check_memory(sizes: &Sizes, sequences: usize, classifier: &Classifier, classified: bool) -> Outcome {
     let factors = |factors: &[usize]| factors.iter().fold(1u128, |all, factor| all.saturating_mul(*factor as u128));
-    let sequences = if classified { classifier.sequences.saturating_add(classifier.held) } else { 4 };
-    let states = factors(&[2, sequences, sizes.length, sizes.width]);
-    let weights = factors(&[sizes.width, 4 * sizes.width + 2 * sizes.feed_forward]);
-    let bytes = states.saturating_add(weights).saturating_mul(4);
-    let what = format!("the states of {sequences} sequences need at least");
-    fits(&what, bytes, "lower --train-sequences, --width or --length")
+    // Hidden states, and one layer's weights.
+    let mut numbers = factors(&[2, sequences, sizes.length, sizes.width]);
+    numbers = numbers.saturating_add(factors(&[sizes.width, 4 * sizes.width + 2 * sizes.feed_forward]));
+    // Of every decoder, count, mean and spread of some quantities at every layer and position, in 64 bits.
+    numbers = numbers.saturating_add(factors(&[6, sizes.decoders, sizes.layers, sizes.length]));
+    if classified {
+        let all = classifier.sequences.saturating_add(classifier.held);
+        let (width, hidden) = (sizes.width, if classifier.hidden == 0 { sizes.width } else { classifier.hidden });
+        let positions = if classifier.positions == 0 { sizes.length } else { classifier.positions };
+        // States and a copy of them; weights, gradients and moments; one batch.
+        let weights = factors(&[hidden, width.saturating_add(sizes.length), 4]);
+        let batch = factors(&[classifier.batch, positions, width.max(hidden).max(sizes.length)]);
+        for more in [factors(&[2, all, sizes.length, width]), weights, batch] {
+            numbers = numbers.saturating_add(more);
+        }
+    }
+    let what = "states, classifier and what is measured need at least";
+    let remedy = "lower --width, --length, --decoders, --sequences, --train-sequences, --hidden or --batch";
+    fits(what, numbers.saturating_mul(4), remedy)
 }

@@ -260,6 +260,8 @@ fn what_cannot_be_is_refused() {
     bench(&smyrf).failure(USAGE, &["smyrf at 8 tokens", "decode state"]);
     bench(&["--repeats", "0"]).failure(USAGE, &["--repeats is 0"]);
     bench(&["--seconds=-1"]).failure(USAGE, &["--seconds is -1"]);
+    bench(&["--level", "step", "--vocabulary", "2147483647"]).failure(BUDGET, &["the embedding needs", "--vocabulary"]);
+    bench(&["--level", "step", "--vocabulary", "2147483648"]).usage_failure(&["--vocabulary", "2147483647"]);
     bench(&["--lengths", "99999999999"]).failure(BUDGET, &["99999999999 tokens need", "--lengths"]);
     bench(&["--mechanism", "softmaks"]).failure(USAGE, &["--mechanism is 'softmaks'", "did you mean 'softmax'"]);
     bench(&["--mechanism", "mgk", "--mechanism", "mgk"]).failure(USAGE, &["'mgk' twice"]);

@@ -124,7 +124,14 @@ fn refusals() {
     refused(&sum, USAGE, "fastformer.interaction is 'sum' with causal attention, expected 'product'");
     refused(&["--set", "position=learned"], USAGE, "no option of a probe");
     refused(&["--layers", "2", "--classified-layers", "3"], USAGE, "--classified-layers has 3");
-    refused(&["--train-sequences", "100000000"], BUDGET, "lower --train-sequences");
+    for more in [
+        &["--train-sequences", "100000000"][..],
+        &["--hidden", "1073741824"],
+        &["--batch", "1073741824"],
+        &["--decoders", "1073741824", "--updates", "0"],
+    ] {
+        refused(more, BUDGET, "--train-sequences, --hidden or --batch");
+    }
     refused(&["--reference", "--mechanism", "linear", "--layers", "1"], USAGE, "softmax in double precision");
     let folder = TempDir::new().unwrap();
     refused(&[&argument(folder.path())], DATA, "holds no run");

@@ -100,6 +100,7 @@ fn a_translator_learns_ten_words_and_its_experts_can_be_looked_at() {
         command.args(json).stdin(File::open(&input).unwrap()).stdout(crate::program::full());
         Ended::of(&mut command).failure(DATA, &["cannot write to standard output"]);
     }
+    translate(&["--beam", "18446744073709551615"]).failure(USAGE, &["beam is 18446744073709551615", "at most 4096"]);
     translate(&["--beam", "0"]).failure(USAGE, &["beam is 0", "at least 1"]);
     fs::write(&input, [0xff, b'\n']).unwrap();
     translate(&[]).failure(DATA, &["standard input:1: is not UTF-8 from byte 0 (0xff)"]);

@@ -69,7 +69,9 @@ impl Planned {
         }
         let rest: Vec<usize> = (0..key_heads).filter(|head| !taken[*head]).collect();
         if !rest.is_empty() {
-            let exact = HeadPlan { key_heads: rest, attention: Some(AttentionConfig::default()) };
+            let window = heads.options.window;
+            let exact =
+                HeadPlan { key_heads: rest, attention: Some(AttentionConfig { window, ..AttentionConfig::default() }) };
             groups.push(Group::new(heads, exact, seed)?);
         }
         Ok(Self { projections, groups })

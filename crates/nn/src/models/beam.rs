@@ -32,13 +32,20 @@ impl Default for BeamOptions {
 }
 
 impl BeamOptions {
+    /// The widest beam.
+    pub const WIDEST: usize = 4096;
+
     /// # Errors
-    /// A beam or length of 0, a shortest length above the longest, or a penalty that is negative or NaN.
+    /// A beam or length of 0, a beam above [the widest](Self::WIDEST), a shortest length above the longest, or a penalty
+    /// that is negative or NaN.
     pub fn check(&self) -> Result<(), Error> {
         for (name, size) in [("beam", self.beam), ("longest", self.longest)] {
             if size == 0 {
                 return Err(Error::option(name, 0, "at least 1"));
             }
+        }
+        if self.beam > Self::WIDEST {
+            return Err(Error::option("beam", self.beam, format!("at most {}", Self::WIDEST)));
         }
         if self.shortest > self.longest {
             return Err(Error::option(
@@ -203,6 +210,7 @@ impl Candidates {
             || simd::sum_pairs(logits, logits, |z, _| simd::exp(z - top)),
         );
         let normaliser = f64::from(top) + f64::from(sum).ln();
+        let count = count.min(logits.len());
         let mut best: Vec<(i32, f32)> = Vec::with_capacity(count + 1);
         for (token, &z) in logits.iter().enumerate() {
             let token = token as i32;

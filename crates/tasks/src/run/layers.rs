@@ -170,6 +170,9 @@ impl Layers {
         if known.is_table() {
             return Err(Failure::usage(format!("{origin}: {key} is a table, expected one of its keys")));
         }
+        if known.is_integer() && text.parse::<i64>().is_err() && text.parse::<f64>().is_ok_and(|x| x.abs() > 9e18) {
+            return Err(Failure::usage(format!("{origin}: {key} is {text}, expected at most {}", i64::MAX)));
+        }
         let parsed = format!("x = {text}").parse::<Table>().ok().and_then(|mut table| table.remove("x"));
         let value = match (parsed, &known) {
             // A string that happens to look like a number stays a string if a string is expected.
@@ -453,6 +456,11 @@ mod tests {
         layers.text("\n\nheads = \"many\"\n", "a.toml").unwrap();
         let message = layers.resolve().unwrap_err().message;
         assert!(message.starts_with("a.toml:3: heads: "), "{message}");
+        let message = error(layers.assign("model.width=18446744073709551615", "--set"));
+        assert!(
+            message.contains("model.width is 18446744073709551615, expected at most 9223372036854775807"),
+            "{message}"
+        );
         let mut layers = Layers::new();
         layers.assign("model.width=-4", "--set").unwrap();
         let message = layers.resolve().unwrap_err().message;

@@ -156,6 +156,9 @@ impl TrainConfig {
                 return Err(TrainError::config(key, 0, "at least 1"));
             }
         }
+        if self.beam > BeamOptions::WIDEST {
+            return Err(TrainError::config("beam", self.beam, format!("at most {}", BeamOptions::WIDEST)));
+        }
         if self.parts > self.batch {
             let expected = format!("at most train.batch ({}), a sequence for each", self.batch);
             return Err(TrainError::config("parts", self.parts, expected));

@@ -163,7 +163,7 @@ def _logs(settings: Settings, given: Named, x: torch.Tensor, scale: float) -> to
 def _moa(settings: Settings, given: Named, padding: Named) -> torch.Tensor:
     x = given["x"]
     x_kv = given.get("x_kv", x)
-    valid, query_valid = padding_of(padding, x.shape[0], x.shape[1], x_kv.shape[1])
+    valid, query_valid = padding_of(padding, x.shape[0], x.shape[1], x_kv.shape[1], cross="x_kv" in given)
     if valid is not None:
         x_kv = silent(x_kv, valid)
     if query_valid is not None:

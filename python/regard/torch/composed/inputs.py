@@ -140,16 +140,16 @@ def check_shape(name: str, tensor: torch.Tensor, expected: tuple[int, ...]) -> N
 
 
 def padding_of(
-    padding: Named, batch: int, queries: int, keys: int
+    padding: Named, batch: int, queries: int, keys: int, cross: bool = False
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Real keys and real queries: those of self-attention are the same tokens."""
+    """Real keys and real queries: those of self-attention are the same tokens, those of ``cross``-attention are not."""
     for name, length in (("valid", keys), ("query_valid", queries)):
         if name in padding:
             check_shape(name, padding[name], (batch, length))
     valid = padding["valid"].bool() if "valid" in padding else None
     if "query_valid" in padding:
         return valid, padding["query_valid"].bool()
-    return valid, valid if queries == keys else None
+    return valid, valid if queries == keys and not cross else None
 
 
 def silent(x: torch.Tensor, real: torch.Tensor, always: bool = True) -> torch.Tensor:

@@ -17,7 +17,7 @@ HASHED = ("smyrf", "lsh")
 
 @dataclasses.dataclass(frozen=True)
 class Support:
-    """``support.*``: ``local``, ``longformer``, ``bigbird``, ``block``, ``smyrf`` or ``lsh``."""
+    """``support.*``: ``local``, ``longformer``, ``bigbird``, ``block``, ``full``, ``smyrf`` or ``lsh``."""
 
     kind: str
     radius: int
@@ -35,7 +35,7 @@ class Support:
             return self._of_layout(mask, rows)
         if self.kind == "bigbird":
             return self._of_random_blocks(mask, rows)
-        if self.kind in HASHED:
+        if self.kind == "full" or self.kind in HASHED:
             bounds = [(first, min(first + rows, mask.queries)) for first in range(0, mask.queries, rows)]
             return [Plan(first, last, ((0, mask.reach(first, last)[1]),)) for first, last in bounds]
         return self._of_bands(mask, rows)
@@ -101,6 +101,8 @@ class Support:
         if self.kind == "block":
             chosen = torch.tensor([entry == "1" for entry in self.blocks[plan.row]], device=keys.device)
             return chosen[keys // self.block].expand(distances.shape)
+        if self.kind == "full":
+            return torch.ones_like(distances, dtype=torch.bool)
         near = distances.abs() <= self.radius
         if self.kind != "local":
             positions = keys - distances

@@ -68,7 +68,7 @@ pub struct Bench {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Level step: vocabulary size; default: the task's, 1000 without a configuration.
-    #[arg(long, value_parser = size(1), value_name = "N")]
+    #[arg(long, value_parser = within(1, i32::MAX as u64), value_name = "N")]
     pub vocabulary: Option<usize>,
     /// Set one option of all mechanisms, as in key_value_heads=1, with --level step also of the model; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]

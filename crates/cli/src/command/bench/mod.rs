@@ -48,6 +48,11 @@ pub fn run(args: &Bench, common: &Common) -> Outcome {
     }
     let Chosen { subjects, lengths, heads, head_widths, batches } = subjects::choose(args)?;
     check_memory(level, &lengths, &heads, &head_widths, &batches)?;
+    if let Some(recipe) = subjects.iter().find_map(|subject: &Subject| subject.recipe.as_ref()) {
+        // Embedding, its gradient and moments.
+        let bytes = 16 * recipe.vocabulary as u128 * recipe.model.width as u128;
+        fits("the embedding needs at least", bytes, "lower --vocabulary")?;
+    }
     let plan = Plan {
         level,
         subjects: &subjects,

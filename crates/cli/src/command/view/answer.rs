@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     io::{self, Read, Write},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use regard_lab::{
@@ -78,6 +78,7 @@ impl Answer {
             403 => "Forbidden",
             404 => "Not Found",
             405 => "Method Not Allowed",
+            408 => "Request Timeout",
             409 => "Conflict",
             431 => "Request Header Fields Too Large",
             _ => "Service Unavailable",
@@ -145,9 +146,8 @@ fn piece(request: &Request, site: &Site) -> Answer {
     let Ok(from) = request.value("from").parse() else { return Answer::error(400, "from is a number of bytes") };
     let Some(run) = inside(&site.root, request.value("run")) else { return nothing() };
     // The name is fixed, but may be a link.
-    let Some(file) = run.join(METRICS).canonicalize().ok().filter(|file| file.starts_with(&site.root)) else {
-        return nothing();
-    };
+    let ours = |file: &PathBuf| file.starts_with(&site.root) && file.is_file();
+    let Some(file) = run.join(METRICS).canonicalize().ok().filter(ours) else { return nothing() };
     metrics::since(&file, from).map_or_else(|_| nothing(), |piece| Answer::json(&piece))
 }
 

@@ -123,16 +123,26 @@ fn connect(mut stream: TcpStream, site: &Arc<Site>, open: &Arc<AtomicUsize>) {
         return;
     }
     open.fetch_add(1, Relaxed);
-    let (site, open) = (site.clone(), open.clone());
+    let (site, place) = (site.clone(), Place(open.clone()));
     thread::spawn(move || {
+        // Given back whatever happens.
+        let _place = place;
         serve(&mut stream, &site);
-        open.fetch_sub(1, Relaxed);
     });
+}
+
+/// One of the connections at a time.
+struct Place(Arc<AtomicUsize>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
 }
 
 /// Reads one request and answers it.
 fn serve(stream: &mut TcpStream, site: &Site) {
-    let patience = Some(Duration::from_secs(10));
+    let patience = Some(request::PATIENCE);
     // Accepted connections wait where the system has them take after the listener.
     let set = stream
         .set_nonblocking(false)

@@ -1,11 +1,17 @@
 //! Requests as they come: the first line and the two headers that matter.
 
-use std::io::Read;
+use std::{
+    io::Read,
+    time::{Duration, Instant},
+};
 
 use super::answer::Answer;
 
 /// Longest head of a request.
 const HEAD: usize = 8192;
+
+/// Longest time that a head may take.
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A sound request.
 #[derive(Debug, PartialEq)]
@@ -32,9 +38,14 @@ impl Request {
 pub fn read(stream: &mut impl Read) -> Result<Request, Answer> {
     let mut head = Vec::new();
     let mut block = [0; 1024];
+    let until = Instant::now() + PATIENCE;
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
         if head.len() > HEAD {
             return Err(Answer::error(431, "the head of the request is too long"));
+        }
+        // A stream's own patience is for each of its reads.
+        if Instant::now() > until {
+            return Err(Answer::error(408, "the head of the request takes too long"));
         }
         match stream.read(&mut block) {
             Ok(0) | Err(_) => return Err(Answer::error(400, "the request ends before its head does")),

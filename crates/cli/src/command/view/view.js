@@ -130,8 +130,14 @@ function row(run) {
 
 // The curves.
 
-// Reads what the chosen runs have written since; says whether there was anything.
-async function grow() {
+// Reads what the chosen runs have written since, one reader after another; says whether there was anything.
+let growing = Promise.resolve(false);
+function grow() {
+  growing = growing.catch(() => false).then(readOn);
+  return growing;
+}
+
+async function readOn() {
   let grown = false;
   for (const name of [...chosen.keys()]) {
     const own = data.get(name) ?? { next: 0, size: -1, steps: [], evaluations: [] };
@@ -140,6 +146,12 @@ async function grow() {
     let more = own.next !== own.size || runs.get(name)?.state === "running" || (runs.get(name)?.step ?? 0) > last;
     while (more) {
       const piece = await ask(`/api/metrics?run=${encodeURIComponent(name)}&from=${own.next}`);
+      const newest = own.steps.length ? own.steps[own.steps.length - 1][0] : -1;
+      if (!piece.again && piece.steps.length && piece.steps[0][0] <= newest) {
+        // Another run has taken the place of this one.
+        Object.assign(own, { next: 0, size: -1, steps: [], evaluations: [] });
+        continue;
+      }
       if (piece.again) { own.steps = []; own.evaluations = []; }
       own.steps.push(...piece.steps);
       own.evaluations.push(...piece.evaluations);
@@ -176,12 +188,12 @@ function ticks(low, high, most) {
 
 function chart(title, curves, { log = false, percent = false } = {}) {
   const points = curves.flatMap((curve) => curve.points);
-  const steps = points.map(([step]) => step);
-  const [first, end] = [Math.min(...steps), Math.max(...steps)];
+  const ends = (numbers) => numbers.reduce(([low, high], x) => [Math.min(low, x), Math.max(high, x)], [Infinity, -Infinity]);
+  const [first, end] = ends(points.map(([step]) => step));
   const values = points.map(([, value]) => value).filter((value) => !log || value > 0);
   if (!values.length) return element("figure");
   const scale = log ? Math.log10 : (value) => value;
-  let [low, high] = [scale(Math.min(...values)), scale(Math.max(...values))];
+  let [low, high] = ends(values).map(scale);
   if (high - low < 1e-9) { low -= 0.5; high += 0.5; }
   const edge = 0.04 * (high - low);
   low -= edge; high += edge;
