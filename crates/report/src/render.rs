@@ -250,8 +250,13 @@ fn exact(cell: &Cell) -> String {
         Cell::Text(text) => text.clone(),
         Cell::Whole(value) => value.to_string(),
         Cell::Marked { cell, .. } => exact(cell),
-        other => other.value().map_or_else(String::new, |value| value.to_string()),
+        other => other.value().map_or_else(String::new, shortest),
     }
+}
+
+/// The shortest text that reads back as this number; with a power of ten where that spares zeros.
+fn shortest(value: f64) -> String {
+    if value != 0.0 && !(1e-5..1e16).contains(&value.abs()) { format!("{value:e}") } else { value.to_string() }
 }
 
 /// Width in terminal columns. Names and numbers here use scripts with one column per character.
@@ -327,6 +332,9 @@ short                 –            –
         let csv = sample().to_csv();
         let expected = "mechanism,accuracy,accuracy deviation,time (ms)\r\n\"a|b, \"\"c\"\"\",0.5,0.01,12\r\n\"<mgk>\n\",0.75,0.02,\r\nshort,,,\r\n";
         assert_eq!(csv, expected);
+        for (value, text) in [(0.0, "0"), (-0.25, "-0.25"), (1e-5, "0.00001"), (1.5e-79, "1.5e-79"), (3e20, "3e20")] {
+            assert_eq!((shortest(value).as_str(), text.parse()), (text, Ok(value)));
+        }
     }
 
     #[test]
