@@ -11,7 +11,8 @@ mod blocks;
 
 /// The system allocator, except for large blocks (1 MiB and more; with musl 128 KiB). Those are mapped separately, on huge
 /// pages where the system provides them on request, and kept when freed, for requests of that size or smaller ones: at most as
-/// many bytes as were in use at once, and at most the limit of [`keep_at_most`]. On systems other than Linux it is the system allocator.
+/// many bytes as were in use at once, and at most the limit of [`keep_at_most`]. On systems other than Linux it is the system
+/// allocator.
 ///
 /// ```
 /// #[global_allocator]

@@ -10,32 +10,44 @@ use flate2::read::GzDecoder;
 
 use crate::Error;
 
-/// The name of an archive without its ending; `None` for what is no archive.
-pub(crate) fn stem(name: &str) -> Option<&str> {
-    let ending =
-        [".zip", ".tar.gz", ".tgz", ".tar"].into_iter().find(|end| name.to_ascii_lowercase().ends_with(end))?;
-    Some(&name[..name.len() - ending.len()])
+/// Kinds of archives.
+#[derive(Clone, Copy)]
+enum Kind {
+    Zip,
+    Tar,
+    /// By gzip.
+    PackedTar,
 }
 
-/// Unpacks `archive`, which is called `name`, into a folder; what is no archive is moved or, if it is to be `kept`, copied
-/// there.
-pub(crate) fn unpack(archive: &Path, name: &str, folder: &Path, kept: bool) -> Result<(), Error> {
+/// The kind of an archive and its name without the ending that tells it; `None` for what is no archive.
+fn archive(name: &str) -> Option<(Kind, &str)> {
+    let kinds = [(".zip", Kind::Zip), (".tar.gz", Kind::PackedTar), (".tgz", Kind::PackedTar), (".tar", Kind::Tar)];
     let lower = name.to_ascii_lowercase();
-    let ends = |endings: &[&str]| endings.iter().any(|ending| lower.ends_with(ending));
-    let open = || File::open(archive).map(BufReader::new).map_err(Error::reading(archive));
-    if ends(&[".zip"]) {
-        zip(archive, folder)
-    } else if ends(&[".tar.gz", ".tgz"]) {
-        tar(archive, GzDecoder::new(open()?), folder)
-    } else if ends(&[".tar"]) {
-        tar(archive, open()?, folder)
-    } else {
-        let target = folder.join(name);
-        if target.exists() {
-            return Err(twice(archive, &target));
+    let (ending, kind) = kinds.into_iter().find(|(ending, _)| lower.ends_with(ending))?;
+    Some((kind, &name[..name.len() - ending.len()]))
+}
+
+/// The name of an archive without its ending; `None` for what is no archive.
+pub(crate) fn stem(name: &str) -> Option<&str> {
+    archive(name).map(|(_, stem)| stem)
+}
+
+/// Unpacks the archive at a path, which is called `name`, into a folder; what is no archive is moved or, if it is to be `kept`, copied
+/// there.
+pub(crate) fn unpack(path: &Path, name: &str, folder: &Path, kept: bool) -> Result<(), Error> {
+    let open = || File::open(path).map(BufReader::new).map_err(Error::reading(path));
+    match archive(name) {
+        Some((Kind::Zip, _)) => zip(path, folder),
+        Some((Kind::PackedTar, _)) => tar(path, GzDecoder::new(open()?), folder),
+        Some((Kind::Tar, _)) => tar(path, open()?, folder),
+        None => {
+            let target = folder.join(name);
+            if target.exists() {
+                return Err(twice(path, &target));
+            }
+            let moved = if kept { fs::copy(path, &target).map(drop) } else { fs::rename(path, &target) };
+            moved.map_err(Error::writing(&target))
         }
-        let moved = if kept { fs::copy(archive, &target).map(drop) } else { fs::rename(archive, &target) };
-        moved.map_err(Error::writing(&target))
     }
 }
 

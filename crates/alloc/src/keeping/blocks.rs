@@ -260,6 +260,10 @@ impl Kept {
     }
 }
 
+/// Of every mapping.
+const ACCESS: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
+const KIND: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+
 /// Where the newest mapping starts.
 static NEWEST: AtomicUsize = AtomicUsize::new(0);
 
@@ -280,11 +284,10 @@ fn map(bytes: usize) -> *mut u8 {
 
 /// A mapping at this address, if nothing else is there.
 fn map_at(address: usize, bytes: usize) -> Option<*mut u8> {
-    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping, which replaces none; where the system does not know the flag, the address is a wish.
     let block = unsafe {
         let wish = ptr::without_provenance_mut(address);
-        libc::mmap(wish, bytes, access, kind | libc::MAP_FIXED_NOREPLACE, -1, 0)
+        libc::mmap(wish, bytes, ACCESS, KIND | libc::MAP_FIXED_NOREPLACE, -1, 0)
     };
     if block == libc::MAP_FAILED {
         return None;
@@ -301,10 +304,9 @@ fn map_at(address: usize, bytes: usize) -> Option<*mut u8> {
 fn map_aligned(bytes: usize) -> *mut u8 {
     debug_assert!(bytes < HUGE || bytes.is_multiple_of(PAGE));
     let spare = if bytes >= HUGE { HUGE } else { 0 };
-    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping, of which only the returned part stays mapped; the unmapped parts are whole pages of it.
     unsafe {
-        let start = libc::mmap(ptr::null_mut(), bytes + spare, access, kind, -1, 0);
+        let start = libc::mmap(ptr::null_mut(), bytes + spare, ACCESS, KIND, -1, 0);
         if start == libc::MAP_FAILED {
             return ptr::null_mut();
         }

@@ -170,8 +170,8 @@ fn probe_decoders(args: &Arguments, common: &Common) -> Outcome {
     let classifier = classifier(args, &sizes);
     let settings = settings(args, &sizes, &classifier)?;
     let classified = settings.iter().any(|setting| !setting.classified.is_empty());
-    check_memory(&sizes, args.sequences.unwrap_or(4), &classifier, classified)?;
     let sequences = args.sequences.unwrap_or(4);
+    check_memory(&sizes, sequences, &classifier, classified)?;
     let plan = Plan {
         settings: &settings,
         decoders: sizes.decoders,

@@ -98,11 +98,12 @@ impl Texts {
     /// Those of a step, the same whatever came before: each once, in a new order in each round through the texts.
     pub fn batch(&self, step: usize, batch: usize) -> Result<Example, AdaptError> {
         let training: Vec<usize> = (0..self.windows.len()).filter(|at| !self.held.contains(at)).collect();
+        let [orders, masks] = [ORDERS, MASKS].map(|stream| substream(self.seed, stream));
         let rows = (step * batch..(step + 1) * batch).map(|number| {
-            let key = substream(substream(self.seed, ORDERS), (number / training.len()) as u64);
+            let key = substream(orders, (number / training.len()) as u64);
             let mut order = training.clone();
             order.sort_by_key(|at| substream(key, *at as u64));
-            (order[number % order.len()], substream(substream(self.seed, MASKS), number as u64))
+            (order[number % order.len()], substream(masks, number as u64))
         });
         self.example(&rows.collect::<Vec<_>>())
     }

@@ -68,15 +68,16 @@ const LOW_RANK: u64 = 3;
 impl Learned {
     /// Of `model`, as it is: products begin at 0.
     pub fn new<M: Module>(model: &M, training: Training, seed: u64) -> Self {
+        let key = substream(seed, LOW_RANK);
         let mut entries = BTreeMap::new();
         for (number, parameter) in named_parameters(model).into_iter().enumerate().filter(|(_, own)| !own.buffer) {
             let (above, part) = parameter.name.rsplit_once('.').unwrap_or(("", &parameter.name));
             let attention = above.ends_with("attention");
             let full = HostTensor { shape: parameter.shape, data: parameter.values };
             let entry = match training {
-                Training::Lora { rank, alpha } if attention && PROJECTIONS.contains(&part) => Entry::LowRank(Box::new(
-                    LowRank::new(full, rank, alpha, substream(substream(seed, LOW_RANK), number as u64)),
-                )),
+                Training::Lora { rank, alpha } if attention && PROJECTIONS.contains(&part) => {
+                    Entry::LowRank(Box::new(LowRank::new(full, rank, alpha, substream(key, number as u64))))
+                }
                 Training::Lora { .. } if !(attention && OWN.contains(&part)) => continue,
                 _ => Entry::Full(full),
             };

@@ -330,7 +330,7 @@ mod tests {
         assert_eq!(over_width(&models, run, &[32, 64]).expect("sizes").len(), 3);
         // Widths that heads cannot share are rounded up.
         let rows = |widths: &[usize]| over_width(&models, run, widths).expect("sizes")[0].table.rows.clone();
-        assert_eq!(rows(&[33, 34]), rows(&[models[0].1.width_unit() * 33usize.div_ceil(models[0].1.width_unit())]));
+        assert_eq!(rows(&[33, 34]), rows(&[33usize.next_multiple_of(models[0].1.width_unit())]));
         assert!(over_width(&models, run, &[0]).is_err());
     }
 }
