@@ -1,4 +1,4 @@
-//! Whole-file writes: atomic replacement where possible, in place elsewhere.
+//! Whole-file writes: atomic replacement where possible, in place elsewhere. The [`text`] of files that were read.
 //!
 //! [`write_whole`] is for user-supplied paths. [`write_synced`], [`replace`] and [`sync_directory`] are its building
 //! blocks, for code that manages its own directory, such as checkpoints.
@@ -6,6 +6,7 @@
 mod place;
 #[cfg(test)]
 mod tests;
+pub mod text;
 
 use std::{
     fs::{self, File, Metadata, OpenOptions},

@@ -3,6 +3,7 @@
 use std::{fs, io::Read, path::Path};
 
 use flate2::read::MultiGzDecoder;
+use regard_files::text::decode_text;
 
 use crate::PretrainedError;
 
@@ -22,12 +23,9 @@ pub fn read_text(path: &Path) -> Result<String, PretrainedError> {
             .map_err(|error| PretrainedError::content(path, format!("damaged gzip: {error}; fetch it again")))?;
         bytes = plain;
     }
-    let text = String::from_utf8(bytes).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
-        PretrainedError::content(path, format!("byte {at} is not UTF-8, expected text; convert it"))
-    })?;
-    let plain = text.strip_prefix('\u{feff}').unwrap_or(&text);
-    Ok(if plain.len() < text.len() || plain.contains('\r') { plain.replace("\r\n", "\n") } else { text })
+    let text =
+        decode_text(&bytes).map_err(|error| PretrainedError::content(path, format!("line {} {error}", error.line)))?;
+    Ok(text.into_owned())
 }
 
 #[cfg(test)]

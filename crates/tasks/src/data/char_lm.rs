@@ -7,6 +7,7 @@ use std::{
 
 use flate2::read::GzDecoder;
 use rand::Rng;
+use regard_files::text::decode_text;
 use regard_nn::models::TokenBatch;
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +15,6 @@ use super::{
     Batch, Batches, DataError, Objective, Progress, Shape, Split, SplitBatches, Streams, Task, TaskData, TaskOptions,
     config::{check_file, check_fraction},
     file::Meter,
-    plain_text::decode_text,
 };
 
 /// Plays of Shakespeare, gzip: see `data/README.md` for source and licence.

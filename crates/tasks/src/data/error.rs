@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use super::NotText;
+use regard_files::text::NotText;
 
 /// An error of a data set: invalid options ([`DataError::is_config`]), or missing or corrupt data.
 #[derive(Debug, thiserror::Error)]

@@ -48,7 +48,7 @@ pub use self::{
     masked_lm::{MaskedBatch, MaskedBatches, MaskedData, MaskedLmConfig, Windows},
     news::{CLICK, GeneratedNews, Impression, ImpressionLog, ImpressionPart, NewsConfig, NewsData},
     pathfinder::PathfinderConfig,
-    plain_text::{NotText, TextLines, decode_text, read_text},
+    plain_text::{TextLines, read_text},
     retrieval::{DocumentPairs, PairData, RetrievalConfig, RetrievalFormat},
     sequences::{Sequences, Symbol},
     stream::Streams,

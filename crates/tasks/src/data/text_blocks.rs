@@ -5,15 +5,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    DataError,
-    plain_text::{MARK, check_mark, utf8},
-};
+use regard_files::text::{MARK, check_mark, utf8};
+
+use super::DataError;
 
 /// Bytes read at a time.
 const BLOCK: usize = 1 << 18;
 
-/// The text of a file, block by block: together what [`super::decode_text`] gives of the whole.
+/// The text of a file, block by block: together what [`regard_files::text::decode_text`] gives of the whole.
 #[derive(Debug)]
 pub(super) struct TextBlocks<R> {
     source: R,
@@ -79,7 +78,7 @@ impl<R: Read> TextBlocks<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::decode_text;
+    use regard_files::text::decode_text;
 
     fn in_blocks(bytes: &[u8], size: usize) -> Result<String, DataError> {
         let mut blocks = TextBlocks { size, ..TextBlocks::new(bytes, Path::new("text")) };

@@ -7,6 +7,7 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
+use regard_files::text::decode_text;
 use regard_kernels::Mechanism;
 
 use super::{
@@ -15,10 +16,7 @@ use super::{
     preset,
     schema::{join, list, lookup, schema},
 };
-use crate::{
-    Failure,
-    data::{TaskName, decode_text},
-};
+use crate::{Failure, data::TaskName};
 
 /// Environment variables that are not configuration keys: they correspond to flags, and the last one is for the build.
 const FLAGS: [&str; 9] = [

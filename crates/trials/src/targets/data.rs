@@ -2,9 +2,10 @@
 
 use std::{io::Write, path::PathBuf};
 
+use regard_files::text::decode_text;
 use regard_tasks::data::{
     CharLmConfig, ListOpsConfig, LmConfig, MaskedLmConfig, NewsConfig, SummaryConfig, TaskConfig, TaskData, TaskName,
-    TextConfig, TextLines, TokenKind, TranslationConfig, decode_text, listops as expressions, load_listops,
+    TextConfig, TextLines, TokenKind, TranslationConfig, listops as expressions, load_listops,
 };
 
 use super::{Target, put, scratch};

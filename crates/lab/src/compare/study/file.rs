@@ -7,9 +7,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use regard_files::text::decode_text;
 use regard_tasks::{
     Failure,
-    data::decode_text,
     run::{CompareConfig, Layers, RunConfig, nearest},
 };
 use serde::Deserialize;

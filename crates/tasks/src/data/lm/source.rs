@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use regard_files::text::decode_text;
 use serde_json::Value;
 
 use super::{LmConfig, joined::Joined, prepared::is_prepared};
@@ -14,7 +15,7 @@ use crate::data::{
     char_lm::{EMBEDDED, shakespeare},
     config::check_file,
     file::Meter,
-    plain_text::{LONGEST_LINE, TextLines, decode_text},
+    plain_text::{LONGEST_LINE, TextLines},
     text_blocks::TextBlocks,
 };
 

@@ -13,6 +13,7 @@ use std::{
 
 use rand::{Rng, seq::index};
 use rand_chacha::ChaCha8Rng;
+use regard_files::text::decode_text;
 
 pub use config::MaskedLmConfig;
 
@@ -22,7 +23,7 @@ use super::{
     file::Meter,
     order::EpochOrder,
     padded,
-    plain_text::{decode_text, read_lines},
+    plain_text::read_lines,
     sentences::{Sentence, sentences},
     tokenizer::{BEGIN, END, FIRST_TOKEN, MASK, PADDING, fewer},
 };
