@@ -35,6 +35,9 @@ pub enum PretrainedError {
         /// What the system said.
         source: io::Error,
     },
+    /// A whole file that cannot be written: what [`regard_files::write_whole`] says, which names it.
+    #[error("{0}; free some space or choose another path")]
+    WriteWhole(io::Error),
     /// A file or folder whose content is not what it should be.
     #[error("{}: {problem}", path.display())]
     Content {

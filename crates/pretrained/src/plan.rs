@@ -56,6 +56,15 @@ pub struct PlanGroup {
     pub attention: Option<AttentionConfig>,
 }
 
+/// Options that a group takes from its layer.
+const OF_LAYER: [&str; 5] = ["heads", "key_value_heads", "position", "causal", "budget"];
+
+/// The groups of a plan; none of a text that is not TOML.
+fn groups_of(text: &str) -> Vec<toml::Value> {
+    let plan: toml::Table = toml::from_str(text).unwrap_or_default();
+    plan.get("group").and_then(toml::Value::as_array).cloned().unwrap_or_default()
+}
+
 impl Plan {
     /// Reads a file.
     ///
@@ -63,6 +72,13 @@ impl Plan {
     /// A file that cannot be read, is not TOML, or has a key or value that is none.
     pub fn read(path: &Path) -> Result<Self, PretrainedError> {
         let text = std::fs::read_to_string(path).map_err(PretrainedError::reading(path))?;
+        for group in groups_of(&text) {
+            let own = group.get("attention").and_then(toml::Value::as_table);
+            if let Some(key) = own.and_then(|own| OF_LAYER.iter().find(|key| own.contains_key(**key))) {
+                let problem = format!("attention.{key} of a group is that of its layer; leave it out");
+                return Err(PretrainedError::content(path, problem));
+            }
+        }
         let mut plan: Self = toml::from_str(&text).map_err(|error| {
             let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
             let problem = error.message().lines().next().unwrap_or("not TOML");
@@ -81,7 +97,7 @@ impl Plan {
     /// # Errors
     /// A file that cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), PretrainedError> {
-        write_whole(path, self.to_toml().as_bytes()).map_err(|error| PretrainedError::content(path, error.to_string()))
+        write_whole(path, self.to_toml().as_bytes()).map_err(PretrainedError::WriteWhole)
     }
 
     /// As TOML, with the options that are not the defaults.
@@ -90,8 +106,7 @@ impl Plan {
         let defaults = toml::Table::try_from(AttentionConfig::default()).expect("numbers, names and lists");
         for group in table.get_mut("group").and_then(toml::Value::as_array_mut).into_iter().flatten() {
             if let Some(attention) = group.get_mut("attention").and_then(toml::Value::as_table_mut) {
-                // Heads, positions and causality are those of the layer.
-                for key in ["heads", "key_value_heads", "position", "causal"] {
+                for key in OF_LAYER {
                     attention.remove(key);
                 }
                 remove_equal(attention, &defaults);
@@ -202,6 +217,8 @@ mod tests {
             read("layers = 2\n[[group]]\nlayer = 1\nkey_heads = [0]\nattention = { mechanism = 'sofmax' }")
                 .contains("sofmax")
         );
+        let causal = "layers = 2\n[[group]]\nlayer = 1\nkey_heads = [0]\nattention = { causal = false }";
+        assert!(read(causal).contains("attention.causal of a group is that of its layer"));
         let plan = Plan { groups: vec![PlanGroup { layer: 0, key_heads: vec![], attention: None }], ..Plan::default() };
         assert!(plan.heads().unwrap_err().to_string().contains("layer of a plan is 0"));
     }

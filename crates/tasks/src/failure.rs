@@ -144,7 +144,7 @@ impl Classed for DataError {
 impl Classed for TrainError {
     fn class(&self) -> Class {
         match self {
-            Self::Config { .. } | Self::NotEmpty { .. } | Self::InUse { .. } => Class::Usage,
+            Self::Config { .. } | Self::NotEmpty { .. } | Self::SeveralRuns { .. } | Self::InUse { .. } => Class::Usage,
             Self::Model(regard_kernels::Error::Budget { .. }) => Class::Budget,
             Self::Model(_) => Class::Usage,
             Self::Data(data) => data.class(),

@@ -2,17 +2,17 @@
 
 use std::{ops::ControlFlow, path::PathBuf};
 
-use clap::{ArgAction, Args};
+use clap::{ArgAction, ArgGroup, Args};
 use regard_kernels::Mechanism;
 use regard_lab::{
     adapt::{AdaptConfig, AdaptError, Study, Training, mixture_plan},
     folder::check_memory,
 };
-use regard_pretrained::{Folder, run::Progress};
+use regard_pretrained::run::Progress;
 
 use super::{
     command_line, environment,
-    folder::{Watch, read_plan, tokens, told},
+    folder::{Watch, open, read_plan, tokens, told},
     show,
 };
 use crate::{
@@ -33,12 +33,13 @@ const TRAININGS: Named<bool, 2> = [
 ];
 
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("attention of the heads").required(true).args(["plan", "attention"])))]
 pub struct Adapt {
     /// Model folder: config.json, model.safetensors, tokenizer.json.
     #[arg(value_name = "FOLDER")]
     pub folder: PathBuf,
     /// Other attention in some of the heads: a plan of 'regard swap' (TOML).
-    #[arg(long, value_name = "FILE", required_unless_present = "attention", conflicts_with = "attention")]
+    #[arg(long, value_name = "FILE")]
     pub plan: Option<PathBuf>,
     /// A mixture of keys in all layers, in place of a plan.
     #[arg(long, value_parser = choice(&MIXTURES))]
@@ -115,8 +116,7 @@ const LENGTH: usize = 2048;
 pub fn run(args: &Adapt, common: &Common) -> Outcome {
     // A plan that is none is told before a large model is read.
     let plan = args.plan.as_deref().map(read_plan).transpose()?;
-    let allowed: Vec<&str> = args.allow.iter().map(String::as_str).collect();
-    let folder = Folder::open_allowing(&args.folder, &allowed).map_err(told)?;
+    let folder = open(&args.folder, &args.allow)?;
     let width = folder.architecture().width;
     if !args.full && args.rank > width {
         return Err(Failure::usage(format!(

@@ -18,7 +18,7 @@ use regard_tasks::run::{Layers, Run, SECTIONS, Which};
 use super::{
     command_line, environment,
     folder::{Loading, Opened, tokens, told},
-    show, trained,
+    make_out, show, trained,
 };
 use crate::{
     args::{CHECKPOINTS, Common},
@@ -164,6 +164,7 @@ pub fn run(args: &Approx, common: &Common) -> Outcome {
     let options = options(args)?;
     let (heads, source) = heads(args, common)?;
     let methods = methods(args, &heads)?;
+    make_out(args.out.as_deref())?;
     // Every draw of the process is a separate matrix.
     let draws = if from_process(args) { 1 } else { args.draws };
     let bar = console::bar(heads.len() as u64, common.quiet);

@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 
 use super::{
     cache_directory,
-    eval::correlations,
     folder::{Loading, Watch},
     predict::Predict,
+    quality::predicted,
 };
 use crate::{
     args::{CHECKPOINTS, Common, SPLITS},
@@ -170,11 +170,7 @@ fn lines(figures: &Figures) -> String {
     let lines = [
         Some(format!("rows        {rows}")),
         Some(format!("loss        {loss:.4}")),
-        accuracy.map(|accuracy| format!("accuracy    {:.2} %", 100.0 * accuracy)),
-        classes.map(|scores| format!("macro F1    {:.4}", scores.macro_f1)),
-        classes.and_then(|scores| scores.f1).map(|f1| format!("F1          {f1:.4} of label 1")),
-        classes.map(|scores| format!("Matthews    {:.4}", scores.matthews)),
-        values.as_ref().map(correlations),
+        predicted(*accuracy, classes.as_ref(), values.as_ref()),
     ];
     lines.into_iter().flatten().collect::<Vec<_>>().join("\n")
 }

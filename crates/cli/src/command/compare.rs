@@ -15,7 +15,7 @@ use regard_tasks::{
     train::{DirectoryLock, Existing},
 };
 
-use super::{cache_directory, command_line, environment, resolve, show, typed_words};
+use super::{cache_directory, command_line, environment, resolve, shell_command, show, typed_words};
 use crate::{
     args::{Common, Directory, Source},
     console::Console,
@@ -87,8 +87,7 @@ fn run_study(args: &Compare, file: &Path, common: &Common) -> Outcome {
     ];
     if let Some((option, _)) = given.iter().find(|(_, given)| *given) {
         return Err(Failure::usage(format!(
-            "{option} is given with --study, which names presets, mechanisms, tasks and seeds itself; write it there, or use \
-             --set"
+            "{option} is given with --study, which names presets, mechanisms, tasks and seeds itself; write it there"
         )));
     }
     let shard = args.shard.as_deref().map(str::parse::<Shard>).transpose();
@@ -136,7 +135,7 @@ fn run_study(args: &Compare, file: &Path, common: &Common) -> Outcome {
 /// The command as it was typed, without what a task of Slurm has of its own.
 fn whole_command() -> String {
     let mut words = Vec::new();
-    let mut typed = typed_words().into_iter();
+    let mut typed = typed_words();
     while let Some(word) = typed.next() {
         match word.split_once('=').map_or(word.as_str(), |(option, _)| option) {
             "--slurm" | "--out" if word.contains('=') => {}
@@ -144,7 +143,7 @@ fn whole_command() -> String {
             _ => words.push(word),
         }
     }
-    words.join(" ")
+    shell_command(words)
 }
 
 /// `runs/NAME` of the file, with the shard.
@@ -175,6 +174,21 @@ fn failed(failed: usize, cells: usize, how: &str) -> Outcome {
 
 /// Writes one report of the cells in several directories.
 fn merge(args: &Compare, common: &Common) -> Outcome {
+    let Source { preset, config, set, mechanism, task, seed } = &args.source;
+    let given = [
+        ("--preset", preset.is_some()),
+        ("--config", config.is_some()),
+        ("--set", !set.is_empty()),
+        ("--mechanism", mechanism.is_some()),
+        ("--task", task.is_some()),
+        ("--seed", seed.is_some()),
+        ("--dry-run", args.dry_run),
+        ("--shard", args.shard.is_some()),
+        ("--slurm", args.slurm.is_some()),
+    ];
+    if let Some((option, _)) = given.iter().find(|(_, given)| *given) {
+        return Err(Failure::usage(format!("{option} is given with --merge, which trains nothing; leave it out")));
+    }
     let mut merged = study::merge(&args.merge)?;
     merged.study = shown(merged.study, args)?;
     let out = args.directory.out.clone().unwrap_or_default();
@@ -215,12 +229,17 @@ fn one_task(source: &Source, directory: &Directory, common: &Common) -> Outcome 
     if !leads {
         return Ok(());
     }
+    let models = candidates.iter().map(|candidate| {
+        (candidate.label.as_str(), candidate.model.attention_dropout, candidate.attentions.encoder.mechanism)
+    });
+    let differences = compare::dropout_note(models);
     let comparison = Comparison {
         labels: candidates.into_iter().map(|candidate| candidate.label).collect(),
         results,
         task: config.task.name.name().into(),
         setting: data.setting(),
         majority: data.majority(),
+        differences,
         command: command_line(),
         config: config.to_toml(),
         environment,

@@ -75,12 +75,13 @@ pub fn run(args: &Cost, common: &Common) -> Outcome {
     let tables = [&table].into_iter().chain(curves.iter().map(|curve| &curve.table));
     let text = tables.map(Table::to_text).collect::<Vec<_>>().join("\n");
     let report = args.out.as_ref().map(|out| report(table, curves).write(out));
-    let report = report.transpose().map_err(|error| Failure::written(&error))?;
+    let report = report.transpose().map_err(|error| Failure::written(&error));
     if common.json {
-        return output::json(&json);
+        output::json(&json)?;
+        return report.map(drop);
     }
     output::text(text)?;
-    match report {
+    match report? {
         Some(report) => output::line(format_args!("\nreport: {}", report.page.display())),
         None => Ok(()),
     }

@@ -4,17 +4,13 @@ use std::{path::PathBuf, sync::Arc};
 
 use clap::Args;
 use regard_lab::load;
-use regard_metrics::BLEU_SIGNATURE;
 use regard_tasks::{
     data::{Objective, Shape, TaskData, TaskName},
     run::{Run, Which},
-    train::{
-        Evaluation, LanguageFigures, RankingFigures, RankingScores, Split, SummaryScores, ValueScores,
-        evaluate_by_ranks, measure_bleu, measure_rouge,
-    },
+    train::{Evaluation, LanguageFigures, Split, evaluate_by_ranks, measure_bleu, measure_rouge},
 };
 
-use super::cache_directory;
+use super::{cache_directory, quality::quality};
 use crate::{
     args::{CHECKPOINTS, Common, SPLITS},
     console::Console,
@@ -93,59 +89,12 @@ pub fn run(args: &Eval, common: &Common) -> Outcome {
         scored.map(|Scored { tokens, .. }| format!("scored      {tokens} tokens")),
         Some(format!("step        {step}")),
         Some(format!("loss        {:.4}", result.loss)),
-        result.accuracy.map(|accuracy| format!("accuracy    {:.2} %", 100.0 * accuracy)),
-        result.classes.map(|scores| format!("macro F1    {:.4}", scores.macro_f1)),
-        result.classes.and_then(|scores| scores.f1).map(|f1| format!("F1          {f1:.4} of label 1")),
-        result.classes.map(|scores| format!("Matthews    {:.4}", scores.matthews)),
-        result.values.map(|scores| correlations(&scores)),
-        result.perplexity.map(|perplexity| format!("perplexity  {perplexity:.4}")),
-        result.language.as_ref().and_then(spelled),
-        result.ranking.as_ref().map(ranked),
-        bleu.map(|bleu| format!("{bleu}, {BLEU_SIGNATURE}")),
-        result.rouge.map(|scores| rouge(&scores)),
+        Some(quality(&result)).filter(|lines| !lines.is_empty()),
+        bleu.map(|bleu| format!("            {bleu}")),
         Some(format!("speed       {:.1} sequences/s", result.sequences_per_second())),
         result.language.as_ref().map(positions),
     ];
     output::line(lines.into_iter().flatten().collect::<Vec<_>>().join("\n"))
-}
-
-/// How predicted scores go with those given.
-pub(super) fn correlations(scores: &ValueScores) -> String {
-    let shown = |value: Option<f64>| value.map_or("none: one side does not vary".into(), |value| format!("{value:.4}"));
-    format!("Pearson     {}\nSpearman    {}", shown(scores.pearson), shown(scores.spearman))
-}
-
-/// Figures that models of other tokens can be held against.
-pub(super) fn spelled(figures: &LanguageFigures) -> Option<String> {
-    let lines = [
-        figures.perplexity_per_word.map(|perplexity| format!("per word    {perplexity:.4} perplexity")),
-        figures.bits_per_character.map(|bits| format!("characters  {bits:.4} bits each")),
-        figures.bits_per_byte.map(|bits| format!("bytes       {bits:.4} bits each")),
-    ];
-    let lines: Vec<String> = lines.into_iter().flatten().collect();
-    (!lines.is_empty()).then(|| lines.join("\n"))
-}
-
-/// ROUGE of summaries, and of what takes no model.
-pub(super) fn rouge(SummaryScores { model, lead, lead_sentences }: &SummaryScores) -> String {
-    let plural = if *lead_sentences == 1 { "sentence" } else { "sentences" };
-    format!(
-        "ROUGE       {model} (F1 of ROUGE-1, -2, -L)\nlead        {lead} (the first {lead_sentences} {plural} of a document)"
-    )
-}
-
-/// Scores of a ranking beside those that they lie between.
-pub(super) fn ranked(figures: &RankingFigures) -> String {
-    let RankingFigures { scores, chance, best } = figures;
-    let known = if best.is_some() { "   by the true probabilities" } else { "" };
-    let mut lines = vec![format!("ranking       model   random order{known}")];
-    let best = best.map(|best| best.values());
-    for (place, name) in RankingScores::NAMES.iter().enumerate() {
-        let [own, random] = [scores, chance].map(|scores| 100.0 * scores.values()[place]);
-        let best = best.map_or(String::new(), |best| format!("   {:>23.2} %", 100.0 * best[place]));
-        lines.push(format!("{name:<10} {own:>6.2} %   {random:>10.2} %{best}"));
-    }
-    lines.join("\n")
 }
 
 /// Perplexity by the number of tokens before one in its window.

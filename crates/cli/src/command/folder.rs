@@ -52,6 +52,21 @@ pub fn is_folder(path: &Path) -> bool {
     hub || path.join("config.json").is_file() && !path.join("config.toml").is_file()
 }
 
+/// Reads what a model folder says of its model; `allow` names tensors to leave out.
+///
+/// # Errors
+/// A path that is not a model folder.
+pub fn open(path: &Path, allow: &[String]) -> Outcome<Folder> {
+    if path.join("config.toml").is_file() && !path.join("config.json").is_file() {
+        let path = path.display();
+        return Err(Failure::usage(format!(
+            "{path} is the directory of a run, expected a model folder with config.json"
+        )));
+    }
+    let allowed: Vec<&str> = allow.iter().map(String::as_str).collect();
+    Folder::open_allowing(path, &allowed).map_err(told)
+}
+
 /// A folder and its model.
 pub struct Opened {
     pub folder: Folder,
@@ -66,16 +81,9 @@ impl Opened {
     /// # Errors
     /// A path that is not a model folder, a plan or a context that does not fit its model.
     pub fn new(path: &Path, loading: &Loading) -> Outcome<Self> {
-        if path.join("config.toml").is_file() && !path.join("config.json").is_file() {
-            let path = path.display();
-            return Err(Failure::usage(format!(
-                "{path} is the directory of a run, expected a model folder with config.json"
-            )));
-        }
         // Reject an invalid plan before a large model is read.
         let plan = loading.plan.as_ref().map(|file| read_plan(file)).transpose()?;
-        let allowed: Vec<&str> = loading.allow.iter().map(String::as_str).collect();
-        let folder = Folder::open_allowing(path, &allowed).map_err(told)?;
+        let folder = open(path, &loading.allow)?;
         check_memory(&folder, loading.context, 0)?;
         let options = LoadOptions { context: loading.context, stretch: loading.stretch };
         let pretrained = folder.model(options, &regard_nn::device::chosen()).map_err(told)?;

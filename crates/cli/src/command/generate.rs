@@ -123,7 +123,7 @@ pub fn run(args: &Generate, common: &Common) -> Outcome {
             "{option} is of a model folder, but {path} has no config.json; leave it out"
         )));
     }
-    let Run { data, model, .. } = trained(&args.run, args.checkpoint.unwrap_or(Which::Best), None, common)?;
+    let Run { config, data, model, .. } = trained(&args.run, args.checkpoint.unwrap_or(Which::Best), None, common)?;
     let text = args.prompt.as_deref().unwrap_or("\n");
     let units = match (data.units(), data.characters()) {
         (Some(units), _) => Some(units.clone()),
@@ -131,8 +131,9 @@ pub fn run(args: &Generate, common: &Common) -> Outcome {
     };
     let (Model::Language(model), Some(units)) = (&model, units) else {
         return Err(Failure::usage(format!(
-            "{} holds a classifier, a copier or a model of pairs, expected a language model; train one with --preset char-lm",
-            args.run.display()
+            "{} holds a model of the task {}, expected a language model; train one with --preset char-lm",
+            args.run.display(),
+            config.task.name
         )));
     };
     let prompt = units.encode(text).map_err(|error| Failure::usage(format!("--prompt: {error}")))?;

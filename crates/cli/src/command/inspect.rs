@@ -11,7 +11,7 @@ use regard_tasks::{
     train::{Model, Split},
 };
 
-use super::{command_line, environment, show, trained};
+use super::{command_line, environment, make_out, show, trained};
 use crate::{
     args::{CHECKPOINTS, Common, SPLITS},
     console,
@@ -80,6 +80,7 @@ fn attention(args: &Inspect, common: &Common) -> Outcome {
         return Err(Failure::usage(format!("--what {part} draws pictures, expected --out DIR to write them to")));
     }
     let Run { config, data, model, .. } = trained(&args.run, args.checkpoint, args.cache.as_deref(), common)?;
+    make_out(args.out.as_deref())?;
     let split = args.split;
     let plan =
         Plan { parts: parts.clone(), layers: args.layers.clone(), heads: args.heads.clone(), matrices: args.matrices };
@@ -116,6 +117,7 @@ fn parts(names: &[String]) -> Outcome<Vec<Part>> {
 
 fn experts(args: &Inspect, common: &Common) -> Outcome {
     let Run { config, data, model, .. } = trained(&args.run, args.checkpoint, args.cache.as_deref(), common)?;
+    make_out(args.out.as_deref())?;
     let split = args.split;
     let wanted = Wanted { split, batches: args.batches, tokens: args.tokens, least: args.least };
     let routers = routers(&model, &data, &wanted)?;

@@ -23,6 +23,7 @@ pub mod perplexity;
 pub mod predict;
 mod prepare;
 pub mod probe;
+mod quality;
 pub mod reproduce;
 pub mod score;
 mod search;
@@ -34,7 +35,7 @@ pub mod view;
 
 use std::path::{Path, PathBuf};
 
-use regard_lab::{load, record::Shown};
+use regard_lab::{compare::study::quoted, load, record::Shown};
 use regard_report::Table;
 use regard_tasks::{
     run::{Layers, Run, RunConfig, Which},
@@ -46,6 +47,7 @@ use crate::{
     console::Console,
     error::{Failure, Outcome},
     output,
+    values::variable,
 };
 
 /// The preset if neither preset nor file is given.
@@ -103,7 +105,7 @@ fn cache_directory(given: Option<&Path>) -> Option<PathBuf> {
         Some(path) if path == Path::new("none") => None,
         Some(path) => Some(path.into()),
         None => {
-            let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+            let variable = |name| variable(name).map(PathBuf::from);
             let base = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")))?;
             Some(base.join("regard"))
         }
@@ -117,17 +119,18 @@ fn environment() -> Environment {
 
 /// The command as it was typed, without the path of the program.
 fn command_line() -> String {
-    typed_words().join(" ")
+    shell_command(typed_words())
 }
 
-/// Its words, as a shell reads them.
-fn typed_words() -> Vec<String> {
-    let words = std::env::args_os().skip(1).map(|word| {
-        let word = word.to_string_lossy().into_owned();
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,+".contains(c);
-        if !word.is_empty() && word.chars().all(plain) { word } else { format!("'{}'", word.replace('\'', "'\\''")) }
-    });
-    ["regard".to_owned()].into_iter().chain(words).collect()
+/// The words after the program.
+fn typed_words() -> impl Iterator<Item = String> {
+    std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned())
+}
+
+/// The program with these words, as a shell reads them.
+fn shell_command(words: impl IntoIterator<Item = String>) -> String {
+    let words = words.into_iter().map(|word| quoted(&word));
+    ["regard".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
 }
 
 /// Loads a run directory and its data.
@@ -135,14 +138,21 @@ fn trained(run: &Path, which: Which, cache: Option<&Path>, common: &Common) -> O
     load::run(run, which, cache_directory(cache).as_deref(), &Console::new(common))
 }
 
+/// Makes the directory for results, before they are measured for hours.
+fn make_out(out: Option<&Path>) -> Outcome {
+    out.map_or(Ok(()), |out| std::fs::create_dir_all(out).map_err(|error| Failure::writing(out, &error)))
+}
+
 /// Writes results if requested, prints them as tables or JSON, and says where the report is.
 fn show(common: &Common, out: Option<&Path>, results: &dyn Shown) -> Outcome {
-    let files = out.map(|out| results.write(out)).transpose().map_err(|error| Failure::written(&error))?;
+    // Printed even where they cannot be written: they may have taken hours.
+    let files = out.map(|out| results.write(out)).transpose().map_err(|error| Failure::written(&error));
     if common.json {
-        return output::json(&results.to_json());
+        output::json(&results.to_json())?;
+        return files.map(drop);
     }
     output::text(results.tables().iter().map(Table::to_text).collect::<Vec<_>>().join("\n"))?;
-    match files {
+    match files? {
         Some(files) => output::line(format_args!("\nreport: {}", files.report.page.display())),
         None => Ok(()),
     }

@@ -15,7 +15,7 @@ use regard_lab::{
 use regard_nn::{attention::AttentionConfig, models::ModelConfig};
 use regard_tasks::run::{Layers, Run, SECTIONS, Which};
 
-use super::{command_line, environment, show, trained};
+use super::{command_line, environment, make_out, show, trained};
 use crate::{
     args::{CHECKPOINTS, Common, Named},
     console,
@@ -180,6 +180,7 @@ fn probe_decoders(args: &Arguments, common: &Common) -> Outcome {
         classifier: &classifier,
         double: args.reference,
     };
+    make_out(args.out.as_deref())?;
     let bar = console::bar(steps(&plan) as u64, common.quiet);
     bar.set_prefix("probe");
     let (lines, last) = (!common.quiet && bar.is_hidden(), Cell::new(String::new()));
@@ -219,6 +220,7 @@ fn probe_model(path: &Path, args: &Arguments, common: &Common) -> Outcome {
     }
     let classifier = classifier(args, &sizes);
     let plan = ModelPlan { groups: GROUPS, sequences: sequences / GROUPS, classifier: &classifier };
+    make_out(args.out.as_deref())?;
     let measured = measure_model(&model, &data, &plan, &signal::stop_flag())?;
     let position = format!("{:?}", config.attention.position).to_lowercase();
     let probe = ModelProbe {
@@ -379,7 +381,7 @@ fn mechanisms(args: &Arguments, heads: usize) -> Outcome<Vec<(String, AttentionC
     let given = if args.mechanism.is_empty() { &["softmax".to_owned()][..] } else { &args.mechanism };
     let mut all: Vec<(String, AttentionConfig)> = Vec::new();
     for entry in given {
-        let (label, config) = base.varied(entry, "compare.mechanisms", "--mechanism")?;
+        let (label, config) = base.varied(entry, "--mechanism", "--mechanism")?;
         let own = &config.attention;
         if config.model != base.model || own.heads != heads || !own.causal || own.position != base.attention.position {
             return Err(Failure::usage(format!(

@@ -1,6 +1,6 @@
 //! `regard swap`
 
-use std::{fs, ops::ControlFlow, path::PathBuf};
+use std::{ops::ControlFlow, path::PathBuf};
 
 use clap::{ArgGroup, Args};
 use regard_kernels::{Storage, mechanism::Fraction};
@@ -15,8 +15,8 @@ use regard_pretrained::{
 
 use super::{
     command_line, environment,
-    folder::{Watch, tokens, told},
-    show,
+    folder::{Watch, open, tokens, told},
+    make_out, show,
 };
 use crate::{
     args::{Common, STORAGES},
@@ -112,14 +112,21 @@ pub fn run(args: &Swap, common: &Common) -> Outcome {
     if memory.is_empty() && time.is_none() {
         return Err(Failure::usage("no budget is given, expected --memory, --time or both"));
     }
-    let allowed: Vec<&str> = args.allow.iter().map(String::as_str).collect();
-    let folder = Folder::open_allowing(&args.folder, &allowed).map_err(SwapError::from)?;
+    let folder = open(&args.folder, &args.allow)?;
     let length = args.length.unwrap_or(folder.architecture().context);
     check_memory(&folder, Some(length), length)?;
-    let kinds = match &args.candidates[..] {
+    let kinds: Vec<Kind> = match &args.candidates[..] {
         [] => Kind::ALL.iter().copied().filter(|kind| *kind != Kind::Drop).collect(),
         names => names.iter().map(|name| named("--candidates", name, Kind::ALL, Kind::name)).collect::<Outcome<_>>()?,
     };
+    let causal = !args.candidates.is_empty() && folder.architecture().causal;
+    if let Some(kind) = kinds.iter().find(|kind| causal && !kind.can_be_causal()) {
+        return Err(Failure::usage(format!(
+            "--candidates {}: clusters need all tokens of a sequence, but the attention of this model is causal; expected other \
+             kinds",
+            kind.name()
+        )));
+    }
     let study = Study {
         length,
         calibration: args.calibration,
@@ -138,6 +145,7 @@ pub fn run(args: &Swap, common: &Common) -> Outcome {
         stretch: args.stretch,
     };
     let parts = examples(args, &folder, length)?;
+    make_out(args.out.as_deref())?;
     let watch = Watch::new("swap", common);
     let progress = |what: &str, done: usize, total: usize| match watch.part(what, Progress { done, total }) {
         ControlFlow::Continue(()) => Ok(()),
@@ -147,7 +155,6 @@ pub fn run(args: &Swap, common: &Common) -> Outcome {
     drop(watch);
     let mut written = Vec::new();
     if let Some(out) = &args.out {
-        fs::create_dir_all(out).map_err(|error| Failure::writing(out, &error))?;
         for chosen in &swap.chosen {
             let mut names = Vec::new();
             if let Some(budget) = chosen.budget.as_ref().filter(|_| memory.len() > 1) {

@@ -4,14 +4,16 @@ use std::path::{Path, PathBuf};
 
 use regard_cluster::Communicator;
 use regard_lab::{cost::check_training, load, run_report::RunReport};
-use regard_metrics::BLEU_SIGNATURE;
 use regard_tasks::{
-    run::{Layers, RunConfig},
-    train::{CONFIG, Environment, Existing, METRICS, Outcome as Ended, Record, RunDirectory, Split, Trainer},
+    run::{Layers, RunConfig, Stored, Which},
+    train::{
+        CHECKPOINTS, CONFIG, Environment, Evaluation, Existing, METRICS, Outcome as Ended, Record, RunDirectory,
+        RunState, Split, Trainer,
+    },
 };
 use serde_json::json;
 
-use super::{above, cache_directory, command_line, environment, resolve};
+use super::{above, cache_directory, command_line, environment, quality::quality, resolve};
 use crate::{
     args::{Common, Directory, Source},
     console::{self, Console, TrainingBar},
@@ -70,58 +72,63 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
     bar.finish();
     match ended? {
         // Rank 0 tells it.
-        Ended::Interrupted { .. } if !leads => Err(Failure::interrupted("")),
-        Ended::Interrupted { step } => Err(Failure::interrupted(format!(
-            "stopped after step {step}; the checkpoint is in {}; continue with --resume",
-            out.display()
-        ))),
-        Ended::Finished { step } | Ended::Stopped { step } => {
-            if data.summaries(Split::Valid).is_some() {
-                trainer.evaluate_best(Split::Valid)?;
-            }
-            let test = trainer.evaluate_best(Split::Test)?;
-            if !leads {
-                return Ok(());
-            }
-            let best = trainer.state().best;
-            let records = Record::read(&out.join(METRICS))?;
-            let title = format!("{label} on {}", config.task.name);
-            let report = RunReport {
-                title: &title,
-                command: &command_line(),
-                config: &config.to_toml(),
-                environment: &environment,
-                parameters,
-                records: &records,
-            };
-            let written = report.write(&out).map_err(|error| Failure::written(&error))?;
-            if common.json {
-                return output::json(&json!({
-                    "run": out.to_string_lossy(), "mechanism": label, "task": config.task.name.name(), "steps": step,
-                    "parameters": parameters, "best": best, "test": test,
-                    "train_seconds": trainer.state().seconds,
-                }));
-            }
-            let quality = [
-                test.accuracy.map(|accuracy| format!("accuracy    {:.2} %\n", 100.0 * accuracy)),
-                test.values.map(|scores| super::eval::correlations(&scores) + "\n"),
-                test.perplexity.map(|perplexity| format!("perplexity  {perplexity:.4}\n")),
-                test.language.as_ref().and_then(super::eval::spelled).map(|lines| lines + "\n"),
-                test.ranking.as_ref().map(|ranking| super::eval::ranked(ranking) + "\n"),
-                test.bleu.map(|bleu| format!("BLEU        {bleu:.2} ({BLEU_SIGNATURE})\n")),
-                test.rouge.map(|scores| super::eval::rouge(&scores) + "\n"),
-            ];
-            output::text(format_args!(
-                "run         {}\nreport      {}\nsteps       {step} in {:.0} s\nbest step   {}\ntest loss   {:.4}\n{}",
-                out.display(),
-                written.page.display(),
-                trainer.state().seconds,
-                test.step,
-                test.loss,
-                quality.into_iter().flatten().collect::<String>()
-            ))
+        Ended::Interrupted { .. } if !leads => return Err(Failure::interrupted("")),
+        Ended::Interrupted { step } => {
+            return Err(Failure::interrupted(format!(
+                "stopped after step {step}; the checkpoint is in {}; continue with --resume",
+                out.display()
+            )));
         }
+        Ended::Finished { .. } | Ended::Stopped { .. } => {}
     }
+    if data.summaries(Split::Valid).is_some() {
+        trainer.evaluate_best(Split::Valid)?;
+    }
+    let test = trainer.evaluate_best(Split::Test)?;
+    if !leads {
+        return Ok(());
+    }
+    told(&Told { config: &config, out: &out, environment: &environment, parameters }, trainer.state(), &test, common)
+}
+
+/// A run that has ended.
+struct Told<'a> {
+    config: &'a RunConfig,
+    out: &'a Path,
+    environment: &'a Environment,
+    parameters: usize,
+}
+
+/// Writes the report of a run and prints what came of it.
+fn told(run: &Told, state: &RunState, test: &Evaluation, common: &Common) -> Outcome {
+    let &Told { config, out, environment, parameters } = run;
+    let label = config.label();
+    let records = Record::read(&out.join(METRICS))?;
+    let report = RunReport {
+        title: &format!("{label} on {}", config.task.name),
+        command: &command_line(),
+        config: &config.to_toml(),
+        environment,
+        parameters,
+        records: &records,
+    };
+    let written = report.write(out).map_err(|error| Failure::written(&error))?;
+    if common.json {
+        return output::json(&json!({
+            "run": out.to_string_lossy(), "mechanism": label, "task": config.task.name.name(), "steps": state.step,
+            "parameters": parameters, "best": state.best, "test": test, "train_seconds": state.seconds,
+        }));
+    }
+    output::line(format_args!(
+        "run         {}\nreport      {}\nsteps       {} in {:.0} s\nbest step   {}\ntest loss   {:.4}\n{}",
+        out.display(),
+        written.page.display(),
+        state.step,
+        state.seconds,
+        test.step,
+        test.loss,
+        quality(test)
+    ))
 }
 
 /// The configuration of the run: as given, or that of the run to resume where neither a preset nor a file is.
@@ -162,11 +169,27 @@ fn in_turn<T>(cluster: &dyn Communicator, work: impl FnOnce() -> Outcome<T>) -> 
 fn check_resumed(out: &Path, config: &RunConfig) -> Outcome {
     let path = out.join(CONFIG);
     if !path.is_file() {
+        if out.join(CHECKPOINTS).exists() {
+            return Err(Failure::data(format!(
+                "{} holds checkpoints but no {CONFIG}, so that nothing says of what model; put the file back, or choose \
+                 another --out",
+                out.display()
+            )));
+        }
         // Opening the directory will report what is missing.
         return Ok(());
     }
-    match config.other_run(&RunConfig::read(&path)?) {
-        None => Ok(()),
+    let stored = Stored::open(out)?;
+    match config.other_run(&stored.config) {
+        // A run without a checkpoint begins anew.
+        None => match stored.checkpoint(Which::Last).map(|(_, last)| last.state.step) {
+            Ok(done) if done > config.train.steps => Err(Failure::usage(format!(
+                "train.steps is {}, but the run in {} has done {done} updates; expected at least as many",
+                config.train.steps,
+                out.display()
+            ))),
+            _ => Ok(()),
+        },
         Some((key, own, before)) => Err(Failure::usage(format!(
             "{key} is {own}, but the run in {} has {before}; resume with the same value, or choose another --out",
             out.display()

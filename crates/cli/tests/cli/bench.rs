@@ -119,12 +119,12 @@ fn every_level_has_times_of_its_own() {
     assert!(halves["setting"].as_str().unwrap().ends_with("keys and values in bf16"), "{halves}");
 
     let model = ["--set", "model.width=8", "--set", "model.layers=1", "--set", "heads=2", "--batch", "2"];
-    let step = tiny(&[&["--level", "step", "--mechanism", "linear", "--vocabulary", "50"], &model[..]].concat());
+    let step = tiny(&[&["--level", "step", "--mechanism", "linear", "--vocabulary", "150000"], &model[..]].concat());
     let point = &points(&step)[0];
     assert!(point["level"] == "step" && point["step"]["median"].as_f64().unwrap() > 0.0, "{point}");
     // Parameters, gradients and two moments of the token embedding alone.
-    assert!(point["head_width"] == 4 && point["step_bytes"].as_u64().unwrap() > 4 * 4 * 50 * 8, "{point}");
-    assert!(step["setting"].as_str().unwrap().contains("language model, 1 layers 8 wide, vocabulary 50"), "{step}");
+    assert!(point["head_width"] == 4 && point["step_bytes"].as_u64().unwrap() > 4 * 4 * 150_000 * 8, "{point}");
+    assert!(step["setting"].as_str().unwrap().contains("language model, 1 layers 8 wide, vocabulary 150000"), "{step}");
     let preset = tiny(&["--level", "step", "--preset", "lra-text", "--mechanism", "mgk", "--batch", "1"]);
     assert!(preset["setting"].as_str().unwrap().contains("classifier, 2 layers 64 wide, vocabulary 257"), "{preset}");
 }

@@ -60,7 +60,7 @@ fn a_study_is_printed_as_an_array_job() {
     fs::write(&file, study).expect("a file");
     let file = file.to_str().expect("UTF-8");
     let arguments =
-        ["compare", "--study", file, "--slurm", "3", "--out=runs/two", "--set", "train.steps=4", "--threads", "2"];
+        ["compare", "--study", file, "--slurm", "3", "--out=runs/the two", "--set", "train.steps=4", "--threads", "2"];
     let script = Ended::of(&mut regard(arguments)).success();
     let quoted = format!("'{file}'");
     for part in [
@@ -69,9 +69,9 @@ fn a_study_is_printed_as_an_array_job() {
         "#SBATCH --cpus-per-task=2\n",
         &format!(
             "srun regard compare --study {quoted} --set train.steps=4 --threads 2 --shard \"$SLURM_ARRAY_TASK_ID\"/3 --out \
-             runs/two-\"$SLURM_ARRAY_TASK_ID\"-of-3"
+             'runs/the two'-\"$SLURM_ARRAY_TASK_ID\"-of-3"
         ),
-        "regard compare --merge runs/two-*-of-3 --out runs/two\n",
+        "regard compare --merge 'runs/the two'-{1..3}-of-3 --out 'runs/the two'\n",
     ] {
         assert!(script.contains(part), "{part} in {script}");
     }

@@ -142,7 +142,7 @@ fn eval_measures_what_training_did() {
     let report = run(["eval", &path, "--cache", "none"]).success();
     assert!(report.contains("test (100 sequences)") && report.contains("accuracy"), "{report}");
     run(["eval", &path, "--batch", "0"]).failure(USAGE, &["--batch is 0"]);
-    run(["generate", &path]).failure(USAGE, &[&path, "holds a classifier", "char-lm"]);
+    run(["generate", &path]).failure(USAGE, &[&path, "holds a model of the task listops", "char-lm"]);
 }
 
 #[test]

@@ -31,6 +31,9 @@ pub struct Cosine {
 }
 
 impl Cosine {
+    /// The scale `exp(log_scale)` from which learning begins, as in Swin V2 (Liu et al. 2022).
+    pub const FIRST_SCALE: f64 = 10.0;
+
     /// Softmax attention of directions.
     pub(crate) fn softmax(&self) -> Softmax {
         let Self { layout, mask, dropout } = self.clone();

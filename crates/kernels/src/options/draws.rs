@@ -38,8 +38,8 @@ pub fn projection(rows: usize, width: usize, drawn: RowsDrawn, norms: RowNorms, 
         RowsDrawn::Orthogonal => {
             let fresh = Stream::Norms.under(key);
             for first in (0..rows).step_by(width) {
-                let block = haar(width, substream(gaussian, first as u64));
-                for (n, direction) in block.chunks_exact(width).take(rows - first).enumerate() {
+                let block = haar(width.min(rows - first), width, substream(gaussian, first as u64));
+                for (n, direction) in block.chunks_exact(width).enumerate() {
                     let norm = match norms {
                         RowNorms::Gaussian => norm(normals(substream(fresh, (first + n) as u64), width)),
                         RowNorms::SqrtWidth => (width as f64).sqrt(),
@@ -85,13 +85,13 @@ fn normals(key: u64, count: usize) -> impl Iterator<Item = f64> {
     (0..count).map(move |n| normal(uniform(2 * n), uniform(2 * n + 1)))
 }
 
-/// A Haar-random orthogonal matrix `[width, width]`.
+/// The first `rows` rows of a Haar-random orthogonal matrix `[width, width]`.
 ///
 /// Gram-Schmidt on the rows of a Gaussian matrix is its triangular decomposition with a positive diagonal, the only one
 /// whose orthogonal factor is Haar-distributed (Mezzadri 2007, section 4).
-fn haar(width: usize, key: u64) -> Vec<f64> {
-    let mut matrix: Vec<f64> = normals(key, width * width).collect();
-    for n in 0..width {
+fn haar(rows: usize, width: usize, key: u64) -> Vec<f64> {
+    let mut matrix: Vec<f64> = normals(key, rows * width).collect();
+    for n in 0..rows {
         let (done, rest) = matrix.split_at_mut(n * width);
         let row = &mut rest[..width];
         // Twice, to remove what rounding left of the previous rows.
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn orthogonal_matrices_have_the_haar_measure() {
         for width in [2, 3, 5] {
-            let draws: Vec<Vec<f64>> = (0..DRAWS).map(|n| haar(width, substream(9, n as u64))).collect();
+            let draws: Vec<Vec<f64>> = (0..DRAWS).map(|n| haar(width, width, substream(9, n as u64))).collect();
             let traces = || draws.iter().map(|q| (0..width).map(|a| q[a * (width + 1)]).sum::<f64>());
             // Diaconis and Shahshahani 1994: the first moments of the trace are those of a standard normal. A
             // decomposition with the signs of the usual reflections has a negative trace on average.
@@ -182,7 +182,7 @@ mod tests {
             }
         }
         let determinants = (0..DRAWS).map(|n| {
-            let q = haar(2, substream(10, n as u64));
+            let q = haar(2, 2, substream(10, n as u64));
             q[0] * q[3] - q[1] * q[2]
         });
         require("determinant", deviation(determinants, 0.0));

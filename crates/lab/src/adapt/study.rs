@@ -224,7 +224,8 @@ impl Study {
         if resume {
             let damaged = |problem: String| TrainError::Checkpoint { path: options.clone(), problem };
             let text = fs::read(&options).map_err(|error| damaged(error.to_string()))?;
-            let before = serde_json::from_slice(&text).map_err(|error| damaged(format!("not sound JSON: {error}")))?;
+            let before = serde_json::from_slice(&text)
+                .map_err(|error| damaged(format!("not sound JSON: {error}; start over in another directory")))?;
             if let Some((key, seen, expected)) = difference("", &own, &before) {
                 return Err(AdaptError::Changed { key, seen, expected, path: out.display().to_string() });
             }

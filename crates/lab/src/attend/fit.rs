@@ -18,7 +18,7 @@ const SHIFT_STREAM: u64 = 1;
 /// The options, completed from the tensor shapes where they were not set, and the sizes of the call.
 pub(super) fn fit(inputs: &Inputs, request: &Request) -> Result<(AttentionOptions, InputSizes), AttendError> {
     let mut options = request.options.clone();
-    if options.uses_support() && options.support.kind == SupportKind::Block && options.support.layout.is_none() {
+    if options.uses_support() && options.support.kind == SupportKind::Block {
         fit_layout(&mut options, inputs, (request.chosen)("support.block"))?;
     }
     let shapes = inputs.real.iter().map(|(name, tensor)| (name.as_str(), &tensor.shape[..])).collect();
@@ -29,6 +29,10 @@ pub(super) fn fit(inputs: &Inputs, request: &Request) -> Result<(AttentionOption
 fn fit_layout(options: &mut AttentionOptions, inputs: &Inputs, fixed: bool) -> Result<(), AttendError> {
     if !inputs.real.contains_key("layout") {
         return Ok(());
+    }
+    if options.support.layout.is_some() {
+        let expected = "one of it and the tensor 'layout' of the file; leave the option out";
+        return Err(Error::option("support.layout", "given", expected).into());
     }
     let layout = inputs.need("layout", "support.kind is 'block'")?;
     check_finite("layout", layout)?;
@@ -51,10 +55,20 @@ pub(super) fn complete(
     options: &AttentionOptions,
     request: &Request,
 ) -> Result<(), AttendError> {
-    if let (Mechanism::Gaussian, Some(k)) = (options.mechanism, inputs.real.get_mut("k"))
-        && k.shape.len() == 4
-    {
-        k.shape.insert(2, 1);
+    if options.mechanism == Mechanism::Gaussian {
+        if inputs.real.contains_key("shift") {
+            let problem = "tensor 'shift' is given, but a Gaussian has one key; leave it out, or use --mechanism mgk";
+            return Err(AttendError::Data(problem.into()));
+        }
+        if let Some(k) = inputs.real.get_mut("k") {
+            if k.shape.len() == 4 {
+                k.shape.insert(2, 1);
+            }
+            if k.shape.len() == 5 && k.shape[2] != 1 {
+                let expected = "one key per position, [B,H,1,S,D]; several are of --mechanism mgk";
+                return Err(Error::shape("k", &k.shape, expected).into());
+            }
+        }
     }
     if options.mechanism == Mechanism::Mgk
         && options.mixture.inference == Inference::SoftEm
@@ -63,7 +77,7 @@ pub(super) fn complete(
         // The buffer of soft-EM is a probability.
         let prior = inputs.need("prior", "soft-em needs it")?;
         check_finite("prior", prior)?;
-        if let Some(at) = prior.data.iter().position(|p| *p < 0.0) {
+        if let Some(at) = prior.data.iter().position(|p| *p < 0.0 || *p > 1.0 + 1e-5) {
             let (seen, place) = (prior.data[at], place(at, &prior.shape));
             return Err(AttendError::Data(format!("tensor 'prior' holds {seen} at {place:?}, expected probabilities")));
         }
@@ -88,7 +102,8 @@ pub(super) fn complete(
         };
         // The operator takes a prior of either rank; these options select one.
         if spec.name == "log_prior" && given.shape.len() < spec.shape.len() {
-            return Err(Error::shape(spec.name, &given.shape, format!("{:?}", spec.shape)).into());
+            let expected = format!("{:?}, or a tensor 'prior' of this shape in its place", spec.shape);
+            return Err(Error::shape(spec.name, &given.shape, expected).into());
         }
         if let Some(at) = given.data.iter().position(|s| spec.name == "variance" && *s <= 0.0) {
             let seen = given.data[at];

@@ -81,12 +81,18 @@ pub fn attend(file: &[u8], request: &Request) -> Result<Vec<u8>, AttendError> {
     let mut inputs = Inputs::read(file)?;
     let plan = Plan::new(&mut inputs, request)?;
     let outputs = plan.run(&inputs, request)?;
-    outputs.iter().try_for_each(|(name, tensor)| check_result(name, tensor, &plan, &inputs, request.reference))?;
+    outputs.iter().try_for_each(|(name, tensor)| check_result(name, tensor, &plan, &inputs, request))?;
     Ok(write(&outputs, inputs.dtype))
 }
 
 /// Fails if a result overflowed. The logarithm of a sum over no key is minus infinity, and meant.
-fn check_result(name: &str, tensor: &Tensor, plan: &Plan, inputs: &Inputs, reference: bool) -> Result<(), AttendError> {
+fn check_result(
+    name: &str,
+    tensor: &Tensor,
+    plan: &Plan,
+    inputs: &Inputs,
+    request: &Request,
+) -> Result<(), AttendError> {
     let written = |x: f64| if inputs.dtype == Dtype::F64 { x } else { f64::from(x as f32) };
     let fine = |x: f64| x.is_finite() || (name == "lse" && x == f64::NEG_INFINITY);
     let Some(at) = tensor.data.iter().position(|x| !fine(written(*x))) else { return Ok(()) };
@@ -94,9 +100,13 @@ fn check_result(name: &str, tensor: &Tensor, plan: &Plan, inputs: &Inputs, refer
     let used = plan.names.iter().chain(&["grad_out"]).filter_map(|name| Some((*name, inputs.real.get(*name)?)));
     let sizes = used.map(|(name, tensor)| (name, largest(tensor)));
     let (blamed, most) = sizes.max_by(|a, b| a.1.total_cmp(&b.1)).expect("a call has inputs");
-    let remedy = if reference { "" } else { ", or --reference, which computes in float64" };
+    let blamed = match request.scale {
+        Some(scale) if scale > most => format!("'{blamed}', and of scores {scale:e} times as large,"),
+        _ => format!("'{blamed}'"),
+    };
+    let remedy = if request.reference { "" } else { ", or --reference, which computes in float64" };
     Err(AttendError::Numeric(format!(
-        "result '{name}' is {} at {:?}: sums of numbers as large as {most:e} in '{blamed}' overflow; expected smaller \
+        "result '{name}' is {} at {:?}: sums of numbers as large as {most:e} in {blamed} overflow; expected smaller \
          ones{remedy}",
         written(tensor.data[at]),
         place(at, &tensor.shape),

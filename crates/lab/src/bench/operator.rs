@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use burn::tensor::Device;
-use regard_kernels::{AttentionOptions, Call, Error, InputSizes, InputSpec, Layout, Mask, Operator, Role, View};
+use regard_kernels::{AttentionOptions, Call, Error, InputSizes, InputSpec, Layout, Operator, Role, View};
 
 use super::{
     Sizes,
@@ -73,8 +73,7 @@ impl Problem {
 
 /// The call for these options, token first.
 pub(super) fn call(options: &AttentionOptions) -> Call {
-    let mask = Mask { causal: options.causal, window: options.window, ..Mask::default() };
-    Call { layout: Layout::TokenFirst, mask, ..Call::default() }
+    Call { layout: Layout::TokenFirst, mask: options.mask(), ..Call::default() }
 }
 
 impl Workload for Problem {

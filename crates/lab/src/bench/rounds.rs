@@ -244,12 +244,7 @@ pub fn run(plan: &Plan, watch: &dyn Fn(&Measurement), stop: &AtomicBool) -> Resu
             if let Entry::Vacant(unknown) = checks.entry(key) {
                 unknown.insert(plan.check(subject, cell).map_err(failed)?);
             }
-            let material = subject.recipe.as_ref().map(|recipe| Material::new(recipe, cell, plan.seed));
-            materials.push(material.transpose().map_err(|problem| BenchError::Model {
-                label: subject.label.clone(),
-                length: cell.length,
-                problem,
-            })?);
+            materials.push(subject.recipe.as_ref().map(|recipe| Material::new(recipe, cell, plan.seed)));
         }
         let mut tensors = Tensors::new(plan.seed);
         let mut cases = Vec::new();

@@ -1,9 +1,15 @@
 //! A whole training step: forward pass, loss, backward pass, optimizer.
 
-use regard_kernels::{AttentionOptions, Error, random::bits};
-use regard_nn::{device, models::ModelConfig};
+use regard_kernels::{
+    AttentionOptions, Error,
+    random::{bits, substream},
+};
+use regard_nn::{
+    device,
+    models::{ModelConfig, TokenBatch},
+};
 use regard_tasks::{
-    data::{ClassificationData, LanguageData, Sequences, TaskData, Vocabulary},
+    data::{Batch, Batches, DataError, Objective, Shape, Split, SplitBatches, Task, TaskData},
     train::{Model, TrainConfig, TrainError, Trainer},
 };
 
@@ -25,7 +31,7 @@ pub struct Recipe {
     pub classes: Option<usize>,
 }
 
-/// Training data of the benchmark: random tokens, full-length sequences, every token of a language model a target.
+/// Training data of the benchmark, and how they are used.
 pub(super) struct Material {
     data: TaskData,
     train: TrainConfig,
@@ -34,56 +40,65 @@ pub(super) struct Material {
 /// Total updates for the schedule: more than any benchmark runs.
 const STEPS: usize = 1 << 20;
 /// Number of distinct batches.
-const BATCHES: usize = 4;
-/// Maximum number of symbols in a classifier's sequences.
-const SYMBOLS: usize = 256;
+const BATCHES: u64 = 4;
 
 impl Material {
-    /// # Errors
-    /// Invalid sizes, as a sentence.
-    pub fn new(recipe: &Recipe, sizes: Sizes, seed: u64) -> Result<Self, String> {
+    pub fn new(recipe: &Recipe, sizes: Sizes, seed: u64) -> Self {
         let Recipe { vocabulary, classes, .. } = *recipe;
         let Sizes { length, batch, .. } = sizes;
-        let draw = |i: usize, below: usize| ((u64::from(bits(seed, i as u32)) * below as u64) >> 32) as usize;
-        let rows = BATCHES * batch * recipe.train.accumulate.max(1);
-        let data: TaskData = match classes {
-            Some(classes) => {
-                // Id 0 is padding, which does not occur.
-                let symbols = vocabulary.saturating_sub(1).clamp(1, SYMBOLS);
-                let mut set = Sequences::new(classes);
-                for row in 0..rows {
-                    let tokens: Vec<u8> = (0..length).map(|i| draw(row * length + i, symbols) as u8).collect();
-                    set.push(&tokens, row % classes).map_err(|error| error.to_string())?;
-                }
-                let (train, valid, test) = (set.clone(), set.clone(), set);
-                let notes = Vec::new();
-                Box::new(ClassificationData {
-                    train,
-                    valid,
-                    test,
-                    classes,
-                    vocabulary,
-                    first_id: 1,
-                    max_length: length,
-                    about: String::new(),
-                    units: None,
-                    notes,
-                })
-            }
-            None => {
-                // Any characters will do: use the private planes.
-                let characters = ('\u{F0000}'..).take(vocabulary).collect();
-                let text: Vec<u16> = (0..rows * length + 1).map(|i| draw(i, vocabulary) as u16).collect();
-                Box::new(LanguageData {
-                    train: text.clone(),
-                    valid: text.clone(),
-                    test: text,
-                    vocabulary: Vocabulary::new(characters).map_err(|error| error.to_string())?,
-                    context: length,
-                })
-            }
+        let data = Box::new(RandomTokens { vocabulary, classes, length, seed });
+        Self { data, train: TrainConfig { steps: STEPS, batch, start: None, ..recipe.train.clone() } }
+    }
+}
+
+/// Sequences of full length whose tokens are drawn independently, and every target: all tokens of a language model, the classes
+/// in turn of a classifier, in which id 0 is padding and does not occur.
+#[derive(Debug)]
+struct RandomTokens {
+    vocabulary: usize,
+    classes: Option<usize>,
+    length: usize,
+    seed: u64,
+}
+
+impl RandomTokens {
+    fn batch(&self, index: u64, rows: usize) -> Batch {
+        let &Self { vocabulary, classes, length, seed } = self;
+        let stream = substream(seed, index % BATCHES);
+        let first = usize::from(classes.is_some() && vocabulary > 1);
+        let symbols = (vocabulary - first) as u64;
+        let draw = |i: usize| first as i32 + ((u64::from(bits(stream, i as u32)) * symbols) >> 32) as i32;
+        // One token more for the last target.
+        let text: Vec<i32> = (0..rows * length + 1).map(draw).collect();
+        let targets = match classes {
+            Some(classes) => (0..rows).map(|row| (row % classes) as i32).collect(),
+            None => text[1..].into(),
         };
-        Ok(Self { data, train: TrainConfig { steps: STEPS, batch, start: None, ..recipe.train.clone() } })
+        let ids = text[..rows * length].into();
+        let tokens = TokenBatch { ids, batch: rows, length, padding: None, types: None };
+        Batch { tokens, targets, source: None, readers: None }
+    }
+}
+
+impl Task for RandomTokens {
+    fn shape(&self) -> Shape {
+        let objective = match self.classes {
+            Some(classes) => Objective::Classify { classes },
+            None => Objective::NextToken { certain: false },
+        };
+        Shape { objective, vocabulary: self.vocabulary, max_length: self.length }
+    }
+
+    fn batches(&self, _: u64, rows: usize) -> Result<Batches<'_>, DataError> {
+        Ok(Box::new(move |index| self.batch(index, rows)))
+    }
+
+    fn split(&self, _: Split, rows: usize) -> Result<SplitBatches<'_>, DataError> {
+        Ok(Box::new((0..1).map(move |_| self.batch(0, rows))))
+    }
+
+    fn setting(&self) -> String {
+        format!("random sequences of {} tokens", self.length)
     }
 }
 

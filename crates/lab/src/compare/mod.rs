@@ -12,6 +12,7 @@ pub use directory::{open, remove};
 pub use report::Comparison;
 pub use run::{CompareError, Job, Plan, Watch, run, run_directory, train};
 
+use regard_kernels::Mechanism;
 use regard_nn::{attention::Attentions, models::ModelConfig};
 use regard_tasks::{
     Failure,
@@ -67,6 +68,18 @@ impl Candidate {
     }
 }
 
+/// Names the models that `model.attention_dropout` does not reach, where it reaches others they are compared with.
+/// Models are given by their label, rate and mechanism.
+pub fn dropout_note<'a>(models: impl IntoIterator<Item = (&'a str, f64, Mechanism)>) -> Option<String> {
+    let dropped = models.into_iter().filter(|(_, rate, _)| *rate > 0.0);
+    let (with, without): (Vec<_>, Vec<_>) = dropped.partition(|(.., mechanism)| mechanism.facts().dropout);
+    if with.is_empty() || without.is_empty() {
+        return None;
+    }
+    let names: Vec<&str> = without.iter().map(|(label, ..)| *label).collect();
+    Some(format!("Without attention weights, so that model.attention_dropout has no effect: {}.", names.join("; ")))
+}
+
 /// Result of one run of one candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunResult {
@@ -110,4 +123,20 @@ pub struct RunResult {
     pub curve: Vec<(usize, f64)>,
     /// Step and training loss, averaged over the updates since the point before.
     pub training_loss: Vec<(usize, f64)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dropout_is_told_apart_where_some_mechanisms_have_it() {
+        let model = |rate, mechanism: Mechanism| (mechanism.name(), rate, mechanism);
+        let (softmax, linear, mlk) = (Mechanism::Softmax, Mechanism::Linear, Mechanism::Mlk);
+        let note = dropout_note([model(0.1, softmax), model(0.1, linear), model(0.1, mlk)]).unwrap();
+        assert!(note.ends_with("no effect: linear; mlk."), "{note}");
+        assert_eq!(dropout_note([model(0.0, softmax), model(0.0, linear)]), None);
+        assert_eq!(dropout_note([model(0.1, mlk), model(0.1, linear)]), None);
+        assert_eq!(dropout_note([model(0.1, softmax)]), None);
+    }
 }

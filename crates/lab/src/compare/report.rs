@@ -20,6 +20,8 @@ pub struct Comparison {
     pub setting: String,
     /// Fraction of the most frequent class among the test labels, the baseline; classification only.
     pub majority: Option<f64>,
+    /// What the candidates do not have in common besides their attention.
+    pub differences: Option<String>,
     /// The command line.
     pub command: String,
     /// Configuration common to all candidates, as TOML.
@@ -151,6 +153,9 @@ impl Comparison {
                     percent(best)
                 ));
             }
+        }
+        if let Some(differences) = &self.differences {
+            table = table.note(differences.clone());
         }
         match self.majority {
             Some(share) => {

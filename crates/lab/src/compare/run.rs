@@ -26,6 +26,7 @@ use regard_tasks::{
 
 use super::{Candidate, RunResult};
 use crate::{
+    bench::Timing,
     cost::{ModelCost, ModelSizes, Run},
     load::{self, Loading},
 };
@@ -90,7 +91,7 @@ pub enum CompareError {
         #[source]
         source: TrainError,
     },
-    /// A result file that cannot be read or written.
+    /// A result file that is missing or cannot be read.
     #[error("{}: {problem}", path.display())]
     Result {
         /// The file.
@@ -98,6 +99,9 @@ pub enum CompareError {
         /// The problem and a remedy.
         problem: String,
     },
+    /// A result file that cannot be written.
+    #[error(transparent)]
+    Write(Failure),
     /// A rank of the job that is gone.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
@@ -111,6 +115,7 @@ impl Classed for CompareError {
         match self {
             Self::Run { source, .. } => source.class(),
             Self::Result { .. } => Class::Data,
+            Self::Write(failure) => failure.class,
             Self::Cluster(_) | Self::Interrupted => Class::Interrupted,
         }
     }
@@ -172,7 +177,7 @@ pub fn run(plan: &Plan, watch: &dyn Watch, stop: &Arc<AtomicBool>) -> Result<Vec
         let Some(result) = result else { return Err(CompareError::Interrupted) };
         let (path, text) = (directory.join(RESULT), serde_json::to_string_pretty(&result));
         write_whole(&path, text.expect("strings and finite numbers").as_bytes())
-            .map_err(|error| CompareError::Result { path: path.clone(), problem: error.to_string() })
+            .map_err(|error| CompareError::Write(Failure::written(&error)))
     };
     let result = |number: usize| {
         let path = directory(number).join(RESULT);
@@ -211,7 +216,7 @@ fn read_result(path: &Path) -> Result<Option<RunResult>, CompareError> {
     let failed = |problem: String| CompareError::Result { path: path.into(), problem };
     match fs::read_to_string(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(failed(error.to_string())),
+        Err(error) => Err(failed(format!("{error}; check its permissions and the disk"))),
         Ok(text) => serde_json::from_str(&text)
             .map(Some)
             .map_err(|error| failed(format!("no result of a run ({error}); remove it to run it again"))),
@@ -247,8 +252,8 @@ pub(super) fn run_one(
     let peak_bytes = peak.bytes();
     let test = trainer.evaluate_best(Split::Test)?;
     let records = Record::read(&directory.join(METRICS))?;
-    let (curve, training_loss, mut times) = curves(&records);
-    times.sort_by(f64::total_cmp);
+    let (curve, training_loss, times) = curves(&records);
+    let train_seconds = times.iter().sum::<f64>() / 1e3;
     Ok(Some(RunResult {
         label: candidate.label.clone(),
         seed,
@@ -262,10 +267,10 @@ pub(super) fn run_one(
         test_ranking: test.ranking,
         parameters,
         multiply_adds: multiply_adds(plan, candidate),
-        milliseconds_per_step: times.get(times.len() / 2).copied().unwrap_or(0.0),
+        milliseconds_per_step: Timing::of(times).map_or(0.0, |timing| timing.median),
         peak_bytes,
         sequences_per_second: test.sequences_per_second(),
-        train_seconds: times.iter().sum::<f64>() / 1e3,
+        train_seconds,
         curve,
         training_loss,
     }))

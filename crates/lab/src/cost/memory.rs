@@ -5,7 +5,7 @@ use regard_tasks::{Class, Failure, data::Held, run::RunConfig};
 use super::{Count, ModelCost, ModelSizes, Run};
 
 /// Bytes per parameter in training: value, gradient and the two moments of AdamW.
-const TRAINING: Count = 16;
+pub const TRAINING: Count = 16;
 /// Bytes per parameter at inference.
 const INFERENCE: Count = 4;
 /// Maximum batches per update: far more than anyone accumulates.

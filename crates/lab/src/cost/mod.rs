@@ -15,6 +15,6 @@ mod support;
 /// Parameters, operations, bytes. Wide enough for any product of sizes accepted by [`ModelSizes::check`].
 pub type Count = u128;
 
-pub use memory::{check_inference, check_training, fits, total_memory};
+pub use memory::{TRAINING, check_inference, check_training, fits, total_memory};
 pub use model::{ModelCost, Part};
 pub use sizes::{AttentionSizes, CostError, DecoderSizes, Head, ModelSizes, Run};

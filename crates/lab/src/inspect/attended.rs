@@ -38,10 +38,9 @@ impl<'a> Attended<'a> {
     /// # Panics
     /// A record of several sequences.
     pub fn new(record: &'a AttentionRecord) -> Self {
-        let mask = Mask { causal: record.options.causal, window: record.options.window, ..Mask::none() };
         let inputs: Vec<_> = record.calls.iter().map(AttentionCall::wide_inputs).collect();
         assert!(inputs.iter().all(|inputs| inputs[0].1[0] == 1), "records of one sequence");
-        Self { record, inputs, mask }
+        Self { record, inputs, mask: record.options.mask() }
     }
 
     /// Number of query heads; slots if experts are chosen.

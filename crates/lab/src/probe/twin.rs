@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use regard_kernels::{
-    Call, Error, Layout, Mask, Mechanism, Operator, View,
+    Call, Error, Layout, Mechanism, Operator, View,
     elementwise::{Activation, Affine, Curve, LayerNorm},
 };
 use regard_nn::models::named_parameters;
@@ -57,9 +57,8 @@ fn layer(decoder: &Decoder, layer: &Layer, number: usize, x: Vec<f64>, tally: &m
     if decoder.attention.window.is_none() {
         tally.add_logits(number, (&q, &k), axes, [heads, key_heads, head_width], decoder.attention.causal);
     }
-    let mask = Mask { causal: decoder.attention.causal, window: decoder.attention.window, ..Mask::default() };
-    let attention: Arc<dyn Operator> =
-        decoder.attention.operator(Call { layout: Layout::TokenFirst, mask, ..Call::default() })?;
+    let call = Call { layout: Layout::TokenFirst, mask: decoder.attention.mask(), ..Call::default() };
+    let attention: Arc<dyn Operator> = decoder.attention.operator(call)?;
     let [own, shared] = [heads, key_heads].map(|heads| [batch, tokens, heads, head_width]);
     let joined = run(attention.as_ref(), &[(&q, &own), (&k, &shared), (&v, &shared)]);
     tally.add(number, Quantity::Heads, &joined, axes);

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Instant};
 use burn::tensor::Tensor;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use regard_kernels::{AttentionOptions, Call, Error, InputSizes, Layout, Mask, Operator, Role, Storage, View};
+use regard_kernels::{AttentionOptions, Call, Error, InputSizes, Layout, Operator, Role, Storage, View};
 use regard_nn::{
     attention::AttentionLog,
     blocks::{Context, HeadTaps},
@@ -304,8 +304,7 @@ fn operator(
     width: usize,
     seed: u64,
 ) -> Result<(Arc<dyn Operator>, Constants), Error> {
-    let mask = Mask { causal: options.causal, window: options.window, ..Mask::none() };
-    let operator = options.operator(Call { layout: Layout::TokenFirst, mask, ..Call::default() })?;
+    let operator = options.operator(Call { layout: Layout::TokenFirst, mask: options.mask(), ..Call::default() })?;
     let sizes = InputSizes::new(Layout::TokenFirst, 1, tokens, options.heads, width);
     let mut constants = Vec::new();
     for input in options.inputs(&*operator, &sizes).into_iter().filter(|input| input.role == Role::Constant) {

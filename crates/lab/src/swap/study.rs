@@ -161,6 +161,112 @@ pub fn sample_images(pixels: &[f32], size: usize, sequences: usize) -> Result<[V
     Ok(parts)
 }
 
+/// What there is to choose from.
+struct Material {
+    candidates: Vec<Candidate>,
+    /// What each costs in one group.
+    prices: Vec<Price>,
+    /// Bytes of exact attention in one group, keys and values in f32.
+    plain: f64,
+    /// What each does to every group.
+    measured: Vec<Measured>,
+    /// The best guess of what is lost.
+    predictor: Predictor,
+    seed: u64,
+}
+
+impl Material {
+    /// The plan that takes these candidates, one for each group.
+    fn plan(&self, groups: &[usize]) -> Plan {
+        let layers = self.measured.iter().map(|measured| measured.group.layer).max().unwrap_or(0);
+        plan(layers, self.seed, &self.measured, &self.candidates, groups)
+    }
+
+    /// Exact attention in every group.
+    fn exact(&self) -> Way {
+        Way { name: "exact".into(), single: None, groups: vec![0; self.measured.len()], sample_loss: None }
+    }
+
+    /// The smallest shares of the memory and the time of exact attention.
+    fn cheapest(&self) -> [f64; 2] {
+        let least = |of: fn(&Price) -> f64| self.prices.iter().map(of).fold(f64::INFINITY, f64::min);
+        [least(|price| price.bytes) / self.plain, least(|price| price.seconds) / self.prices[0].seconds]
+    }
+
+    /// The error that nothing keeps to a budget.
+    fn impossible(&self, budget: &Option<Budget>) -> SwapError {
+        let [bytes, seconds] = self.cheapest();
+        SwapError::Budget { memory: budget.as_ref().map(|budget| budget.name.clone()), bytes, seconds }
+    }
+
+    /// What a way costs and loses, as predicted.
+    fn total(&self, groups: &[usize]) -> Total {
+        let total = total(&choices(&self.measured, &self.prices, self.predictor), groups);
+        Total { bytes: total.bytes * self.prices[0].bytes / self.plain, ..total }
+    }
+
+    fn judge(&self, judge: &mut Judge, groups: &[usize]) -> Result<Judged, SwapError> {
+        judge.judge(groups, |groups| self.plan(groups))
+    }
+
+    fn row(&self, way: &Way, judge: &mut Judge) -> Result<Row, SwapError> {
+        let Way { name, single, groups, sample_loss } = way.clone();
+        let Judged { loss, losses, seconds } = self.judge(judge, &groups)?;
+        Ok(Row { name, budget: None, single, sample_loss, predicted: self.total(&groups), loss, losses, seconds })
+    }
+
+    /// Runs every way on the sample, those within the smallest budget first.
+    fn try_ways(&self, wanted: &mut [Wanted], mut judge: Judge, step: Step) -> Result<(), SwapError> {
+        let mut last: Option<Way> = None;
+        for Wanted { budget, ways } in wanted {
+            // What keeps to a smaller budget keeps to this one.
+            ways.extend(last.filter(|last| ways.iter().all(|way| way.groups != last.groups)));
+            for way in ways.iter_mut() {
+                step("choose")?;
+                way.sample_loss = Some(self.judge(&mut judge, &way.groups)?.loss);
+            }
+            let best = &ways[best(ways, self.predictor)];
+            let of = budget.as_ref().map_or("", |budget| &budget.name);
+            let name = if best.name.contains(OF) { best.name.clone() } else { format!("{}{OF}{of}", best.name) };
+            last = Some(Way { name, single: None, ..best.clone() });
+        }
+        Ok(())
+    }
+
+    /// Swaps `count` single groups: what each predictor foretold, and by how much the loss changed from `exact`.
+    fn validate(
+        &self,
+        count: usize,
+        exact: f64,
+        judge: &mut Judge,
+        step: Step,
+    ) -> Result<Vec<(Vec<f64>, f64)>, SwapError> {
+        let mut validation = Vec::new();
+        for number in 0..count {
+            step("validate")?;
+            // Groups and candidates spread over all, the same for the same numbers.
+            let group = (2 * number + 1) * self.measured.len() / (2 * count);
+            let candidate = 1 + number % (self.candidates.len() - 1);
+            let mut groups = self.exact().groups;
+            groups[group] = candidate;
+            let change = self.judge(judge, &groups)?.loss - exact;
+            let effects = &self.measured[group].effects;
+            let predicted = Predictor::ALL.iter().map(|predictor| predictor.of(effects)[candidate]).collect();
+            validation.push((predicted, change));
+        }
+        Ok(validation)
+    }
+}
+
+/// A budget and the ways that keep to it.
+struct Wanted {
+    budget: Option<Budget>,
+    ways: Vec<Way>,
+}
+
+/// Tells that something of a kind begins.
+type Step<'a> = &'a mut dyn FnMut(&str) -> Result<(), SwapError>;
+
 impl Study {
     /// Runs it. `progress` gets what is being done, and how much of it is done.
     ///
@@ -174,135 +280,52 @@ impl Study {
         command: String,
         environment: Environment,
     ) -> Result<Swap, SwapError> {
-        let architecture = folder.architecture();
-        let (width, heads, key_heads) = (architecture.head_width, architecture.heads, architecture.key_value_heads);
-        let group = heads / key_heads;
-        let candidates = candidates(&self.kinds, &self.divisors, architecture.causal, self.length, width, group);
-        let mut prices = Vec::new();
-        for (number, candidate) in candidates.iter().enumerate() {
-            progress("price", number, candidates.len())?;
-            prices.push(price(candidate, self.length, width, self.storage, self.seed)?);
-        }
-        // Memory is counted against keys and values in f32, however they are kept.
-        let plain = bytes(&candidates[0], self.length, width, Storage::F32)?;
-        let least = |of: fn(&Price) -> f64| prices.iter().map(of).fold(f64::INFINITY, f64::min);
-        let cheapest = [least(|price| price.bytes) / plain, least(|price| price.seconds) / prices[0].seconds];
-        let impossible = |budget: &Option<Budget>| {
-            let memory = budget.as_ref().map(|budget| budget.name.clone());
-            SwapError::Budget { memory, bytes: cheapest[0], seconds: cheapest[1] }
-        };
         let mut budgets: Vec<Option<Budget>> = self.memory.iter().cloned().map(Some).collect();
         budgets.sort_by(|a, b| share_of(a).total_cmp(&share_of(b)));
         if budgets.is_empty() {
             budgets.push(None);
         }
-        // Clear cases are told before the model is run.
-        let beyond = |share: f64, cheapest: f64| share < cheapest * (1.0 - 1e-9);
-        if beyond(share_of(&budgets[0]), cheapest[0]) || self.time.is_some_and(|time| beyond(time, cheapest[1])) {
-            return Err(impossible(&budgets[0]));
-        }
-        let images = architecture.patch.is_some();
-        // Images have one length.
-        let options = |length: usize| LoadOptions { context: (!images).then_some(length), stretch: self.stretch };
-        let measured = {
-            let calibration = self.calibration.min(self.length);
-            let trained = folder.model(options(calibration), &regard_nn::device::chosen().autodiff())?.frozen();
-            let cut: Vec<Example> = sample.iter().map(|example| cut(example, calibration)).collect::<Result<_, _>>()?;
-            let step = |done: usize, all: usize| progress("measure", done, all);
-            measure(&trained, &cut, &candidates, self.seed, &step)?
-        };
-        let groups = measured.len() as f64;
-        let first = self.predictor.unwrap_or_default();
-        let mut wanted = Vec::new();
-        for budget in budgets {
-            let limits = Limits {
-                bytes: budget.as_ref().map(|budget| budget.share * plain * groups),
-                seconds: self.time.map(|share| share * prices[0].seconds * groups),
-            };
-            let ways = ways(&measured, &candidates, &prices, first, limits);
-            let asked = |way: &Way| self.predictor.is_none() || way.name == mix_name(first);
-            if !ways.iter().any(asked) {
-                return Err(impossible(&budget));
-            }
-            wanted.push((budget, ways));
-        }
-        let layers = measured.iter().map(|measured| measured.group.layer).max().unwrap_or(0);
-        let plan_of = |groups: &[usize]| plan(layers, self.seed, &measured, &candidates, groups);
+        let material = self.material(folder, sample, &budgets[0], progress)?;
+        let mut wanted =
+            budgets.into_iter().map(|budget| self.within(&material, budget)).collect::<Result<Vec<_>, _>>()?;
 
-        let model = folder.model(options(self.length), &regard_nn::device::chosen())?;
-        let steps = 2 * wanted.iter().map(|(_, ways)| ways.len() + 1).sum::<usize>() + self.validate;
+        let model = folder.model(self.loading(folder, self.length), &regard_nn::device::chosen())?;
+        // With exact attention alone there is nothing to swap; each group is swapped for each other candidate at most once.
+        let validate = self.validate.min(material.measured.len() * (material.candidates.len() - 1));
+        let steps = 2 * wanted.iter().map(|wanted| wanted.ways.len() + 1).sum::<usize>() + validate;
         let mut done = 0;
         let mut step = |what: &str| {
             done += 1;
             progress(what, done - 1, steps)
         };
         if self.predictor.is_none() {
-            let mut judge = Judge::new(&model, sample)?;
-            let mut last: Option<Way> = None;
-            for (budget, ways) in &mut wanted {
-                // What keeps to a smaller budget keeps to this one.
-                ways.extend(last.filter(|last| ways.iter().all(|way| way.groups != last.groups)));
-                for way in ways.iter_mut() {
-                    step("choose")?;
-                    way.sample_loss = Some(judge.judge(&way.groups, plan_of)?.loss);
-                }
-                let best = &ways[best(ways, first)];
-                let of = budget.as_ref().map_or("", |budget| &budget.name);
-                let name = if best.name.contains(OF) { best.name.clone() } else { format!("{}{OF}{of}", best.name) };
-                last = Some(Way { name, single: None, ..best.clone() });
-            }
+            material.try_ways(&mut wanted, Judge::new(&model, sample)?, &mut step)?;
         }
 
         // Judged on what nothing was measured on.
         let mut judge = Judge::new(&model, judges)?;
-        let own = choices(&measured, &prices, first);
-        let mut row = |way: &Way, budget: &Option<Budget>, is_best: bool| -> Result<Row, SwapError> {
-            let Way { name, single, groups, sample_loss } = way.clone();
-            let total = total(&own, &groups);
-            let Judged { loss, losses, seconds } = judge.judge(&groups, plan_of)?;
-            Ok(Row {
-                name: if is_best { format!("{CHOSEN}{name}") } else { name },
-                budget: budget.as_ref().map(|budget| budget.name.clone()),
-                single,
-                sample_loss,
-                predicted: Total { bytes: total.bytes * prices[0].bytes / plain, ..total },
-                loss,
-                losses,
-                seconds,
-            })
-        };
-        let exact = Way { name: "exact".into(), single: None, groups: vec![0; measured.len()], sample_loss: None };
         step("judge")?;
-        let mut rows = vec![row(&exact, &None, false)?];
+        let mut rows = vec![material.row(&material.exact(), &mut judge)?];
         let mut chosen = Vec::new();
-        for (budget, ways) in wanted {
-            let best = best(&ways, first);
+        for Wanted { budget, ways } in wanted {
+            let best = best(&ways, material.predictor);
             for (number, way) in ways.iter().enumerate() {
                 if number == best || self.compare || self.several() && way.single.is_some() {
                     step("judge")?;
-                    rows.push(row(way, &budget, number == best)?);
+                    let row = material.row(way, &mut judge)?;
+                    let name = if number == best { format!("{CHOSEN}{}", row.name) } else { row.name };
+                    rows.push(Row { name, budget: budget.as_ref().map(|budget| budget.name.clone()), ..row });
                 }
             }
             let groups = ways[best].groups.clone();
-            chosen.push(Chosen { budget, plan: plan_of(&groups), groups });
+            chosen.push(Chosen { budget, plan: material.plan(&groups), groups });
         }
-        let mut validation = Vec::new();
-        // With exact attention alone there is nothing to swap.
-        let validate = if candidates.len() > 1 { self.validate } else { 0 };
-        for number in 0..validate {
-            step("validate")?;
-            // Groups and candidates spread over all, the same for the same numbers.
-            let group = (2 * number + 1) * measured.len() / (2 * validate);
-            let at = 1 + number % (candidates.len() - 1);
-            let mut single = exact.groups.clone();
-            single[group] = at;
-            let change = judge.judge(&single, plan_of)?.loss - rows[0].loss;
-            let effects = &measured[group].effects;
-            let predicted = Predictor::ALL.iter().map(|predictor| predictor.of(effects)[at]).collect();
-            validation.push((predicted, change));
-        }
+        let validation = material.validate(validate, rows[0].loss, &mut judge, &mut step)?;
+        let architecture = folder.architecture();
+        let (family, layers) = (architecture.family.name(), architecture.layers);
         let source =
-            format!("{} of {} layers, {heads} heads of {width}", architecture.family.name(), architecture.layers);
+            format!("{family} of {layers} layers, {} heads of {}", architecture.heads, architecture.head_width);
+        let Material { candidates, prices, measured, .. } = material;
         Ok(Swap {
             study: self.clone(),
             candidates,
@@ -316,6 +339,61 @@ impl Study {
             command,
             environment,
         })
+    }
+
+    /// Prices the candidates and measures what they do to the model.
+    fn material(
+        &self,
+        folder: &Folder,
+        sample: &[Example],
+        least: &Option<Budget>,
+        progress: &dyn Fn(&str, usize, usize) -> Result<(), SwapError>,
+    ) -> Result<Material, SwapError> {
+        let architecture = folder.architecture();
+        let width = architecture.head_width;
+        let group = architecture.heads / architecture.key_value_heads;
+        let candidates = candidates(&self.kinds, &self.divisors, architecture.causal, self.length, width, group);
+        let mut prices = Vec::new();
+        for (number, candidate) in candidates.iter().enumerate() {
+            progress("price", number, candidates.len())?;
+            prices.push(price(candidate, self.length, width, self.storage, self.seed)?);
+        }
+        // Memory is counted against keys and values in f32, however they are kept.
+        let plain = bytes(&candidates[0], self.length, width, Storage::F32)?;
+        let (predictor, seed) = (self.predictor.unwrap_or_default(), self.seed);
+        let mut material = Material { candidates, prices, plain, measured: Vec::new(), predictor, seed };
+        // Clear cases are told before the model is run.
+        let [bytes, seconds] = material.cheapest();
+        let beyond = |share: f64, cheapest: f64| share < cheapest * (1.0 - 1e-9);
+        if beyond(share_of(least), bytes) || self.time.is_some_and(|time| beyond(time, seconds)) {
+            return Err(material.impossible(least));
+        }
+        let calibration = self.calibration.min(self.length);
+        let device = regard_nn::device::chosen().autodiff();
+        let trained = folder.model(self.loading(folder, calibration), &device)?.frozen();
+        let cut: Vec<Example> = sample.iter().map(|example| cut(example, calibration)).collect::<Result<_, _>>()?;
+        let step = |done: usize, all: usize| progress("measure", done, all);
+        material.measured = measure(&trained, &cut, &material.candidates, self.seed, &step)?;
+        Ok(material)
+    }
+
+    /// The ways that keep to a budget.
+    fn within(&self, material: &Material, budget: Option<Budget>) -> Result<Wanted, SwapError> {
+        let Material { candidates, prices, plain, measured, predictor, .. } = material;
+        let groups = measured.len() as f64;
+        let limits = Limits {
+            bytes: budget.as_ref().map(|budget| budget.share * plain * groups),
+            seconds: self.time.map(|share| share * prices[0].seconds * groups),
+        };
+        let ways = ways(measured, candidates, prices, *predictor, limits);
+        let asked = |way: &Way| self.predictor.is_none() || way.name == mix_name(*predictor);
+        if ways.iter().any(asked) { Ok(Wanted { budget, ways }) } else { Err(material.impossible(&budget)) }
+    }
+
+    /// For `length` tokens; images have one length.
+    fn loading(&self, folder: &Folder, length: usize) -> LoadOptions {
+        let images = folder.architecture().patch.is_some();
+        LoadOptions { context: (!images).then_some(length), stretch: self.stretch }
     }
 
     /// Whether there are several budgets.

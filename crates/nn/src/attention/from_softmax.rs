@@ -56,7 +56,7 @@ pub(super) fn mixture(layer: MultiHead, plan: &[HeadPlan], seed: u64) -> Result<
     options.check_kernel()?;
     check(&options, heads.width, heads.head_width)?;
     let gaussian = options.mechanism == Mechanism::Mgk;
-    let mut queries = 1.0;
+    let mut query_scale = 1.0;
     if gaussian {
         let variances = options.mixture.variances.resolve(options.components(), heads.head_width)?;
         if variances.iter().any(|variance| *variance != variances[0]) {
@@ -64,7 +64,7 @@ pub(super) fn mixture(layer: MultiHead, plan: &[HeadPlan], seed: u64) -> Result<
                 "one variance for all, so that the trained model is where it begins; learn_variances may part them";
             return Err(Error::option("mixture.variances of a trained layer", format!("{variances:?}"), expected));
         }
-        queries = variances[0] / (heads.head_width as f64).sqrt();
+        query_scale = variances[0] / (heads.head_width as f64).sqrt();
     }
     let device = projections.device();
     let draw = |number: u64, count: usize, deviation: f64| -> Vec<f32> {
@@ -79,7 +79,7 @@ pub(super) fn mixture(layer: MultiHead, plan: &[HeadPlan], seed: u64) -> Result<
         Tensor::from_data(TensorData::new(draw(r as u64, shape[0] * shape[1], deviation), shape), &device)
     };
     let (components, width, shifted) = (options.components(), heads.head_width, options.shifted());
-    let projections = projections.into_components(heads.clone().with_options(options), queries, noise);
+    let projections = projections.into_components(heads.clone().with_options(options), query_scale, noise);
     // Inputs of a layer have a norm behind them: channels of about 1 each.
     let deviation = SPREAD * size * (heads.width as f64).sqrt();
     let shift = shifted.then(|| {

@@ -76,7 +76,8 @@ impl GaussianMixture {
     }
 
     pub(crate) fn project_keys(&self, keys: Tensor<3>, at: Positions) -> KeyState {
-        self.keys(keys, at)
+        let k = self.projections.keys(keys.clone(), self.shift.as_ref(), at);
+        KeyState::Components { k, v: self.projections.values(keys) }
     }
 
     pub(crate) fn attend(
@@ -101,17 +102,12 @@ impl GaussianMixture {
     pub(crate) fn decode(&self, tokens: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
         let at = Positions::From(state.position());
         // The whole prior, also where it depends on the position: the state knows its position.
-        let inputs = self.inputs(tokens.clone(), self.keys(tokens, at), at, self.heads().context);
+        let inputs = self.inputs(tokens.clone(), self.project_keys(tokens, at), at, self.heads().context);
         let out = match inputs.tensor::<4>("q").dims()[1] {
             1 => state.step_heads(&inputs),
             tokens => Tensor::cat((0..tokens).map(|token| state.step_heads(&inputs.token(token))).collect(), 1),
         };
         self.projections.join(out)
-    }
-
-    fn keys(&self, keys: Tensor<3>, at: Positions) -> KeyState {
-        let k = self.projections.keys(keys.clone(), self.shift.as_ref(), at);
-        KeyState::Components { k, v: self.projections.values(keys) }
     }
 
     /// Inputs with the prior of the first `positions`, or of those that are named.

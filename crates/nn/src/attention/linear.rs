@@ -48,7 +48,8 @@ impl LinearAttention {
     }
 
     pub(crate) fn project_keys(&self, keys: Tensor<3>, at: Positions) -> KeyState {
-        self.keys(keys, at)
+        let k = self.projections.keys(keys.clone(), self.shift.as_ref(), at);
+        KeyState::Components { k, v: self.projections.values(keys) }
     }
 
     pub(crate) fn attend(
@@ -66,16 +67,12 @@ impl LinearAttention {
 
     pub(crate) fn decode(&self, tokens: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
         let at = Positions::From(state.position());
-        let inputs = self.inputs(tokens.clone(), self.keys(tokens, at), at);
+        let inputs = self.inputs(tokens.clone(), self.project_keys(tokens, at), at);
         let heads = self.heads();
-        let out = state
-            .advance(&inputs, &heads.own_mask(), |mask, context| heads.attend(&inputs, mask, context, Place::Weights));
+        let out = state.advance(&inputs, &heads.options.mask(), |mask, context| {
+            heads.attend(&inputs, mask, context, Place::Weights)
+        });
         self.projections.join(out)
-    }
-
-    fn keys(&self, keys: Tensor<3>, at: Positions) -> KeyState {
-        let k = self.projections.keys(keys.clone(), self.shift.as_ref(), at);
-        KeyState::Components { k, v: self.projections.values(keys) }
     }
 
     fn inputs(&self, queries: Tensor<3>, keys: KeyState, at: Positions) -> Inputs {

@@ -155,8 +155,7 @@ impl Attention {
 
     /// The mask of self-attention over a padded batch.
     pub fn mask(&self, padding: Option<Arc<Padding>>) -> Mask {
-        let options = &each!(self, layer => layer.heads()).options;
-        Mask { causal: options.causal, window: options.window, ..Mask::none() }.with_valid(padding)
+        each!(self, layer => layer.heads()).options.mask().with_valid(padding)
     }
 
     /// A fresh state for [`Attention::decode`], whose keys and values are kept as `storage` says.

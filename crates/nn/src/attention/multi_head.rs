@@ -2,7 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
-use regard_kernels::{Mask, Mechanism};
+use regard_kernels::{Cosine, Mask, Mechanism};
 
 use super::{
     DecodeState, KeyState,
@@ -12,9 +12,6 @@ use crate::{
     blocks::{Context, Init, Part, Place, Positions},
     ops::Inputs,
 };
-
-/// Where Swin V2 starts the scales of cosines (Liu et al. 2022).
-const COSINE_SCALE: f64 = 10.0;
 
 /// `softmax(q k^T / sqrt(D)) v` between projections (Vaswani et al. 2017, section 3.2), or cosines times a learned scale in place
 /// of the scaled products (Henry et al. 2020).
@@ -28,12 +25,12 @@ pub struct MultiHead {
 impl MultiHead {
     pub(crate) fn new(heads: Heads, init: &Init) -> Self {
         let cosine = heads.options.mechanism == Mechanism::Cosine;
-        let log_scale = cosine.then(|| init.constant([heads.options.heads], COSINE_SCALE.ln()));
+        let log_scale = cosine.then(|| init.constant([heads.options.heads], Cosine::FIRST_SCALE.ln()));
         Self { projections: Projections::<2, 1>::new(heads, true, init), log_scale }
     }
 
     pub(crate) fn project_keys(&self, keys: Tensor<3>, at: Positions) -> KeyState {
-        self.keys(keys, at)
+        KeyState::Single { k: self.projections.keys(keys.clone(), at), v: self.projections.values(keys) }
     }
 
     pub(crate) fn attend(
@@ -52,10 +49,11 @@ impl MultiHead {
 
     pub(crate) fn decode(&self, tokens: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
         let at = Positions::From(state.position());
-        let inputs = self.inputs(tokens.clone(), self.keys(tokens, at), at);
+        let inputs = self.inputs(tokens.clone(), self.project_keys(tokens, at), at);
         let heads = self.heads();
-        let out = state
-            .advance(&inputs, &heads.own_mask(), |mask, context| heads.attend(&inputs, mask, context, Place::Weights));
+        let out = state.advance(&inputs, &heads.options.mask(), |mask, context| {
+            heads.attend(&inputs, mask, context, Place::Weights)
+        });
         self.projections.join(out)
     }
 
@@ -68,10 +66,6 @@ impl MultiHead {
         self.projections
     }
 
-    fn keys(&self, keys: Tensor<3>, at: Positions) -> KeyState {
-        KeyState::Single { k: self.projections.keys(keys.clone(), at), v: self.projections.values(keys) }
-    }
-
     fn inputs(&self, queries: Tensor<3>, keys: KeyState, at: Positions) -> Inputs {
         let (k, v) = keys.single();
         let inputs = Inputs::new(self.projections.queries(queries, at)).with_some("k", k).with("v", v);
@@ -81,7 +75,7 @@ impl MultiHead {
     /// Queries, keys and values `[B,N,heads,D]`, rotated where positions are rotary.
     pub fn project(&self, queries: Tensor<3>, keys: Tensor<3>, from: usize) -> [Tensor<4>; 3] {
         let at = Positions::From(from);
-        let inputs = self.inputs(queries, self.keys(keys, at), at);
+        let inputs = self.inputs(queries, self.project_keys(keys, at), at);
         ["q", "k", "v"].map(|name| inputs.tensor(name))
     }
 

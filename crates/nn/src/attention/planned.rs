@@ -88,7 +88,7 @@ impl Planned {
     }
 
     pub(crate) fn project_keys(&self, keys: Tensor<3>, at: Positions) -> KeyState {
-        self.keys(keys, at)
+        KeyState::Single { k: self.projections.keys(keys.clone(), at), v: self.projections.values(keys) }
     }
 
     pub(crate) fn attend(
@@ -106,8 +106,8 @@ impl Planned {
 
     pub(crate) fn decode(&self, tokens: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
         let at = Positions::From(state.position());
-        let inputs = self.inputs(tokens.clone(), self.keys(tokens, at), at);
-        let out = state.advance(&inputs, &self.heads().own_mask(), |mask, context| {
+        let inputs = self.inputs(tokens.clone(), self.project_keys(tokens, at), at);
+        let out = state.advance(&inputs, &self.heads().options.mask(), |mask, context| {
             self.attend_heads(&inputs, mask, context, Place::Weights)
         });
         self.projections.join(out)
@@ -121,17 +121,13 @@ impl Planned {
         let heads = self.heads();
         let parts = self.groups.iter().map(|group| {
             let Some(options) = &group.plan.attention else { return Ok(None) };
-            let call = heads.call(mask_of(options), &Context::evaluation(), Place::Weights);
+            let call = heads.call(options.mask(), &Context::evaluation(), Place::Weights);
             let state = options.operator(call)?.decoder(storage);
             state.map(Some).ok_or_else(|| options.no_decoder("mechanism of a plan"))
         });
         let states = parts.collect::<Result<Vec<_>, Error>>()?;
         let groups = self.groups.clone().into_iter().zip(states).collect();
         Ok(Box::new(PlannedState { groups }))
-    }
-
-    fn keys(&self, keys: Tensor<3>, at: Positions) -> KeyState {
-        KeyState::Single { k: self.projections.keys(keys.clone(), at), v: self.projections.values(keys) }
     }
 
     fn inputs(&self, queries: Tensor<3>, keys: KeyState, at: Positions) -> Inputs {
@@ -199,7 +195,7 @@ impl Group {
                 let expected = "a mechanism of queries, keys and values alone";
                 return Err(Error::option("mechanism of a plan", options.label(), expected));
             }
-            let operator = options.operator(heads.call(mask_of(options), &Context::evaluation(), Place::Weights))?;
+            let operator = options.operator(heads.call(options.mask(), &Context::evaluation(), Place::Weights))?;
             let sizes = InputSizes::new(Layout::TokenFirst, 1, heads.context, options.heads, heads.head_width);
             for input in options.inputs(&*operator, &sizes) {
                 match input.role {
@@ -219,11 +215,6 @@ impl Group {
         let queries = key_heads.iter().flat_map(|head| head * share..(head + 1) * share).collect();
         Ok(Self { plan: HeadPlan { key_heads, attention }, queries, draws })
     }
-}
-
-/// The mask of these options without padding.
-fn mask_of(options: &AttentionConfig) -> Mask {
-    Mask { causal: options.causal, window: options.window, ..Mask::none() }
 }
 
 fn drawn(shape: &[usize], values: &[f32], like: &Tensor<4>) -> crate::ops::Operand {

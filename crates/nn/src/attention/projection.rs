@@ -85,11 +85,6 @@ impl Heads {
         self.bias.then(|| init.constant(shape, 0.0))
     }
 
-    /// The mask of self-attention without padding.
-    pub fn own_mask(&self) -> Mask {
-        Mask { causal: self.options.causal, window: self.options.window, ..Mask::none() }
-    }
-
     /// The call of an operator.
     pub fn call(&self, mask: Mask, context: &Context, place: Place) -> Call {
         let dropout =
@@ -228,12 +223,12 @@ impl Projections<2, 1> {
 }
 
 impl Projections<2, 1> {
-    /// The same for a mixture with these heads: `queries` scales what the queries are made by, and each component's keys are
+    /// The same for a mixture with these heads: `query_scale` scales what the queries are made by, and each component's keys are
     /// made by the trained matrix and what `noise` adds to it.
     pub fn into_components(
         self,
         heads: Heads,
-        queries: f64,
+        query_scale: f64,
         mut noise: impl FnMut(usize, [usize; 2]) -> Tensor<2>,
     ) -> Projections<3, 2> {
         let components = if heads.options.shifted() { 1 } else { heads.options.components() };
@@ -242,8 +237,8 @@ impl Projections<2, 1> {
         let copies = (0..components).map(|r| w_k.clone() + noise(r, shape)).collect();
         let b_k = self.b_k.map(|b| b.val().unsqueeze_dim::<2>(0).repeat_dim(0, components));
         Projections {
-            w_q: fresh(self.w_q.val().mul_scalar(queries)),
-            b_q: self.b_q.map(|b| fresh(b.val().mul_scalar(queries))),
+            w_q: fresh(self.w_q.val().mul_scalar(query_scale)),
+            b_q: self.b_q.map(|b| fresh(b.val().mul_scalar(query_scale))),
             w_k: Some(fresh(Tensor::stack(copies, 0))),
             b_k: b_k.map(fresh),
             w_v: self.w_v,

@@ -78,7 +78,7 @@ impl Scatterbrain {
     }
 
     pub(crate) fn project_keys(&self, keys: Tensor<3>, at: Positions) -> KeyState {
-        self.keys(keys, at)
+        KeyState::Single { k: self.projections.keys(keys.clone(), at), v: self.projections.values(keys) }
     }
 
     pub(crate) fn attend(
@@ -135,15 +135,11 @@ impl Scatterbrain {
 
     pub(crate) fn decode(&self, tokens: Tensor<3>, state: &mut DecodeState) -> Tensor<3> {
         let at = Positions::From(state.position());
-        let inputs = self.inputs(tokens.clone(), self.keys(tokens, at), &Context::evaluation(), at);
-        let out = state.advance(&inputs, &self.heads().own_mask(), |mask, context| {
+        let inputs = self.inputs(tokens.clone(), self.project_keys(tokens, at), &Context::evaluation(), at);
+        let out = state.advance(&inputs, &self.heads().options.mask(), |mask, context| {
             self.attend_heads(&inputs, mask, context, Place::Weights)
         });
         self.projections.join(out)
-    }
-
-    fn keys(&self, keys: Tensor<3>, at: Positions) -> KeyState {
-        KeyState::Single { k: self.projections.keys(keys.clone(), at), v: self.projections.values(keys) }
     }
 
     /// In training with `features.redraw = n`, update `t` uses draw `t / n` of the projection, and later passes keep it.

@@ -343,6 +343,17 @@ fn compare(report: &mut Report, what: &str, kernel: &BTreeMap<String, Vec<f64>>,
 }
 
 #[test]
+fn dropout_acts_where_a_mechanism_has_weights() {
+    for (name, options) in variants() {
+        let outputs = [0.0, 0.5].map(|dropout| {
+            let setting = Setting { options: options.clone(), padding: None, dropout };
+            setting.run(&Device::flex()).remove("out").unwrap()
+        });
+        assert_eq!(outputs[0] != outputs[1], options.mechanism.facts().dropout, "{name}");
+    }
+}
+
+#[test]
 fn decoding_token_by_token_gives_the_whole_forward_pass() {
     let mut report = Report::new();
     let device = Device::flex();

@@ -115,7 +115,7 @@ impl Encoder {
     }
 
     fn mask(&self, valid: Option<Arc<Padding>>) -> Mask {
-        Mask { causal: self.options.causal, window: self.options.window, ..Mask::none() }.with_valid(valid)
+        self.options.mask().with_valid(valid)
     }
 
     fn last_norm(&self, x: Tensor<3>) -> Tensor<3> {

@@ -175,6 +175,7 @@ fn composed_prior(old: Tensor<3>, inputs: &Inputs, mask: &Mask, score: Score) ->
     let k = component_keys(inputs, mask);
     let q = real_queries(q, mask);
     let mut sums = Tensor::<3>::zeros([heads, components, s], &device);
+    let mut counts = vec![0f32; s];
     for from in (0..n).step_by(QUERY_TILE) {
         let count = QUERY_TILE.min(n - from);
         let logits = component_logits(q.clone().narrow(1, from, count), k.clone(), inputs, score);
@@ -182,12 +183,11 @@ fn composed_prior(old: Tensor<3>, inputs: &Inputs, mask: &Mask, score: Score) ->
         let numerators = (logits - most).exp();
         let rho = numerators.clone() / numerators.sum_dim(2);
         let seen = pairs(mask, batch, n, s, from..from + count);
+        for row in seen.chunks_exact(s) {
+            counts.iter_mut().zip(row).for_each(|(count, seen)| *count += seen);
+        }
         let seen = Tensor::<1>::from_floats(seen.as_slice(), &device).reshape([batch, 1, 1, count, s]);
         sums = sums + (rho * seen).sum_dims_squeeze::<3, usize>(&[0, 3]);
-    }
-    let mut counts = vec![0f32; s];
-    for (index, seen) in pairs(mask, batch, n, s, 0..n).iter().enumerate() {
-        counts[index % s] += seen;
     }
     let counts = Tensor::<1>::from_floats(counts.as_slice(), &device).reshape([1, 1, s]);
     let unseen = counts.clone().equal_scalar(0).expand([heads, components, s]);

@@ -19,7 +19,7 @@ impl Embeddings {
         let view = TensorView::new(Dtype::F32, shape, &bytes).expect("as many bytes as the shape says");
         let tensors = HashMap::from([("embeddings", view)]);
         let file = safetensors::serialize(tensors, None).expect("a tensor");
-        write_whole(path, &file).map_err(PretrainedError::writing(path))
+        write_whole(path, &file).map_err(PretrainedError::WriteWhole)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
     data::TaskData,
     train::{
         CHECKPOINTS, CONFIG, Checkpoint, Checkpoints, Environment, Existing, HostTensors, Model, Outcome, RunDirectory,
-        Trainer,
+        Trainer, check_vocabulary,
     },
 };
 
@@ -136,6 +136,7 @@ impl Stored {
         let Self { path, config } = &self;
         let (checkpoint, Checkpoint { model: tensors, state, .. }) = self.checkpoint(which)?;
         let data = load(config)?;
+        check_vocabulary(path, &data)?;
         let model = Model::build(&config.model, config.attentions(), &data, config.seed, &regard_nn::device::chosen())?;
         let model = filled(model, tensors, &checkpoint)?;
         Ok(Run { path: path.clone(), config: config.clone(), data, model, step: state.step })

@@ -39,6 +39,12 @@ pub enum TrainError {
         /// The directory.
         path: PathBuf,
     },
+    /// A directory of runs, which is no run.
+    #[error("{} holds several runs, so --overwrite leaves it alone; choose another directory", path.display())]
+    SeveralRuns {
+        /// The directory.
+        path: PathBuf,
+    },
     /// A directory that another process writes to.
     #[error("{} is in use by another process; wait for its end, stop it, or choose another directory", path.display())]
     InUse {

@@ -48,7 +48,9 @@ pub use optimizer::{AdamW, Moments};
 pub use ranking::{RankingFigures, RankingScores};
 pub use report::{ClassScores, Evaluation, Progress, Record, Silent, StepReport, ValueScores};
 pub use routers::RouterReport;
-pub use run_directory::{CHECKPOINTS, CONFIG, Existing, METRICS, REPORTS, RunDirectory, TOKENIZER};
+pub use run_directory::{
+    CHECKPOINTS, CONFIG, ENVIRONMENT, Existing, METRICS, REPORTS, RunDirectory, TOKENIZER, check_vocabulary,
+};
 pub use summarize::{RougeScores, SummaryScores, measure_rouge};
 pub use trainer::{Outcome, Trainer};
 pub use translate::{Translation, measure_bleu, summarize, translate, translations};

@@ -13,6 +13,7 @@
 //! ```
 
 use std::{
+    borrow::Cow,
     fs::{self, File, OpenOptions},
     io::Write,
     path::{Path, PathBuf},
@@ -25,7 +26,7 @@ use super::{
     occupied, sweep,
     tensorboard::EventWriter,
 };
-use crate::data::VOCABULARY;
+use crate::data::{TaskData, TextUnits, VOCABULARY};
 
 /// The file of a run directory that [`TextTokenizer::load`](crate::data::TextTokenizer::load) reads.
 pub const TOKENIZER: &str = "tokenizer.json";
@@ -35,7 +36,8 @@ pub const CONFIG: &str = "config.toml";
 pub const METRICS: &str = "metrics.jsonl";
 /// The folder of [`Checkpoints`].
 pub const CHECKPOINTS: &str = "checkpoints";
-pub(super) const ENVIRONMENT: &str = "env.json";
+/// Machine, version and date.
+pub const ENVIRONMENT: &str = "env.json";
 const EVENTS: &str = "events.out.tfevents.";
 /// Written by reports into the same directory, and removed with the run when it is overwritten.
 pub const REPORTS: [&str; 2] = ["plots", "report.html"];
@@ -62,6 +64,31 @@ pub struct RunDirectory {
     /// Where the run stands; taken by the trainer.
     resumed: Option<Checkpoint>,
     _lock: DirectoryLock,
+}
+
+const OTHER_VOCABULARY: &str =
+    "not the vocabulary of these data: files of the task have changed since the run began; put them back";
+
+/// What a run directory keeps of the vocabulary of its data: the name and the content of a file.
+pub(super) fn vocabulary_file(data: &TaskData) -> Option<(&'static str, Cow<'_, str>)> {
+    match data.tokenizer() {
+        Some(tokenizer) => Some((TOKENIZER, tokenizer.json().into())),
+        None => data.units().and_then(TextUnits::file),
+    }
+}
+
+/// Checks that the model of a run directory was trained with the vocabulary of these data.
+///
+/// # Errors
+/// Another vocabulary.
+pub fn check_vocabulary(run: &Path, data: &TaskData) -> Result<(), TrainError> {
+    let Some((name, content)) = vocabulary_file(data) else { return Ok(()) };
+    let path = run.join(name);
+    match fs::read_to_string(&path) {
+        Ok(kept) if kept != content => Err(TrainError::checkpoint(path, OTHER_VOCABULARY)),
+        // Directories of before have no such file.
+        _ => Ok(()),
+    }
 }
 
 impl RunDirectory {
@@ -92,6 +119,7 @@ impl RunDirectory {
         let mut resumed = None;
         match existing {
             Existing::Refuse if occupied => return Err(TrainError::NotEmpty { path: path.into() }),
+            Existing::Overwrite if holds_several(path) => return Err(TrainError::SeveralRuns { path: path.into() }),
             Existing::Overwrite if occupied => remove_run(path)?,
             Existing::Resume if !occupied => return Err(nothing()),
             Existing::Resume => resumed = checkpoints.last().map(|last| Checkpoint::load(&last)).transpose()?,
@@ -183,11 +211,9 @@ impl RunDirectory {
         let path = self.path.join(name);
         match fs::read_to_string(&path) {
             Ok(kept) if kept == content => Ok(()),
-            Ok(_) if resumed => Err(TrainError::checkpoint(
-                path,
-                "not the vocabulary of these data: files of the task have changed since the run began; put them back or start \
-                 over with --overwrite",
-            )),
+            Ok(_) if resumed => {
+                Err(TrainError::checkpoint(path, format!("{OTHER_VOCABULARY} or start over with --overwrite")))
+            }
             _ => replace(&path, content.as_bytes()),
         }
     }
@@ -223,6 +249,15 @@ impl RunDirectory {
         self.metrics.sync_data().map_err(TrainError::writing(&self.path.join(METRICS)))?;
         self.checkpoints.save(checkpoint).map(drop)
     }
+}
+
+/// Whether a directory is that of a comparison or a study: reports of its own, and runs below.
+fn holds_several(path: &Path) -> bool {
+    let below = |path: &Path| -> Vec<PathBuf> {
+        fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    };
+    let runs = || below(path).iter().flat_map(|label| below(label)).any(|run| run.join(CONFIG).is_file());
+    !path.join(METRICS).exists() && (path.join("study.json").is_file() || runs())
 }
 
 /// Removes only files that runs write: a wrong path must not delete other files.

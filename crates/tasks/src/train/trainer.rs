@@ -16,15 +16,16 @@ use regard_nn::config::Precision;
 
 use super::{
     AdamW, Best, Checkpoint, Evaluation, HostTensors, Items, LossScale, Model, Progress, RouterReport, RunDirectory,
-    RunState, Silent, StepReport, TOKENIZER, TrainConfig, TrainError,
+    RunState, Silent, StepReport, TrainConfig, TrainError,
     average::Mean,
     evaluation::measure,
     gradients::{Gradients, Pass, Settings},
     measure_bleu, measure_rouge,
     parallel::{Parallel, tags},
     routers,
+    run_directory::vocabulary_file,
 };
-use crate::data::{Batch, Batches, Split, TaskData, TextUnits};
+use crate::data::{Batch, Batches, Split, TaskData};
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,19 +207,16 @@ impl<'a> Trainer<'a> {
         if self.config.average > 1 {
             directory.keep_regular(self.config.average, self.config.checkpoint_every);
         }
-        if let Some(checkpoint) = directory.take_checkpoint() {
+        let checkpoint = directory.take_checkpoint();
+        if let Some((name, content)) = vocabulary_file(self.data) {
+            directory.keep_vocabulary(name, &content, checkpoint.as_ref().is_some_and(|last| last.state.step > 0))?;
+        }
+        if let Some(checkpoint) = checkpoint {
             let path = directory.checkpoints().last().unwrap_or_else(|| directory.path().into());
             self.restore(checkpoint).map_err(|problem| TrainError::checkpoint(path, problem))?;
             // Removes what a killed run left.
             directory.checkpoints().prune(self.state.step, self.state.best);
             self.progress.message(&format!("continuing after step {}", self.state.step));
-        }
-        let kept = match self.data.tokenizer() {
-            Some(tokenizer) => Some((TOKENIZER, tokenizer.json().into())),
-            None => self.data.units().and_then(TextUnits::file),
-        };
-        if let Some((name, content)) = kept {
-            directory.keep_vocabulary(name, &content, self.state.step > 0)?;
         }
         self.directory = Some(directory);
         self.share_start()?;

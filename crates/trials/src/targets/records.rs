@@ -88,6 +88,7 @@ pub fn result() -> Target {
             task: "listops".into(),
             setting: String::new(),
             majority: None,
+            differences: None,
             command: String::new(),
             config: String::new(),
             environment: Environment::capture(None),

@@ -10,11 +10,11 @@ use std::{cell::Cell, ffi::OsStr, fs, path::Path};
 
 use regard_lab::{
     bench::{self, Benchmark, Earlier, Level, Measurement, Pass, Plan, Subject, merge},
-    cost::fits,
+    cost::{TRAINING, fits},
 };
 use regard_tasks::Class;
 
-use super::{command_line, environment, show};
+use super::{command_line, environment, make_out, show};
 use crate::{
     args::Common,
     console,
@@ -50,7 +50,7 @@ pub fn run(args: &Bench, common: &Common) -> Outcome {
     check_memory(level, &lengths, &heads, &head_widths, &batches)?;
     if let Some(recipe) = subjects.iter().find_map(|subject: &Subject| subject.recipe.as_ref()) {
         // Embedding, its gradient and moments.
-        let bytes = 16 * recipe.vocabulary as u128 * recipe.model.width as u128;
+        let bytes = TRAINING * recipe.vocabulary as u128 * recipe.model.width as u128;
         fits("the embedding needs at least", bytes, "lower --vocabulary")?;
     }
     let plan = Plan {
@@ -68,6 +68,7 @@ pub fn run(args: &Bench, common: &Common) -> Outcome {
         storage: args.kv_cache,
         seed: args.seed,
     };
+    make_out(args.out.as_deref())?;
     let against = args.compare.as_deref().map(Against::new).transpose()?;
     let (measurements, earlier) = match against {
         None => (measure(&plan, common)?, None),

@@ -4,7 +4,7 @@ use regard_lab::bench::{NetworkPlan, NetworkReport};
 
 use crate::{
     args::Common,
-    command::{bench::Bench, command_line, environment, show},
+    command::{bench::Bench, command_line, environment, make_out, show},
     console,
     error::{Failure, Outcome},
     job, signal,
@@ -42,6 +42,9 @@ pub(super) fn run(args: &Bench, common: &Common) -> Outcome {
             console::line(format_args!("measuring {what}"));
         }
     };
+    if leads {
+        make_out(args.out.as_deref())?;
+    }
     let origin = (command_line(), environment());
     let report = NetworkReport::measure(plan, &cluster, origin, &note)?;
     if leads { show(common, args.out.as_deref(), &report) } else { Ok(()) }

@@ -110,8 +110,10 @@ impl Revision {
             return Err(Failure::data(format!("--compare {self} does not build: {problem}; try another revision")));
         }
         let built = target.join("release").join(PROGRAM);
-        let copied = program.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::copy(&built, &program));
-        copied.map_err(|error| Failure::writing(&program, &error))?;
+        // Renamed when it is whole, as a copy cut short would be taken for the program from then on.
+        let part = program.with_extension("part");
+        let copied = program.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::copy(&built, &part));
+        copied.and_then(|_| fs::rename(&part, &program)).map_err(|error| Failure::writing(&program, &error))?;
         Ok(program)
     }
 }

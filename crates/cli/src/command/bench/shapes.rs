@@ -4,7 +4,7 @@ use regard_lab::bench::{SHAPES, Shapes, read_rate, time_shape};
 
 use crate::{
     args::Common,
-    command::{bench::Bench, command_line, environment, show},
+    command::{bench::Bench, command_line, environment, make_out, show},
     console,
     error::Outcome,
     signal,
@@ -15,6 +15,7 @@ use crate::{
 /// # Errors
 /// An interrupt, a report that cannot be written.
 pub(super) fn run(args: &Bench, common: &Common) -> Outcome {
+    make_out(args.out.as_deref())?;
     let bar = console::bar(SHAPES.len() as u64, common.quiet);
     bar.set_prefix("bench");
     let stop = signal::stop_flag();

@@ -3,7 +3,7 @@
 mod fit;
 
 use crate::{
-    AttentionOptions, AttentionShape, Error, Layout, Mechanism, Operator, draws,
+    AttentionOptions, AttentionShape, Cosine, Error, Layout, Mechanism, Operator, draws,
     features::{RowNorms, RowsDrawn},
     mechanism::{AdditiveScores, Inference, Prior, Variances},
     random::substream,
@@ -168,8 +168,7 @@ impl AttentionOptions {
             "q" => (tensors.query_shape(), Fill::Given),
             "k" => (tensors.key_shape(carries_components), Fill::Given),
             "v" => (tensors.value_shape(), Fill::Given),
-            // As in Swin V2.
-            "log_scale" => (vec![heads], Fill::Same(10f64.ln())),
+            "log_scale" => (vec![heads], Fill::Same(Cosine::FIRST_SCALE.ln())),
             "bias" => (vec![heads, queries, keys], Fill::Given),
             "variance" => (vec![components], Fill::Variances(self.mixture.variances.clone(), head_width)),
             "log_prior" if per_position => (vec![heads, components, keys], Fill::UniformPrior),

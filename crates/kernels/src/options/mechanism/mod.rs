@@ -87,6 +87,8 @@ pub struct Facts {
     pub cross: bool,
     /// Whether the mask may have a window.
     pub window: bool,
+    /// Whether it has normalised weights that [`Call::dropout`] can drop; others ignore it.
+    pub dropout: bool,
     /// Source of the equations.
     pub source: &'static str,
 }
@@ -133,6 +135,7 @@ impl Mechanism {
             decode_state: Growth::Linear,
             cross: true,
             window: true,
+            dropout: true,
             source: "Vaswani et al. 2017",
         };
         let linear = Facts {
@@ -142,6 +145,7 @@ impl Mechanism {
             decode_state: Growth::Constant,
             cross: true,
             window: false,
+            dropout: false,
             source: "Katharopoulos et al. 2020",
         };
         match self {

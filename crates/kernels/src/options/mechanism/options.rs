@@ -278,6 +278,11 @@ impl AttentionOptions {
         Error::option(option, self.label(), format!("a mechanism with a decode state under these options{reason}"))
     }
 
+    /// The mask of self-attention without padding.
+    pub fn mask(&self) -> Mask {
+        Mask { causal: self.causal, window: self.window, ..Mask::none() }
+    }
+
     /// The operator with these options, for one call.
     ///
     /// # Errors

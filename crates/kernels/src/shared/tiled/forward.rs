@@ -123,9 +123,15 @@ impl Scores<'_> {
                     let (first, n) = (strip.queries.start - queries.start, strip.queries.len());
                     let total = &total[s * STRIP..];
                     for (i, (reference, total)) in (first..).zip(reference[s * STRIP..].iter().zip(total)).take(n) {
-                        inverses[i] = if *total > 0.0 { 1.0 / total } else { 0.0 };
                         references[i] = *reference;
-                        lse[i] = if *total > 0.0 { (reference + total.log2()) * LN_2 } else { f32::NEG_INFINITY };
+                        (inverses[i], lse[i]) = if *total > 0.0 {
+                            (1.0 / total, (reference + total.log2()) * LN_2)
+                        } else if *total == 0.0 && *reference == f32::NEG_INFINITY {
+                            (0.0, f32::NEG_INFINITY)
+                        } else {
+                            // Scores that are NaN, or so large that their differences are lost: no row without a key.
+                            (f32::NAN, f32::NAN)
+                        };
                     }
                     let turned = &mut turned[..n * value_width];
                     strip.turn_back(&sums[s * value_width * STRIP..], value_width, turned);
@@ -175,18 +181,20 @@ impl Scores<'_> {
         simd::vectorize(
             #[inline(always)]
             || {
-                let one = if self.hard { 1 } else { components };
-                if self.hard {
-                    lanes::keep_best(x, (size, len, lanes), components, sums.u);
-                }
-                let offsets = sums.offsets[..one * lanes].chunks_exact_mut(lanes);
+                let offsets = sums.offsets[..components * lanes].chunks_exact_mut(lanes);
                 for (offsets, u) in offsets.zip(sums.u.chunks_exact(lanes)) {
                     for ((offset, reference), u) in offsets.iter_mut().zip(&*sums.reference).zip(u) {
                         // A query that has seen no key yet has only scores of negative infinity.
                         let reference = if *reference == f32::NEG_INFINITY { 0.0 } else { *reference };
-                        *offset = if self.hard { reference } else { reference - u };
+                        *offset = reference - u;
                     }
                 }
+                if self.hard {
+                    // The same arithmetic as in the backward pass, whose weights must be these.
+                    lanes::keep_best(x, (size, len, lanes), components, sums.offsets);
+                    sums.offsets[..lanes].fill(0.0);
+                }
+                let one = if self.hard { 1 } else { components };
                 lanes::powers(x, (size, len, lanes), one, sums.offsets, &mut sum);
                 // A tile is summed separately, so that each element takes part in few roundings.
                 for (total, sum) in sums.total[..lanes].iter_mut().zip(sum) {

@@ -90,16 +90,21 @@ pub(super) fn powers(
     }
 }
 
-/// `x_0 = max_r (x_r + u_r)`.
+/// `x_0 = max_r (x_r - reference_r)`.
 #[inline(always)]
-pub(super) fn keep_best(x: &mut [f32], (size, len, lanes): (usize, usize, usize), components: usize, u: &[f32]) {
+pub(super) fn keep_best(
+    x: &mut [f32],
+    (size, len, lanes): (usize, usize, usize),
+    components: usize,
+    references: &[f32],
+) {
     for start in (0..len).step_by(lanes) {
         for at in (start..start + lanes).step_by(LANES) {
             let mut best = [f32::NEG_INFINITY; LANES];
             for r in 0..components {
-                let (x, u) = (&x[r * size + at..][..LANES], &u[r * lanes + at - start..][..LANES]);
+                let (x, reference) = (&x[r * size + at..][..LANES], &references[r * lanes + at - start..][..LANES]);
                 for l in 0..LANES {
-                    let y = x[l] + u[l];
+                    let y = x[l] - reference[l];
                     best[l] = if y > best[l] { y } else { best[l] };
                 }
             }

@@ -313,11 +313,19 @@ impl Resolver<'_> {
         for case in cases {
             apply(&mut layers, &case.set, &at("case of", &place.to_string()))?;
         }
+        let own = model.mechanism.as_ref().map(|_| layers.clone().resolve()).transpose()?;
         layers.environment(self.environment.iter().cloned())?;
         for assignment in self.further {
             layers.assign(assignment, "--set")?;
         }
         let mut config = layers.resolve()?;
+        if let Some(own) = own.filter(|own| own.attention.mechanism != config.attention.mechanism) {
+            return Err(Failure::usage(format!(
+                "mechanism is {} by --set or REGARD_MECHANISM, but {} for {of_model}; leave it out, or name mechanisms in the \
+                 study",
+                config.attention.mechanism, own.attention.mechanism
+            )));
+        }
         // Every seed trains on the same data.
         config.task.seed = Some(config.task.seed.unwrap_or(config.seed));
         Ok(RunConfig { seed: 0, compare: CompareConfig::default(), ..config })

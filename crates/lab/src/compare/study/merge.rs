@@ -8,7 +8,7 @@ use std::{
 use regard_tasks::{
     Failure,
     run::RunConfig,
-    train::{CONFIG, Existing, TEST_ITEMS},
+    train::{CONFIG, ENVIRONMENT, Existing, TEST_ITEMS},
 };
 
 use super::{
@@ -176,7 +176,7 @@ impl Merged {
             let target = cell_directory(out, place, *seed);
             fs::create_dir_all(&target).map_err(|error| Failure::writing(&target, &error))?;
             // The record last: it says that the others are there.
-            for name in [CONFIG, "env.json", TEST_ITEMS, CELL] {
+            for name in [CONFIG, ENVIRONMENT, TEST_ITEMS, CELL] {
                 let (from, to) = (source.join(name), target.join(name));
                 if from.is_file() {
                     let bytes = fs::read(&from).map_err(|error| Failure::reading(&from, &error))?;

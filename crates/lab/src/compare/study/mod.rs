@@ -26,5 +26,5 @@ pub use plan::Plan;
 pub use record::{CellRecord, Finished, Outcome, Reason};
 pub use run::{Observe, run};
 pub use shard::Shard;
-pub use slurm::slurm;
+pub use slurm::{quoted, slurm};
 pub use tables::{Figure, Measure};

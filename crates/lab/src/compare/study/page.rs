@@ -17,7 +17,7 @@ use super::{
     tables::counted,
 };
 use crate::{
-    compare::Comparison,
+    compare::{Comparison, dropout_note},
     record::{Record, Shown},
 };
 
@@ -109,6 +109,7 @@ impl Results {
             task: column.task.clone(),
             setting: first.data.clone(),
             majority: first.majority,
+            differences: None,
             command: String::new(),
             config: String::new(),
             environment: first.environment.clone(),
@@ -141,7 +142,12 @@ impl Results {
             let changes = changes.collect::<Vec<_>>().join(", ");
             table.push(vec![model.as_str().into(), if changes.is_empty() { "none".into() } else { changes.into() }]);
         }
-        table.note("The whole configuration of a cell is the file config.toml in its directory.")
+        let table = table.note("The whole configuration of a cell is the file config.toml in its directory.");
+        let models = study.models.iter().filter_map(|model| {
+            let config = study.groups.iter().find(|group| group.place.model == *model)?.config().ok()?;
+            Some((model.as_str(), config.model.attention_dropout, config.attention.mechanism))
+        });
+        dropout_note(models).into_iter().fold(table, Table::note)
     }
 
     fn machine_table(&self) -> Table {

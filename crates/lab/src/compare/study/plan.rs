@@ -7,10 +7,7 @@ use regard_tasks::{Failure, run::RunConfig};
 use serde_json::{Value, json};
 
 use super::{Cell, CellRecord, Group, Outcome, Reason, Study, cell::check, cell_directory, tables::counted};
-use crate::cost::{Count, ModelCost, ModelSizes, Run, total_memory};
-
-/// Bytes per parameter in training: value, gradient and two moments.
-const TRAINING: Count = 16;
+use crate::cost::{Count, ModelCost, ModelSizes, Run, TRAINING, total_memory};
 
 /// A study before it is trained.
 #[derive(Debug)]

@@ -119,9 +119,7 @@ impl Cells<'_> {
     fn train(&mut self, cell: &Cell, number: usize, directory: &Path) -> Result<Finished, Ended> {
         let config = cell.config().map_err(Ended::Cell)?;
         check(&config).map_err(Ended::Cell)?;
-        // Generated data are those of the first seed for all, whichever cell comes first on this rank.
-        let seed = cell.group.seeds.first().copied().unwrap_or(cell.seed);
-        self.load(&cell.group.place, &RunConfig { seed, ..config.clone() })?;
+        self.load(&cell.group.place, &config)?;
         let (_, data) = self.data.as_ref().expect("just loaded");
         let candidate = Candidate {
             label: cell.group.place.model.clone(),

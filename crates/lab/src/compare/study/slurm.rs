@@ -8,6 +8,9 @@ use std::path::Path;
 pub fn slurm(command: &str, out: &Path, parts: usize, threads: Option<usize>) -> String {
     let out = quoted(&out.to_string_lossy());
     let shard = format!("{out}-\"$SLURM_ARRAY_TASK_ID\"-of-{parts}");
+    // One shard is no range for a shell.
+    let numbers = if parts == 1 { "1".into() } else { format!("{{1..{parts}}}") };
+    let shards = format!("{out}-{numbers}-of-{parts}");
     let cpus = threads.map_or(String::new(), |threads| format!("#SBATCH --cpus-per-task={threads}\n"));
     format!(
         "#!/bin/bash\n\
@@ -27,16 +30,16 @@ pub fn slurm(command: &str, out: &Path, parts: usize, threads: Option<usize>) ->
          \n\
          # Whoever is last puts the results together; where that fails, submit once more.\n\
          merging={out}.merging\n\
-         if [ \"$(ls -d {out}-*-of-{parts}/report.html 2>/dev/null | wc -l)\" -eq {parts} ] \\\n    \
+         if ls {shards}/report.html >/dev/null 2>&1 \\\n    \
              && [ ! -e {out}/report.html ] && mkdir \"$merging\" 2>/dev/null; then\n    \
              trap 'rmdir \"$merging\"' EXIT\n    \
-             regard compare --merge {out}-*-of-{parts} --out {out}\n\
+             regard compare --merge {shards} --out {out}\n\
          fi\n"
     )
 }
 
-/// A word for a shell.
-fn quoted(word: &str) -> String {
+/// A word as a shell reads it.
+pub fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,+".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.to_owned()

@@ -222,7 +222,9 @@ fn load(config: &LmConfig, progress: Progress<'_>) -> Result<LmData, DataError> 
             None => TextTokenizer::train(texts[0].lines(), config.vocabulary)?,
         }),
     };
-    let notes = fewer(config, &units).into_iter().collect();
+    let embedded = "no task.lm.train, task.lm.directory or task.lm.prepared is given: the text is the embedded plays of Shakespeare";
+    let embedded = files[0].is_empty().then(|| embedded.to_owned());
+    let notes = embedded.into_iter().chain(fewer(config, &units)).collect();
     let encode = |text: &str| units.encode(text);
     let parts = [encode(&texts[0])?, encode(&texts[1])?, encode(&texts[2])?];
     let unknown = parts.each_ref().map(|ids| match &units {

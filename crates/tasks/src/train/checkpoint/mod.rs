@@ -297,7 +297,7 @@ fn remedy(damaged: &Path) -> String {
             sound.file_name().unwrap_or_default().display(),
             damaged.display()
         ),
-        None => "no other checkpoint of the run is sound: train again with --overwrite".into(),
+        None => "no other checkpoint of the run is sound: train again with --overwrite, or in another directory".into(),
     }
 }
 

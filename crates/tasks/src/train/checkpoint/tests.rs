@@ -173,7 +173,9 @@ fn damage_names_the_newest_checkpoint_that_is_sound() {
     assert!(message().contains("step-10 is sound"), "{}", message());
     flip(10, MODEL);
     assert!(
-        message().ends_with("no other checkpoint of the run is sound: train again with --overwrite"),
+        message().ends_with(
+            "no other checkpoint of the run is sound: train again with --overwrite, or in another directory"
+        ),
         "{}",
         message()
     );

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use regard_cluster::{ClusterError, Communicator, Group};
 use regard_kernels::{
-    AttentionOptions, Call, Error, Mask, Mechanism, Operator, Padding,
+    AttentionOptions, Call, Error, Mechanism, Operator, Padding,
     mechanism::{Combination, Interaction},
     support::SupportKind,
 };
@@ -59,8 +59,7 @@ impl SequenceRanks {
 
     /// Which of `length` tokens each rank has.
     fn split(&self, length: usize) -> Result<Split, TrainError> {
-        let mask = Mask { causal: self.options.causal, window: self.options.window, ..Mask::none() };
-        let call = Call { mask, ..Call::default() };
+        let call = Call { mask: self.options.mask(), ..Call::default() };
         let mut options = self.options.clone();
         // A layer of two operators that are spread alike.
         if options.scatterbrain.combination == Combination::Gated {

@@ -261,9 +261,13 @@ impl Call<'_> {
                     inverses[i] = 1.0 / totals[i];
                     lse[i] = (tops[i] + totals[i].log2()) * LN_2;
                     row.iter_mut().for_each(|y| *y *= inverses[i]);
-                } else {
+                } else if totals[i] == 0.0 && tops[i] == f32::NEG_INFINITY {
                     tops[i] = 0.0;
                     row.fill(0.0);
+                } else {
+                    // Scores that are NaN, or so large that their differences are lost: no row without a key.
+                    (tops[i], inverses[i], lse[i]) = (0.0, f32::NAN, f32::NAN);
+                    row.fill(f32::NAN);
                 }
             }
         });
