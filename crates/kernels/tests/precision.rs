@@ -90,3 +90,36 @@ fn a_single_key_gives_no_gradient_to_scores() {
         }
     }
 }
+
+/// One key has the whole weight in both passes, whichever component is the nearest and however far.
+#[test]
+fn a_single_hard_key_hands_its_gradient_on_whole() {
+    for size in [1.0, 30.0, 100.0] {
+        let (q, v) = (tensor(QUERIES, 8, size, 0.0, 1), tensor(1, 5, 1.0, 0.0, 3));
+        let keys = (vec![1, 2, 4, 1, 8], tensor(4, 8, size, 0.0, 2).1);
+        let operator = GaussianMixture { hard: true, ..GaussianMixture::default() };
+        let [kernel, twin] = both(&operator, &[q, keys, v, (vec![4], vec![3.0, 2.0, 4.0, 2.5])], 4);
+        let apart = kernel[3].iter().zip(&twin[3]).fold(0.0f64, |most, (a, b)| most.max((a - b).abs()));
+        assert!(apart < 2e-5, "inputs of {size}: gradient of v is {apart:e} off");
+    }
+}
+
+/// Scores that float32 cannot tell apart are an overflow, not a row without a key.
+#[test]
+fn rows_of_scores_beyond_float32_are_not_empty() {
+    let far = |operator: &dyn Operator, inputs: &[(Vec<usize>, Vec<f32>)]| {
+        let shapes: Vec<&[usize]> = inputs.iter().map(|(shape, _)| &shape[..]).collect();
+        let mut out = vec![0.0; operator.out_shape(&shapes).unwrap().iter().product()];
+        let views: Vec<_> = inputs.iter().map(|(shape, data)| View::new(&data[..], shape)).collect();
+        let saved = operator.forward(&views, &mut out);
+        let lse = saved.lse().unwrap();
+        assert!(lse.iter().all(|lse| *lse != f32::NEG_INFINITY), "{lse:?}");
+    };
+    for seed in 0..20 {
+        let [q, k] = [1, 2].map(|tokens| tensor(tokens, 2, 9e4, 0.0, seed + tokens as u64));
+        let v = tensor(2, 1, 1.0, 0.0, 3);
+        let keys = (vec![1, 2, 1, 2, 2], k.1);
+        let given = [(vec![1], vec![2.0]), (vec![2, 1], vec![0.0, 0.0])];
+        far(&GaussianMixture::default(), &[q, keys, v, given[0].clone(), given[1].clone()]);
+    }
+}

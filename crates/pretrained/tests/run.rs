@@ -358,7 +358,7 @@ fn texts_are_read_as_they_are_or_from_gzip() {
     fs::write(&path, b"\x1f\x8b broken").unwrap();
     assert!(read_text(&path).unwrap_err().to_string().contains("damaged gzip"));
     fs::write(&path, b"ab\xff").unwrap();
-    assert!(read_text(&path).unwrap_err().to_string().contains("byte 2 is not UTF-8"));
+    assert!(read_text(&path).unwrap_err().to_string().contains("line 1 is not UTF-8 from byte 2 (0xff)"));
     assert!(read_text(&place.path().join("none")).unwrap_err().to_string().contains("check the path"));
 }
 

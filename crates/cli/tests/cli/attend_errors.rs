@@ -391,6 +391,8 @@ fn tensors_of_supports_and_features_that_do_not_fit() {
         file.put("layout", &[4, 4], &[1.0; 16]);
     };
     fails("sparse", "block_sparse", &few, block, DATA, &["'layout' has shape [4, 4]", "[5, 5]"]);
+    let twice = &["support.kind=block", "support.layout=11,11"];
+    fails("sparse", "block_sparse", &same, twice, USAGE, &["support.layout is given", "the tensor 'layout'"]);
     let bare = |file: &mut File| file.remove("layout");
     fails("sparse", "block_sparse", &bare, block, USAGE, &["support.layout is missing", "'block'"]);
     let ragged = &["support.kind=block", "support.layout=11,1"];

@@ -113,6 +113,8 @@ fn a_finished_comparison_is_refused_resumed_or_overwritten() {
     let overwritten = [&changed[..], &["--overwrite", "--json"]].concat();
     let other = Ended::of(&mut compare(&out, &overwritten)).json();
     assert_eq!(other["runs"][0]["steps"], 12);
+    let mut run = regard(["train", "--preset", "smoke", "--cache", "none", "--quiet", "--overwrite", "--out"]);
+    Ended::of(run.arg(&out)).failure(USAGE, &["holds several runs", "--overwrite leaves it alone"]);
     // Files that no comparison writes stay.
     assert_eq!((text(out.join("thesis.txt")), text(out.join("photos/seed-1/rose.jpg"))), ("mine".into(), "red".into()));
 }

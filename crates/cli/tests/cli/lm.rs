@@ -106,6 +106,13 @@ fn words_are_trained_evaluated_inspected_and_continued() {
             .map(|text| text.starts_with("<unk> <unk>")),
         Some(true)
     );
+    // Another text with as many words is another vocabulary.
+    let train = PathBuf::from(&directory).join("wiki.train.tokens");
+    let before = fs::read_to_string(&train).unwrap();
+    fs::write(&train, before.replace("cat", "cow")).unwrap();
+    run(["eval", &out, "--quiet"])
+        .failure(DATA, &["vocabulary.txt", "not the vocabulary of these data", "put them back"]);
+    fs::write(&train, before).unwrap();
     let inspected = run(["inspect", &out, "--quiet", "--sequences", "3"]).success();
     assert!(inspected.contains("Entropy"), "{inspected}");
     let probe = run(["probe", "--run", &out, "--quiet"]);

@@ -299,7 +299,8 @@ fn the_example_of_the_book_is_a_study() {
 fn what_does_not_belong_together_is_refused() {
     let study = Study::new(SOUND);
     for (further, parts) in [
-        (&["--preset", "smoke"][..], &["--preset is given with --study", "--set"][..]),
+        (&["--preset", "smoke"][..], &["--preset is given with --study", "write it there"][..]),
+        (&["--set", "mechanism=linear"], &["mechanism is linear by --set", "but softmax for", "model 'softmax"]),
         (&["--shard", "3/2"], &["--shard is 3/2, expected I/N"]),
         (&["--baseline", "sofmax"], &["--baseline", "'sofmax'", "softmax, 50 %"]),
         (&["--set", "modle.width=3"], &["--set", "'modle.width'", "'model.width'?"]),
@@ -323,5 +324,9 @@ fn what_does_not_belong_together_is_refused() {
     {
         let mut command = regard(["compare"]);
         Ended::of(command.args(wrong)).usage_failure(&["error:"]);
+    }
+    for further in [&["--set", "train.steps=1"][..], &["--preset", "smoke"], &["--seed", "3"]] {
+        let mut command = regard(["compare", "--merge", "x", "--out", "y"]);
+        Ended::of(command.args(further)).failure(USAGE, &[further[0], "is given with --merge"]);
     }
 }

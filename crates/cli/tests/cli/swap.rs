@@ -154,8 +154,9 @@ fn what_cannot_be_planned_is_told() {
     swap(&["--memory", "1/64", "--length", "64", "--sequences", "1", "--divisors", "4"], 5, "no choice of candidates");
     let several = ["--memory", "1/4,1/64", "--length", "64", "--sequences", "1", "--divisors", "4"];
     swap(&several, 5, "keeps to the budget of 1/64 of the memory");
-    // Clusters cannot be causal: exact attention alone is left.
-    let alone = ["--memory", "1", "--length", "64", "--sequences", "1", "--candidates", "smyrf", "--validate", "3"];
+    swap(&["--memory", "1", "--candidates", "window,smyrf"], 2, "--candidates smyrf: clusters need all tokens");
+    // No share fits: exact attention alone is left, and nothing to validate.
+    let alone = ["--memory", "1", "--length", "64", "--sequences", "1", "--divisors", "4096", "--validate", "3"];
     swap(&alone, 0, "");
     let missing = run(["swap", "nowhere", "--text", &text, "--memory", "1/4"]);
     assert!(missing.code == Some(3) && missing.stderr.contains("nowhere"), "{missing:#?}");

@@ -190,6 +190,13 @@ fn a_run_is_resumed_as_what_it_is() {
         ended.failure(USAGE, &[parts[0], parts[1], "resume with the same"]);
         assert_eq!((text(out.join("config.toml")), text(out.join("metrics.jsonl"))), before, "{change:?}");
     }
+    // Fewer than it has done would undo what it is.
+    let fewer = Ended::of(&mut train(&out, &["--quiet", "--resume", "--set", "train.steps=10"]));
+    fewer.failure(USAGE, &["train.steps is 10", "has done 20 updates"]);
+    // Without its configuration nothing says what its checkpoints are of.
+    fs::remove_file(out.join("config.toml")).unwrap();
+    Ended::of(&mut train(&out, &["--quiet", "--resume"])).failure(DATA, &["holds checkpoints but no config.toml"]);
+    fs::write(out.join("config.toml"), &before.0).unwrap();
     // More steps are no other run.
     let longer = Ended::of(&mut train(&out, &["--quiet", "--resume", "--set", "train.steps=30"])).json();
     assert_eq!(longer["steps"], 30);
