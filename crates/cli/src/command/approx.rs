@@ -161,6 +161,9 @@ pub fn run(args: &Approx, common: &Common) -> Outcome {
             "{option} needs {sources}: it does not apply to these matrices; leave it out"
         )));
     }
+    if args.folder.is_some() && args.text.is_empty() && args.pixels.is_none() {
+        return Err(Failure::usage("--folder needs what its model reads, expected --text FILE or --pixels FILE"));
+    }
     let options = options(args)?;
     let (heads, source) = heads(args, common)?;
     let methods = methods(args, &heads)?;

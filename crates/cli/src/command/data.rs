@@ -268,8 +268,9 @@ fn verify_all(store: &Store, what: &[String], common: &Common) -> Outcome {
     }
     match failed {
         0 => Ok(()),
-        count => {
-            Err(Failure::new(Class::Check, format!("{count} files are missing or changed; fetch their sets again")))
-        }
+        count => Err(Failure::new(
+            Class::Check,
+            format!("{count} files are missing or changed; fetch their sets again, or prepare the text again"),
+        )),
     }
 }

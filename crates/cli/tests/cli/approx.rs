@@ -181,7 +181,7 @@ fn matrices_of_a_folder_are_approximated() {
     assert_eq!(groups, ["layer 1", "layer 1", "layer 1", "layer 3", "layer 3", "layer 3"]);
     assert!(error(&json, "layer 1", "top-k", "matrix") < error(&json, "layer 1", "performer", "matrix"));
     assert_eq!(json["matrices"].as_array().unwrap().len(), 2 * 8);
-    with(&[]).failure(DATA, &["the texts have 0 tokens"]);
+    with(&[]).failure(USAGE, &["--folder needs what its model reads", "--text"]);
     with(&["--text", &text, "--layers", "9"]).failure(USAGE, &["layer 9 is not one of the model's, expected 1 to 5"]);
     with(&["--pixels", "none"]).failure(USAGE, &["expected one of images"]);
     for (arguments, part) in [

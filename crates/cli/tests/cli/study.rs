@@ -310,6 +310,9 @@ fn what_does_not_belong_together_is_refused() {
     }
     fs::write(&study.file, SOUND.replace("mechanism = \"smgk\"", "mechansim = \"smgk\"")).unwrap();
     study.run(&[]).failure(USAGE, &["study.toml:16: ", "unknown field `mechansim`"]);
+    let measured = SOUND.replacen("[[study.task]]\n", "[[study.task]]\nmeasure = \"bleu\"\n", 1);
+    fs::write(&study.file, measured).unwrap();
+    study.run(&["--dry-run"]).failure(USAGE, &["measure BLEU", "expected one that listops has"]);
     fs::remove_file(&study.file).unwrap();
     study.run(&[]).failure(DATA, &["cannot read", "study.toml"]);
     fs::create_dir(&study.out).unwrap();

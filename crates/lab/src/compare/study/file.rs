@@ -198,6 +198,14 @@ impl Resolver<'_> {
                     let seeds = cases.iter().rev().find_map(|case| case.seeds.as_ref()).unwrap_or(&axes.seeds);
                     let config = self.config(task, setting, model, &cases, &place)?;
                     self.check_column(&mut column, &config, &place)?;
+                    if let Some(measure) =
+                        task.measure.filter(|own| !own.is_of(config.task.options().shape().objective))
+                    {
+                        let (measure, name) = (measure.name(), config.task.name);
+                        return Err(self.wrong(format!(
+                            "has the measure {measure} for the task '{label}', expected one that {name} has"
+                        )));
+                    }
                     cells = cells.saturating_add(seeds.len());
                     if cells > MOST {
                         return Err(self.wrong(format!("has more than {MOST} cells, expected fewer")));

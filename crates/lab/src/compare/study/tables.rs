@@ -1,6 +1,7 @@
 //! The results of a study in the shape of a paper's tables: a row for each model, a column for each task and setting.
 
 use regard_report::{Cell, Column, Format, Table};
+use regard_tasks::data::Objective;
 use serde::{Deserialize, Serialize};
 
 use super::{CellRecord, Finished, Outcome, Place, Reason, Study, page::Results, pairs, pairs::Standing};
@@ -66,6 +67,16 @@ impl Measure {
         let has = |measure: &Self| results().any(|result| measure.of(result).is_some());
         let mut usual = [Self::Bleu, Self::Rouge1, Self::Auc, Self::Accuracy, Self::Perplexity].into_iter();
         named.or_else(|| usual.find(has)).unwrap_or(Self::Loss)
+    }
+
+    /// Whether tasks with this objective can have it.
+    pub fn is_of(self, objective: Objective) -> bool {
+        match self {
+            Self::Bleu => matches!(objective, Objective::Translate),
+            Self::Rouge1 | Self::Rouge2 | Self::RougeL => matches!(objective, Objective::Summarize { .. }),
+            Self::Auc | Self::Mrr | Self::Ndcg5 | Self::Ndcg10 => matches!(objective, Objective::Rank { .. }),
+            Self::Accuracy | Self::Perplexity | Self::Loss => true,
+        }
     }
 
     /// 1 where more is better, else -1.
