@@ -75,24 +75,33 @@ pub fn run(args: &Compare, common: &Common) -> Outcome {
     }
 }
 
-/// Trains the cells of a study.
-fn run_study(args: &Compare, file: &Path, common: &Common) -> Outcome {
-    let Source { preset, config, set, mechanism, task, seed } = &args.source;
-    let given = [
+/// The first option of one model that is given.
+fn named(source: &Source) -> Option<&'static str> {
+    let Source { preset, config, set: _, mechanism, task, seed } = source;
+    first(&[
         ("--preset", preset.is_some()),
         ("--config", config.is_some()),
         ("--mechanism", mechanism.is_some()),
         ("--task", task.is_some()),
         ("--seed", seed.is_some()),
-    ];
-    if let Some((option, _)) = given.iter().find(|(_, given)| *given) {
+    ])
+}
+
+/// The first option that is given.
+fn first(options: &[(&'static str, bool)]) -> Option<&'static str> {
+    options.iter().find(|(_, given)| *given).map(|(option, _)| *option)
+}
+
+/// Trains the cells of a study.
+fn run_study(args: &Compare, file: &Path, common: &Common) -> Outcome {
+    if let Some(option) = named(&args.source) {
         return Err(Failure::usage(format!(
             "{option} is given with --study, which names presets, mechanisms, tasks and seeds itself; write it there"
         )));
     }
     let shard = args.shard.as_deref().map(str::parse::<Shard>).transpose();
     let shard = shard.map_err(|problem| Failure::usage(format!("--shard {problem}")))?;
-    let study = shown(study::read(file, std::env::vars_os(), set)?, args)?;
+    let study = shown(study::read(file, std::env::vars_os(), &args.source.set)?, args)?;
     let out_of = |shard| args.directory.out.clone().unwrap_or_else(|| default_directory(file, shard));
     if let Some(parts) = args.slurm {
         return output::text(study::slurm(&whole_command(), &out_of(None), parts, common.threads));
@@ -174,19 +183,13 @@ fn failed(failed: usize, cells: usize, how: &str) -> Outcome {
 
 /// Writes one report of the cells in several directories.
 fn merge(args: &Compare, common: &Common) -> Outcome {
-    let Source { preset, config, set, mechanism, task, seed } = &args.source;
-    let given = [
-        ("--preset", preset.is_some()),
-        ("--config", config.is_some()),
-        ("--set", !set.is_empty()),
-        ("--mechanism", mechanism.is_some()),
-        ("--task", task.is_some()),
-        ("--seed", seed.is_some()),
+    let further = [
+        ("--set", !args.source.set.is_empty()),
         ("--dry-run", args.dry_run),
         ("--shard", args.shard.is_some()),
         ("--slurm", args.slurm.is_some()),
     ];
-    if let Some((option, _)) = given.iter().find(|(_, given)| *given) {
+    if let Some(option) = named(&args.source).or_else(|| first(&further)) {
         return Err(Failure::usage(format!("{option} is given with --merge, which trains nothing; leave it out")));
     }
     let mut merged = study::merge(&args.merge)?;

@@ -45,7 +45,9 @@ impl Inputs {
             }
             if PADDING.contains(&name) {
                 padding.insert(name.to_owned(), read_padding(name, &view)?);
-            } else if let (LAYOUT, Some(data)) = (name, read_blocks(&view)) {
+            } else if name == LAYOUT
+                && let Some(data) = read_blocks(&view)
+            {
                 real.insert(name.to_owned(), Tensor { shape: view.shape().to_vec(), data });
             } else if matches!(view.dtype(), Dtype::F32 | Dtype::F64) {
                 if matches!(name, "q" | "x") || dtype.is_none() {

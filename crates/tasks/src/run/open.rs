@@ -1,9 +1,6 @@
 //! Loading of run directories, and further training.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use burn::{module::Module, tensor::Device};
 
@@ -13,7 +10,7 @@ use crate::{
     data::TaskData,
     train::{
         CHECKPOINTS, CONFIG, Checkpoint, Checkpoints, Environment, Existing, HostTensors, Model, Outcome, RunDirectory,
-        Trainer, check_vocabulary,
+        Trainer, check_vocabulary, run_within,
     },
 };
 
@@ -75,18 +72,6 @@ impl RunConfig {
         let device = regard_nn::device::chosen().autodiff();
         if self.model.checkpointing { device.gradient_checkpointing() } else { device }
     }
-}
-
-/// A run of the comparison in a directory: `LABEL/seed-N`.
-fn run_within(path: &Path) -> Option<PathBuf> {
-    let below = |path: &Path| {
-        let mut all: Vec<PathBuf> =
-            fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
-        all.sort();
-        all
-    };
-    let runs = below(path).into_iter().flat_map(|label| below(&label));
-    runs.into_iter().find(|run| run.join(CONFIG).is_file())
 }
 
 impl Stored {

@@ -48,6 +48,7 @@ pub use optimizer::{AdamW, Moments};
 pub use ranking::{RankingFigures, RankingScores};
 pub use report::{ClassScores, Evaluation, Progress, Record, Silent, StepReport, ValueScores};
 pub use routers::RouterReport;
+pub(crate) use run_directory::run_within;
 pub use run_directory::{
     CHECKPOINTS, CONFIG, ENVIRONMENT, Existing, METRICS, REPORTS, RunDirectory, TOKENIZER, check_vocabulary,
 };

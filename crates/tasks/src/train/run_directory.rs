@@ -253,11 +253,19 @@ impl RunDirectory {
 
 /// Whether a directory is that of a comparison or a study: reports of its own, and runs below.
 fn holds_several(path: &Path) -> bool {
-    let below = |path: &Path| -> Vec<PathBuf> {
-        fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    !path.join(METRICS).exists() && (path.join("study.json").is_file() || run_within(path).is_some())
+}
+
+/// A run of the comparison in a directory: `LABEL/seed-N`.
+pub(crate) fn run_within(path: &Path) -> Option<PathBuf> {
+    let below = |path: &Path| {
+        let mut all: Vec<PathBuf> =
+            fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+        all.sort();
+        all
     };
-    let runs = || below(path).iter().flat_map(|label| below(label)).any(|run| run.join(CONFIG).is_file());
-    !path.join(METRICS).exists() && (path.join("study.json").is_file() || runs())
+    let runs = below(path).into_iter().flat_map(|label| below(&label));
+    runs.into_iter().find(|run| run.join(CONFIG).is_file())
 }
 
 /// Removes only files that runs write: a wrong path must not delete other files.
