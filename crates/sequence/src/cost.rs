@@ -30,8 +30,8 @@ pub(crate) struct Sizes {
     features: usize,
     /// Of the sums of linear attention, `B Hk D (Dv + 1)`, with a mixture `B H D (Dv + 1)`.
     sums: usize,
-    /// Of one average of Fastformer, `B H (D + 2)`.
-    average: usize,
+    /// Of an average of Fastformer forward, `B H (D + 2)`, and backward, `B H (D + 1)`.
+    average: [usize; 2],
 }
 
 const FLOAT: usize = 4;
@@ -44,7 +44,7 @@ impl Sizes {
             let width = shapes[names.iter().position(|name| *name == "w_query").expect("an input of moa")][2];
             let heads = batch * options.moa.active;
             let (per_query, per_key) = (heads * width, batch * 2 * width);
-            return Self { per_key, per_query, per_output: per_query, heads, features: 0, sums: 0, average: 0 };
+            return Self { per_key, per_query, per_output: per_query, heads, features: 0, sums: 0, average: [0; 2] };
         }
         let along_keys =
             names.iter().zip(shapes).filter_map(|(name, shape)| match Along::of(name, layout, shape.len()) {
@@ -66,7 +66,7 @@ impl Sizes {
             heads,
             features: key_heads * options.features.count(width) * (values + 2),
             sums: if mixed { heads } else { key_heads } * width * (values + 1),
-            average: heads * (width + 2),
+            average: [width + 2, width + 1].map(|floats| heads * floats),
         }
     }
 
@@ -107,12 +107,12 @@ impl Sizes {
     }
 
     pub fn linear(&self, causal: bool, place: [usize; 2]) -> Traffic {
-        states(self.sums, causal, place)
+        states([self.sums; 2], causal, place)
     }
 
     /// Two averages.
     pub fn additive(&self, causal: bool, place: [usize; 2]) -> Traffic {
-        states(2 * self.average, causal, place)
+        states(self.average.map(|floats| 2 * floats), causal, place)
     }
 }
 
@@ -121,11 +121,11 @@ fn traffic(forward: usize, backward: usize) -> Traffic {
 }
 
 /// A message to the neighbour above, and unless `causal` one to that below; backward the other way round.
-fn states(floats: usize, causal: bool, [rank, ranks]: [usize; 2]) -> Traffic {
+fn states([forward, backward]: [usize; 2], causal: bool, [rank, ranks]: [usize; 2]) -> Traffic {
     let (above, below) = (usize::from(rank + 1 < ranks), usize::from(rank > 0));
     match causal {
-        true => traffic(above * floats, below * floats),
-        false => traffic((above + below) * floats, (above + below) * floats),
+        true => traffic(above * forward, below * backward),
+        false => traffic((above + below) * forward, (above + below) * backward),
     }
 }
 

@@ -140,25 +140,9 @@ pub(crate) fn additive_backward(
     grad_out: &[f32],
     wanted: &[bool],
 ) -> Result<Vec<Option<Vec<f32>>>, ClusterError> {
-    let (causal, head_width) = (operator.mask.causal, inputs[0].shape[3]);
-    let exchange = |own: Vec<f32>| match causal {
-        true => {
-            // What comes from the ranks after this one shrinks by a factor on its way through it.
-            let through = |after: Option<&[f32]>| {
-                let mut passed = own.clone();
-                let Some(after) = after else { return passed };
-                let heads = passed.chunks_exact_mut(head_width + 2).zip(after.chunks_exact(head_width + 2));
-                for (passed, after) in heads {
-                    let factor = passed[head_width + 1];
-                    for (passed, after) in passed.iter_mut().zip(after).take(head_width + 1) {
-                        *passed = factor.mul_add(*after, *passed);
-                    }
-                }
-                passed
-            };
-            Ok(peers.scan(Way::Down, through)?.unwrap_or_else(|| vec![0.0; own.len()]))
-        }
-        false => peers.seen(false, own, Vec::new(), plus),
+    let exchange = |pass_on: &dyn Fn(Option<&[f32]>) -> Vec<f32>| match operator.mask.causal {
+        true => peers.scan(Way::Down, pass_on),
+        false => peers.seen(false, pass_on(None), Vec::new(), plus).map(Some),
     };
     operator.backward_through(inputs, saved, grad_out, exchange, wanted)
 }

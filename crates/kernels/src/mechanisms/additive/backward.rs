@@ -1,18 +1,22 @@
 //! Backward pass: the forward phases in reverse, each again block sums combined per head.
 //!
-//! With `dg_i` the gradient of the average that row `i` sees, a token `j` gets `w_j R_j` and its score
-//! `w_j (x_j.R_j - T_j)`, where `R_j = sum_i c_ij dg_i`, `T_j = sum_i c_ij g_i.dg_i` and `c_ij` is 1 without causality.
+//! With `dg_i` the gradient of the average `g_i` that row `i` sees, a token `j` gets `w_j R_j`, where
+//! `R_j = sum_i c_ij dg_i`, and its score `w_j sum_i c_ij (x_j - g_i).dg_i`. Without causality all rows see one average,
+//! `c_ij` is 1 and the score gets `w_j (x_j - g).R`.
+//!
 //! In the causal form `c_ij` is the share of the prefix of `j` in the prefix of `i >= j`, the product of one minus the
-//! weights of the tokens in between: both sums are scans from the end, `R_j = dg_j + (1 - w_{j+1}) R_{j+1}`, whose
-//! factors never exceed 1.
+//! weights of the tokens in between, so that `R_j = dg_j + (1 - w_{j+1}) R_{j+1}`, a scan from the end whose factors
+//! never exceed 1. The score gets `w_j ((1 - w_j) e_j - T_j)` with `e_j = (x_j - g_{j-1}).R_j` and
+//! `T_j = sum_i c_ij (g_i - g_j).dg_i`, by `T_{j-1} = (1 - w_j) (T_j + w_j e_j)` another such scan. Only differences of
+//! averages enter: where one token has nearly all the weight, products with the averages themselves would cancel.
 
 use std::{convert::Infallible, ops::Range};
 
 use crate::{
     Rows,
     gemm::{Matrix, Write, product},
-    parallel::{Disjoint, for_each, for_each_part, with_parts, with_scratch},
-    simd::{MultiplyAdd, dot, vectorize},
+    parallel::{Disjoint, for_each, for_each_part, with_parts},
+    simd::{LANES, MultiplyAdd, tree, vectorize},
 };
 
 use super::plan::{Average, BLOCK, Plan, add_scaled, follow, multiply};
@@ -24,11 +28,12 @@ const PROJECTION_ROWS: usize = 64;
 struct Pull {
     /// `[B,N,H*D]`: `dg`, then `R`; empty without causality, where all rows see the same average.
     rows: Vec<f32>,
-    /// `[B,blocks,H*D]`: what each block sends to the rows before it, then what it receives; without causality the sum
+    /// `[B,blocks + 1,H*D]`: what each block sends to the rows before it, then what it receives; without causality the sum
     /// of `dg` over each block, then over all in slot 0.
     sums: Vec<f32>,
-    /// `[B,H,N]`: `g.dg`, then `T`.
-    totals: Vec<f32>,
+    /// `[B,H,blocks]`: `T` of the average before each block, from the rows of the block alone, then `T` of its last row
+    /// from the rows after it; unused without causality.
+    deviations: Vec<f32>,
 }
 
 impl Pull {
@@ -37,23 +42,20 @@ impl Pull {
         let rows = if plan.causal { plan.q.len() } else { 0 };
         Self {
             rows: vec![0.0; rows],
-            sums: vec![0.0; shape.batch * plan.blocks() * plan.width()],
-            totals: vec![0.0; shape.batch * shape.heads * shape.queries],
+            sums: vec![0.0; shape.batch * (plan.blocks() + 1) * plan.width()],
+            deviations: vec![0.0; shape.batch * shape.heads * plan.blocks()],
         }
     }
 
-    /// Its parts, the sums first, for tasks that each access only their own rows and head.
-    fn share(&mut self) -> (Disjoint<'_, f32>, OwnRows<'_>) {
-        let rows = OwnRows { rows: Disjoint::new(&mut self.rows), totals: Disjoint::new(&mut self.totals) };
-        (Disjoint::new(&mut self.sums), rows)
+    /// Its rows, sums and deviations, for tasks that each access only their own rows, blocks and head.
+    fn share(&mut self) -> [Disjoint<'_, f32>; 3] {
+        [&mut self.rows, &mut self.sums, &mut self.deviations].map(|data| Disjoint::new(data))
     }
 }
 
-/// The per-row data of a pull.
-struct OwnRows<'a> {
-    rows: Disjoint<'a, f32>,
-    totals: Disjoint<'a, f32>,
-}
+/// What a part of a sequence passes to the parts before it, given what it gets itself from those after it: for each head
+/// of each batch row `R` and `T` of the average before the part. Without causality the sum of `dg` over its rows and 0.
+pub(super) type PassOn<'a> = &'a dyn Fn(Option<&[f32]>) -> Vec<f32>;
 
 impl Plan<'_> {
     /// Gradients of all inputs in order; that of `w_t` is empty unless `project`.
@@ -62,13 +64,14 @@ impl Plan<'_> {
         alone.unwrap_or_else(|never| match never {})
     }
 
-    /// The same over a part of a sequence; `exchange` is asked twice for what the gradient of an average gets from outside.
+    /// The same over a part of a sequence; `exchange` is asked twice for what the gradient of an average gets from outside,
+    /// `[B,H,D + 1]`: from the parts after it, or without causality the sums over all parts.
     pub(super) fn backward_through<E>(
         &self,
         saved: &[Vec<f32>],
         grad_out: &[f32],
         project: bool,
-        mut exchange: impl FnMut(&dyn Fn() -> Vec<f32>) -> Result<Option<Vec<f32>>, E>,
+        mut exchange: impl FnMut(PassOn) -> Result<Option<Vec<f32>>, E>,
     ) -> Result<Vec<Vec<f32>>, E> {
         let queries = Average { weights: &saved[0], state: &saved[1] };
         let keys = Average { weights: &saved[2], state: &saved[3] };
@@ -82,41 +85,51 @@ impl Plan<'_> {
         let dw_t = if project { self.projection_gradient(&values, grad_out) } else { Vec::new() };
         drop(values);
 
-        let outside = exchange(&|| self.passed_on(keys, &pull))?;
+        let outside = exchange(&|after| self.passed_on(keys, &pull, after))?;
         self.settle_back(keys, &mut pull, outside.as_deref());
         let dw_k = self.gated_keys((queries, keys), &mut dk, &mut pull);
-        let outside = exchange(&|| self.passed_on(queries, &pull))?;
+        let outside = exchange(&|after| self.passed_on(queries, &pull, after))?;
         self.settle_back(queries, &mut pull, outside.as_deref());
         let dw_q = self.queries(queries, &mut dq, &mut pull);
 
         Ok(if self.shared { vec![dq, dk, dw_q, dw_k, dw_t] } else { vec![dq, dk, dv, dw_q, dw_k, dw_t] })
     }
 
-    /// What this part of a sequence has to say about the gradient of an average, for each head of each batch row a vector
-    /// `[D]`, a scalar and a factor. Under a causal mask what it passes to the rows before it is the vector plus the factor
-    /// times that from the rows after it, the scalar likewise; otherwise the vector is the sum over its rows.
-    fn passed_on(&self, average: Average, pull: &Pull) -> Vec<f32> {
+    /// See [`PassOn`].
+    fn passed_on(&self, average: Average, pull: &Pull, after: Option<&[f32]>) -> Vec<f32> {
         let (heads, head_width) = (self.shape.heads, self.shape.head_width);
-        let mut passed = vec![0.0; self.shape.batch * heads * (head_width + 2)];
-        for_each_part(&mut passed, head_width + 2, |task, passed| {
+        let mut passed = after.map_or_else(|| vec![0.0; self.shape.batch * heads * (head_width + 1)], <[f32]>::to_vec);
+        for_each_part(&mut passed, head_width + 1, |task, passed| {
             let (b, h) = (task / heads, task % heads);
-            let (carry, rest) = passed.split_at_mut(head_width);
-            rest[1] = 1.0;
+            let (carry, deviation) = passed.split_at_mut(head_width);
             for block in (0..self.blocks()).rev() {
                 let sum = &pull.sums[self.partial(b, block, h)];
-                let rows = self.scalars(b, h, &self.seeing(b, block));
-                let mut keep = 1.0;
-                if self.causal {
-                    for (own, weight) in pull.totals[rows.clone()].iter().zip(&average.weights[rows]).rev() {
-                        rest[0] = (1.0 - weight) * (rest[0] + own);
-                        keep *= 1.0 - weight;
+                match self.causal {
+                    true => {
+                        let own = pull.deviations[task * self.blocks() + block];
+                        self.cross(average, (b, block, h), (sum, own), (carry, &mut deviation[0]));
                     }
+                    false => add_scaled(carry, 1.0, sum),
                 }
-                carry.iter_mut().zip(sum).for_each(|(carry, sum)| *carry = sum + keep * *carry);
-                rest[1] *= keep;
             }
         });
         passed
+    }
+
+    /// Takes `R` and `T` of the average after a block to those of the average before it; `sum` and `own` are what the rows
+    /// of the block add.
+    fn cross(
+        &self,
+        average: Average,
+        (b, block, h): (usize, usize, usize),
+        (sum, own): (&[f32], f32),
+        (carry, deviation): (&mut [f32], &mut f32),
+    ) {
+        let weights = &average.weights[self.scalars(b, h, &self.seeing(b, block))];
+        let keep: f32 = weights.iter().map(|weight| 1.0 - weight).product();
+        let [before, after] = [block, block + 1].map(|block| &average.state[self.slot(b, block, h)]);
+        *deviation = own + keep * (*deviation + deviation_of(after, before, carry));
+        carry.iter_mut().zip(sum).for_each(|(carry, sum)| *carry = sum + keep * *carry);
     }
 
     /// From the output to `v` and the average of gated keys, and the residual's contribution to `q`. Stores `u` in
@@ -131,7 +144,7 @@ impl Plan<'_> {
         let (heads, head_width, width) = (self.shape.heads, self.shape.head_width, self.width());
         let keep_values = !values.is_empty();
         let (dq, dv, values) = (Disjoint::new(dq), Disjoint::new(dv), Disjoint::new(values));
-        let (sums, pull) = pull.share();
+        let [pull_rows, sums, deviations] = pull.share();
         for_each(self.shape.batch * self.blocks(), |task| {
             let (b, block) = self.place(task);
             let rows = &self.seeing(b, block);
@@ -152,13 +165,15 @@ impl Plan<'_> {
                             let at = self.scalars(b, h, rows);
                             let (query_weights, key_weights) =
                                 (&queries.weights[at.clone()], &keys.weights[at.clone()]);
+                            let before = &keys.state[self.slot(b, block, h)];
                             query.copy_from_slice(&queries.state[self.slot(b, block, h)]);
-                            key.copy_from_slice(&keys.state[self.slot(b, block, h)]);
-                            let partial = self.partial(b, block, h);
-                            // SAFETY: sums and scalars of this block and head belong to this task alone.
-                            let (sum, totals) =
-                                unsafe { (sums.range(partial.start, head_width), pull.totals.range(at.start, count)) };
+                            key.copy_from_slice(before);
+                            let (partial, at) = (self.partial(b, block, h), self.deviation(b, block, h));
+                            // SAFETY: those of this block and head belong to this task alone.
+                            let (sum, deviation) =
+                                unsafe { (sums.range(partial.start, head_width), deviations.range(at, 1)) };
                             sum.fill(0.0);
+                            let (mut keep, mut own) = (1.0, 0.0);
                             for i in 0..count {
                                 let channels = i * width + h * head_width..i * width + (h + 1) * head_width;
                                 let (residual, du) = (&grad_out[channels.clone()], &du[channels]);
@@ -168,9 +183,10 @@ impl Plan<'_> {
                                     multiply(gated, query, head.row(self.k, i));
                                     follow(key, key_weights[i], gated);
                                     // SAFETY: this row of this head belongs to this task alone.
-                                    let dg = unsafe { pull.rows.row(&inner, i) };
+                                    let dg = unsafe { pull_rows.row(&inner, i) };
                                     multiply(dg, du, v);
-                                    totals[i] = dot(key, dg);
+                                    keep *= 1.0 - key_weights[i];
+                                    own += keep * deviation_of(key, before, dg);
                                 } else {
                                     for ((sum, &du), &v) in sum.iter_mut().zip(du).zip(v) {
                                         *sum = du.multiply_add(v, *sum);
@@ -194,7 +210,8 @@ impl Plan<'_> {
                                 }
                             }
                             if self.causal {
-                                send_back(sum, &pull.rows, &inner, key_weights);
+                                deviation[0] = own;
+                                send_back(sum, &pull_rows, &inner, key_weights);
                             }
                         }
                     },
@@ -216,52 +233,39 @@ impl Plan<'_> {
         gradient
     }
 
-    /// Propagates the block sums of a pull over the blocks, and its scalars over the rows; `outside` is what comes from the
-    /// rows after this part of a sequence, without causality the sum over all rows.
+    /// Propagates what the blocks of a pull send over the blocks; `outside` is what comes from the rows after this part of
+    /// a sequence, without causality the sum over all rows.
     fn settle_back(&self, average: Average, pull: &mut Pull, outside: Option<&[f32]>) {
         let (heads, head_width) = (self.shape.heads, self.shape.head_width);
-        let (sums, pull) = pull.share();
+        let [_, sums, deviations] = pull.share();
         for_each(self.shape.batch * heads, |task| {
             let (b, h) = (task / heads, task % heads);
             if self.first(b) == self.shape.queries {
                 return;
             }
-            let outside = outside.map(|all| &all[task * (head_width + 2)..][..head_width + 2]);
-            with_scratch(head_width, |carry| {
+            let outside = outside.map(|all| &all[task * (head_width + 1)..][..head_width + 1]);
+            with_parts!(carry = head_width, received = head_width, {
                 match outside {
                     Some(outside) => carry.copy_from_slice(&outside[..head_width]),
                     None => carry.fill(0.0),
                 }
-                // SAFETY: sums of this head belong to this task alone, which holds one at a time.
+                // SAFETY: sums and deviations of this head belong to this task alone, which holds one at a time.
                 let sum = |block| unsafe { sums.range(self.partial(b, block, h).start, head_width) };
-                // SAFETY: so do its scalars.
-                let totals = |rows: &Range<usize>| unsafe {
-                    let at = self.scalars(b, h, rows);
-                    pull.totals.range(at.start, at.len())
-                };
                 if !self.causal {
                     for block in 0..if outside.is_some() { 0 } else { self.blocks() } {
                         add_scaled(carry, 1.0, sum(block));
                     }
                     sum(0).copy_from_slice(carry);
-                    totals(&(0..self.shape.queries)).fill(dot(&average.state[self.slot(b, 0, h)], carry));
                     return;
                 }
                 let mut total = outside.map_or(0.0, |outside| outside[head_width]);
                 for block in (0..self.blocks()).rev() {
-                    let rows = self.seeing(b, block);
-                    let weights = &average.weights[self.scalars(b, h, &rows)];
-                    let mut keep = 1.0;
-                    for (own, &weight) in totals(&rows).iter_mut().zip(weights).rev() {
-                        *own += total;
-                        total = (1.0 - weight) * *own;
-                        keep *= 1.0 - weight;
-                    }
-                    for (sum, carry) in sum(block).iter_mut().zip(carry.iter_mut()) {
-                        let sent = *sum + keep * *carry;
-                        *sum = *carry;
-                        *carry = sent;
-                    }
+                    // SAFETY: as above.
+                    let deviation = unsafe { &mut deviations.range(self.deviation(b, block, h), 1)[0] };
+                    let (own, sum) = (std::mem::replace(deviation, total), sum(block));
+                    received.copy_from_slice(carry);
+                    self.cross(average, (b, block, h), (sum, own), (carry, &mut total));
+                    sum.copy_from_slice(received);
                 }
             });
         });
@@ -274,7 +278,7 @@ impl Plan<'_> {
         // Without causality all blocks read the total while writing their own sums: these go to a separate buffer.
         let mut next_sums = vec![0.0; pull.sums.len()];
         let sums = std::mem::take(&mut pull.sums);
-        let (_, own) = pull.share();
+        let [pull_rows, _, deviations] = pull.share();
         let (dk, next) = (Disjoint::new(dk), Disjoint::new(&mut next_sums));
         let dw_k = self.sum_vectors(self.w_k.len(), |(b, block), rows, dw_k| {
             let count = rows.len();
@@ -289,8 +293,8 @@ impl Plan<'_> {
                     },
                 );
                 let strips = |h| self.in_block(h, count);
-                let pull = (&sums[..], &own);
-                self.pull_block(keys, pull, (b, block), rows, (gated, &strips), self.w_k, (slopes, dp, dw_k));
+                let pull = (&sums[..], [&pull_rows, &deviations]);
+                self.pull_block(keys, pull, (b, block), rows, (gated, &strips), self.w_k, (state, slopes, dp, dw_k));
                 vectorize(
                     #[inline(always)]
                     || {
@@ -298,20 +302,23 @@ impl Plan<'_> {
                             let (head, inner) = (self.head(b, h, rows), self.token_first(b, h, rows));
                             let at = self.scalars(b, h, rows);
                             let weights = &queries.weights[at.clone()];
-                            let partial = self.partial(b, block, h);
-                            // SAFETY: sums and scalars of this block and head belong to this task alone.
-                            let (sum, totals) =
-                                unsafe { (next.range(partial.start, head_width), own.totals.range(at.start, count)) };
+                            let before = &queries.state[self.slot(b, block, h)];
+                            let (partial, at) = (self.partial(b, block, h), self.deviation(b, block, h));
+                            // SAFETY: those of this block and head belong to this task alone.
+                            let (sum, deviation) =
+                                unsafe { (next.range(partial.start, head_width), deviations.range(at, 1)) };
                             sum.fill(0.0);
-                            state.copy_from_slice(&queries.state[self.slot(b, block, h)]);
+                            state.copy_from_slice(before);
+                            let (mut keep, mut own) = (1.0, 0.0);
                             for i in 0..count {
                                 let (dp, k) = (self.in_block(h, count).row(dp, i), head.row(self.k, i));
                                 if self.causal {
                                     follow(state, weights[i], head.row(self.q, i));
                                     // SAFETY: this row of this head belongs to this task alone.
-                                    let dg = unsafe { own.rows.row(&inner, i) };
+                                    let dg = unsafe { pull_rows.row(&inner, i) };
                                     multiply(dg, dp, k);
-                                    totals[i] = dot(state, dg);
+                                    keep *= 1.0 - weights[i];
+                                    own += keep * deviation_of(state, before, dg);
                                 } else {
                                     for ((sum, &dp), &k) in sum.iter_mut().zip(dp).zip(k) {
                                         *sum = dp.multiply_add(k, *sum);
@@ -321,7 +328,8 @@ impl Plan<'_> {
                                 multiply(unsafe { dk.row(&head, i) }, dp, state);
                             }
                             if self.causal {
-                                send_back(sum, &own.rows, &inner, weights);
+                                deviation[0] = own;
+                                send_back(sum, &pull_rows, &inner, weights);
                             }
                         }
                     },
@@ -334,14 +342,15 @@ impl Plan<'_> {
 
     /// From the average of queries to `q`. Returns the gradient of `w_q`.
     fn queries(&self, queries: Average, dq: &mut [f32], pull: &mut Pull) -> Vec<f32> {
-        let (heads, width) = (self.shape.heads, self.width());
+        let (heads, head_width, width) = (self.shape.heads, self.shape.head_width, self.width());
         let sums = std::mem::take(&mut pull.sums);
-        let ((_, own_rows), dq) = (pull.share(), Disjoint::new(dq));
+        let ([pull_rows, _, deviations], dq) = (pull.share(), Disjoint::new(dq));
         self.sum_vectors(self.w_q.len(), |(b, block), rows, dw_q| {
-            with_parts!(own = BLOCK * width, slopes = heads * BLOCK, {
+            with_parts!(own = BLOCK * width, slopes = heads * BLOCK, state = head_width, {
                 let strips = |h| self.head(b, h, rows);
-                let pull = (&sums[..], &own_rows);
-                self.pull_block(queries, pull, (b, block), rows, (self.q, &strips), self.w_q, (slopes, own, dw_q));
+                let pull = (&sums[..], [&pull_rows, &deviations]);
+                let buffers = (&mut *state, &mut *slopes, &mut *own, dw_q);
+                self.pull_block(queries, pull, (b, block), rows, (self.q, &strips), self.w_q, buffers);
                 vectorize(
                     #[inline(always)]
                     || {
@@ -359,47 +368,59 @@ impl Plan<'_> {
     }
 
     /// Gradient of one average with respect to a block of its tokens `x` (in scratch order `[H,BLOCK,D]`, into `dx`) and
-    /// to its score vectors. `slopes` is scratch for `[H,BLOCK]`.
+    /// to its score vectors. `state` is scratch for `[D]`, `slopes` for `[H,BLOCK]`.
     #[allow(clippy::too_many_arguments)]
     fn pull_block(
         &self,
         average: Average,
-        (sums, pull): (&[f32], &OwnRows),
+        (sums, [pull_rows, deviations]): (&[f32], [&Disjoint<f32>; 2]),
         (b, block): (usize, usize),
         rows: &Range<usize>,
         (x, strips): (&[f32], &dyn Fn(usize) -> Rows),
         vectors: &[f32],
-        (slopes, dx, dvectors): (&mut [f32], &mut [f32], &mut [f32]),
+        (state, slopes, dx, dvectors): (&mut [f32], &mut [f32], &mut [f32], &mut [f32]),
     ) {
         let (heads, head_width, width) = (self.shape.heads, self.shape.head_width, self.width());
         let count = rows.len();
         for h in 0..heads {
             let (strip, own, inner) = (strips(h), self.in_block(h, count), self.token_first(b, h, rows));
-            let at = self.scalars(b, h, rows);
-            let weights = &average.weights[at.clone()];
-            let slot = self.slot(b, block, h);
-            let sum = &sums[slot];
-            // SAFETY: scalars of this block and head belong to this task alone.
-            let totals = unsafe { &*pull.totals.range(at.start, count) };
+            let weights = &average.weights[self.scalars(b, h, rows)];
+            let sum = &sums[self.slot(b, block, h)];
+            // SAFETY: those of this block and head belong to this task alone.
+            let mut deviation = unsafe { deviations.range(self.deviation(b, block, h), 1)[0] };
             let slopes = &mut slopes[h * BLOCK..][..count];
+            // SAFETY: this row of this head belongs to this task alone.
+            let reached = |i| if self.causal { unsafe { &*pull_rows.row(&inner, i) } } else { sum };
             vectorize(
                 #[inline(always)]
                 || {
                     if self.causal {
-                        receive(sum, &pull.rows, &inner, weights);
+                        receive(sum, pull_rows, &inner, weights);
                     }
-                    for (i, &weight) in weights.iter().enumerate() {
+                    // What padding holds may be anything and must not be read: there the weight is 0.
+                    state.copy_from_slice(&average.state[self.slot(b, block, h)]);
+                    for (i, (slope, &weight)) in slopes.iter_mut().zip(weights).enumerate() {
+                        let x = strip.row(x, i);
+                        *slope = if weight == 0.0 { 0.0 } else { deviation_of(x, state, reached(i)) };
+                        if self.causal {
+                            follow(state, weight, x);
+                        }
+                    }
+                    for (slope, &weight) in slopes.iter_mut().zip(weights).rev() {
+                        let apart = *slope;
+                        if self.causal {
+                            *slope = (1.0 - weight) * apart - deviation;
+                            deviation = (1.0 - weight) * (deviation + weight * apart);
+                        }
+                        *slope *= self.scale * weight;
+                    }
+                    for (i, (&slope, &weight)) in slopes.iter().zip(weights).enumerate() {
                         let dx = own.row_mut(dx, i);
                         if weight == 0.0 {
-                            slopes[i] = 0.0;
                             dx.fill(0.0);
                             continue;
                         }
-                        // SAFETY: this row of this head belongs to this task alone.
-                        let reached = if self.causal { unsafe { &*pull.rows.row(&inner, i) } } else { sum };
-                        let x = strip.row(x, i);
-                        let slope = self.scale * weight * (dot(x, reached) - totals[i]);
-                        slopes[i] = slope;
+                        let (x, reached) = (strip.row(x, i), reached(i));
                         if self.released {
                             for (dx, &reached) in dx.iter_mut().zip(reached) {
                                 *dx = weight * reached;
@@ -482,4 +503,22 @@ fn receive(carry: &[f32], gradients: &Disjoint<f32>, rows: &Rows, weights: &[f32
         }
         keep = 1.0 - weight;
     }
+}
+
+/// `(a - b).c`.
+#[inline(always)]
+fn deviation_of(a: &[f32], b: &[f32], c: &[f32]) -> f32 {
+    let (a_blocks, a_rest) = a.as_chunks::<LANES>();
+    let (b_blocks, b_rest) = b.as_chunks::<LANES>();
+    let (c_blocks, c_rest) = c.as_chunks::<LANES>();
+    let mut lanes = [0.0f32; LANES];
+    for ((a, b), c) in a_blocks.iter().zip(b_blocks).zip(c_blocks) {
+        for (lane, total) in lanes.iter_mut().enumerate() {
+            *total = (a[lane] - b[lane]).multiply_add(c[lane], *total);
+        }
+    }
+    for (((total, &a), &b), &c) in lanes.iter_mut().zip(a_rest).zip(b_rest).zip(c_rest) {
+        *total = (a - b).multiply_add(c, *total);
+    }
+    tree(lanes)
 }

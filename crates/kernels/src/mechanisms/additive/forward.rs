@@ -19,7 +19,7 @@ pub(super) const LOWEST: f32 = f32::MIN;
 pub(super) struct Blocks {
     /// Scores, `[B,H,N]`.
     pub weights: Vec<f32>,
-    /// Sums, `[B,blocks,H*D]`.
+    /// Sums, `[B,blocks + 1,H*D]`, the last slot of each batch row 0.
     pub state: Vec<f32>,
     /// Largest scores, `[B,H,blocks]`.
     pub tops: Vec<f32>,
@@ -51,7 +51,7 @@ impl Plan<'_> {
         let shape = &self.shape;
         let (heads, width, blocks) = (shape.heads, self.width(), self.blocks());
         let mut weights = vec![0.0; shape.batch * heads * shape.queries];
-        let mut state = vec![0.0; shape.batch * blocks * width];
+        let mut state = vec![0.0; shape.batch * (blocks + 1) * width];
         let mut tops = vec![LOWEST; shape.batch * heads * blocks];
         {
             let (weights, state, tops) =
@@ -282,6 +282,9 @@ impl Plan<'_> {
                 *slot = entering;
             }
         }
+        let at = self.partial(b, tops.len(), h);
+        // SAFETY: as above.
+        unsafe { sums.range(at.start, at.len()) }.copy_from_slice(running);
     }
 
     /// `u_i = g_k * v_i`, then `out = u W_t + q`, one block of rows per task.

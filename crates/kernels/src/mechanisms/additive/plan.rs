@@ -37,7 +37,8 @@ pub(super) struct Average<'a> {
     /// `[B,H,N]`: weight of each token in the average; in the causal form, in the average of its own prefix, so that
     /// the average before it counts with one minus the weight.
     pub weights: &'a [f32],
-    /// `[B,blocks,H*D]`: the average over the rows before each block; without causality, over all, in slot 0.
+    /// `[B,blocks + 1,H*D]`: the average over the rows before each block, and over all; without causality over all, in
+    /// slot 0.
     pub state: &'a [f32],
 }
 
@@ -114,8 +115,13 @@ impl<'a> Plan<'a> {
 
     /// Range of a head's partial sum over a block.
     pub fn partial(&self, b: usize, block: usize, h: usize) -> Range<usize> {
-        let start = (b * self.blocks() + block) * self.width() + h * self.shape.head_width;
+        let start = (b * (self.blocks() + 1) + block) * self.width() + h * self.shape.head_width;
         start..start + self.shape.head_width
+    }
+
+    /// Place of a head's scalar for a block in a buffer `[B,H,blocks]`.
+    pub fn deviation(&self, b: usize, block: usize, h: usize) -> usize {
+        (b * self.shape.heads + h) * self.blocks() + block
     }
 
     /// Range of a head's scalars for these rows in a buffer `[B,H,N]`.

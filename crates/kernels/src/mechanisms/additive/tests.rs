@@ -307,6 +307,24 @@ fn large_scores_stay_finite_and_right() {
 }
 
 #[test]
+fn where_one_token_has_nearly_all_the_weight_gradients_keep_their_precision() {
+    let mut report = Report::new();
+    for mask in [Mask::none(), Mask::causal()] {
+        for (tokens, sharpness, bound) in [(64, 10.0, 2e-5), (BLOCK - 1, 20.0, 3e-5), (2 * BLOCK + 188, 20.0, 3e-5)] {
+            let operator = Additive { mask: mask.clone(), ..Additive::default() };
+            let mut sample = Sample::new(operator, (1, 2, tokens, 16), 4);
+            for (_, vectors) in
+                sample.names.iter().zip(&mut sample.inputs).filter(|(name, _)| ["w_q", "w_k"].contains(name))
+            {
+                vectors.iter_mut().for_each(|x| *x = f64::from((*x * sharpness) as f32));
+            }
+            sample.compare(&mut report, "sharp", bound);
+        }
+    }
+    report.finish();
+}
+
+#[test]
 fn a_long_causal_sequence_keeps_its_precision() {
     let operator = Additive { mask: Mask::causal(), layout: Layout::TokenFirst, ..Additive::default() };
     let sample = Sample::new(operator, (1, 2, 1500, 8), 6);

@@ -2,6 +2,7 @@
 
 use super::{
     Additive,
+    backward::PassOn,
     forward::{Blocks, LOWEST},
     plan::Plan,
 };
@@ -52,10 +53,10 @@ impl Additive {
     }
 
     /// [`Operator::backward`](crate::Operator::backward) of [`Additive::forward_through`]. `exchange` is called for the
-    /// average of the gated keys, then for that of the queries, with `[B,H,D + 2]`: for each head a vector `[D]`, a scalar
-    /// and a factor. Without causality it returns the sums over all parts. Under a causal mask a part that gets `x` from
-    /// the parts after it passes `vector + factor x` on to those before it, the scalar likewise, and `exchange` returns the
-    /// vector and the scalar that this part gets, the last part zeros.
+    /// average of the gated keys, then for that of the queries, with a function that says what this part passes on, for
+    /// each head of each batch row a vector and a scalar, `[B,H,D + 1]`. Under a causal mask it goes to the parts before
+    /// this one, the function takes what this part gets from those after it, and `exchange` returns that, none at the end
+    /// of the sequence. Otherwise it is this part's share of a sum, and `exchange` returns the sum over all parts.
     ///
     /// # Errors
     /// What `exchange` fails with.
@@ -64,14 +65,13 @@ impl Additive {
         inputs: &[View<f32>],
         saved: &Saved,
         grad_out: &[f32],
-        mut exchange: impl FnMut(Vec<f32>) -> Result<Vec<f32>, E>,
+        exchange: impl FnMut(PassOn) -> Result<Option<Vec<f32>>, E>,
         wanted: &[bool],
     ) -> Result<Vec<Option<Vec<f32>>>, E> {
         let inputs = self.read(inputs);
         let inputs = inputs.views();
         let mut plan = Plan::new(self, &inputs);
         plan.see_outside(saved[4].iter().map(|seen| *seen > 0.0));
-        let exchange = |passed: &dyn Fn() -> Vec<f32>| exchange(passed()).map(Some);
         let gradients = plan.backward_through(saved.buffers(), grad_out, wanted[wanted.len() - 1], exchange)?;
         Ok(gradients.into_iter().zip(wanted).map(|(gradient, wanted)| wanted.then_some(gradient)).collect())
     }
