@@ -107,7 +107,7 @@ pub struct Source {
     /// Task ('regard list tasks'); short for --set task.name=NAME.
     #[arg(long, value_name = "NAME")]
     pub task: Option<String>,
-    /// Seed for all random draws; short for --set seed=N.
+    /// Seed for all random draws; short for --set seed=N, in a comparison also for compare.seeds=N.
     #[arg(long, value_parser = seed(), value_name = "N")]
     pub seed: Option<u64>,
 }

@@ -181,7 +181,7 @@ fn perplexity_says_what_is_wrong_and_stops_when_asked() {
         (run(8, 9, Some(1), &some), "stride is 9"),
         (run(8, 0, Some(1), &some), "stride is 0"),
         (run(8, 8, None, &some), "token that begins texts is missing"),
-        (run(8, 8, Some(1), &[vec![], vec![]]), "text is no token to score"),
+        (run(8, 8, Some(1), &[vec![], vec![]]), "text is without a token to score"),
         (run(8, 8, Some(1), &[vec![5, 512]]), "token is 512"),
     ] {
         let error = error.unwrap_err();

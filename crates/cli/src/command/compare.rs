@@ -12,10 +12,11 @@ use regard_lab::compare::{
 };
 use regard_tasks::{
     Class,
+    run::RunConfig,
     train::{DirectoryLock, Existing},
 };
 
-use super::{cache_directory, command_line, environment, resolve, shell_command, show, typed_words};
+use super::{cache_directory, command_line, environment, layers, shell_command, show, typed_words};
 use crate::{
     args::{Common, Directory, Source},
     console::Console,
@@ -37,7 +38,7 @@ pub struct Compare {
     #[arg(long, value_name = "DIR", num_args = 1.., conflicts_with_all = ["study", "resume", "overwrite"], requires = "out")]
     pub merge: Vec<PathBuf>,
     /// Train part I of N of the cells, for several processes or machines; put the parts together with --merge.
-    #[arg(long, value_name = "I/N", requires = "study")]
+    #[arg(long, value_name = "I/N", requires = "study", allow_hyphen_values = true)]
     pub shard: Option<String>,
     /// Print a script for Slurm's sbatch that trains the study in N tasks, which need no MPI, and puts the parts together.
     #[arg(long, requires = "study", conflicts_with_all = ["shard", "dry_run", "resume", "overwrite"], value_name = "N", value_parser = size(1))]
@@ -204,9 +205,19 @@ fn merge(args: &Compare, common: &Common) -> Outcome {
     failed(results.failed(), results.records.len(), "failed; the report says why")
 }
 
+/// The configuration given by these options. A seed is that of the models too, unless these have their own.
+fn config(source: &Source) -> Outcome<RunConfig> {
+    let mut layers = layers(source)?;
+    let own = |assignment: &String| assignment.trim_start().starts_with("compare.seeds");
+    if let Some(seed) = source.seed.filter(|_| !source.set.iter().any(own)) {
+        layers.set("compare.seeds", &seed.to_string(), "--seed")?;
+    }
+    layers.resolve()
+}
+
 /// Trains the same model with each mechanism.
 fn one_task(source: &Source, directory: &Directory, common: &Common) -> Outcome {
-    let config = resolve(source)?;
+    let config = config(source)?;
     let candidates = Candidate::all(&config)?;
     config.task.check()?;
     config.train.check()?;

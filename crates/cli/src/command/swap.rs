@@ -1,6 +1,10 @@
 //! `regard swap`
 
-use std::{ops::ControlFlow, path::PathBuf};
+use std::{
+    fs,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+};
 
 use clap::{ArgGroup, Args};
 use regard_kernels::{Storage, mechanism::Fraction};
@@ -43,10 +47,10 @@ pub struct Swap {
     pub length: Option<usize>,
     /// Most memory of keys and values, as a share of exact attention in f32: 0.125 or 1/8. Several shares give a plan each, and a
     /// curve over them.
-    #[arg(long, value_name = "SHARE,SHARE,...", value_delimiter = ',')]
+    #[arg(long, value_name = "SHARE,SHARE,...", value_delimiter = ',', allow_hyphen_values = true)]
     pub memory: Vec<String>,
     /// Most time of attention, as a share of exact attention.
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
     pub time: Option<String>,
     /// What may stand in place of exact attention: window, scatterbrain, performer, smyrf, scatterbrain-smyrf, drop. All but
     /// drop by default.
@@ -88,6 +92,9 @@ pub struct Swap {
     /// and a report.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Replace the plans in the directory; they may have been edited.
+    #[arg(long, requires = "out")]
+    pub overwrite: bool,
 }
 
 /// Measures what other attention would cost in each head of a trained model, and plans it under a budget.
@@ -146,6 +153,13 @@ pub fn run(args: &Swap, common: &Common) -> Outcome {
     };
     let parts = examples(args, &folder, length)?;
     make_out(args.out.as_deref())?;
+    let former = args.out.as_deref().map_or_else(|| Ok(Vec::new()), plans)?;
+    if let Some(plan) = former.first().filter(|_| !args.overwrite) {
+        let plan = plan.display();
+        return Err(Failure::usage(format!(
+            "{plan} is there, expected a directory without plans; choose another one, or give --overwrite to replace them"
+        )));
+    }
     let watch = Watch::new("swap", common);
     let progress = |what: &str, done: usize, total: usize| match watch.part(what, Progress { done, total }) {
         ControlFlow::Continue(()) => Ok(()),
@@ -155,6 +169,7 @@ pub fn run(args: &Swap, common: &Common) -> Outcome {
     drop(watch);
     let mut written = Vec::new();
     if let Some(out) = &args.out {
+        former.iter().try_for_each(|plan| fs::remove_file(plan).map_err(|error| Failure::writing(plan, &error)))?;
         for chosen in &swap.chosen {
             let mut names = Vec::new();
             if let Some(budget) = chosen.budget.as_ref().filter(|_| memory.len() > 1) {
@@ -175,6 +190,24 @@ pub fn run(args: &Swap, common: &Common) -> Outcome {
         written.iter().try_for_each(|path| output::line(format_args!("plan: {}", path.display())))?;
     }
     Ok(())
+}
+
+/// The plans in a directory.
+fn plans(directory: &Path) -> Outcome<Vec<PathBuf>> {
+    let failed = |error| Failure::reading(directory, &error);
+    let mut plans = Vec::new();
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name();
+        if name
+            .to_str()
+            .is_some_and(|name| name == "plan.toml" || (name.starts_with("plan-") && name.ends_with(".toml")))
+        {
+            plans.push(entry.path());
+        }
+    }
+    plans.sort();
+    Ok(plans)
 }
 
 /// Texts or images to measure on, and those to judge by.

@@ -50,6 +50,19 @@ fn a_comparison_of_a_preset_has_a_folder_of_its_own() {
 }
 
 #[test]
+fn a_seed_is_that_of_the_models_unless_they_have_their_own() {
+    let folder = TempDir::new().unwrap();
+    let few = ["train.steps=2", "train.evaluate_every=2", "train.schedule.warmup=1", "task.listops.test=8"];
+    for (seeds, trained) in [(&[][..], &["seed-7"][..]), (&["--set", "compare.seeds=3,4"], &["seed-3", "seed-4"])] {
+        let out = folder.path().join(trained[0]);
+        let mut command = regard(["compare", "--preset", "smoke", "--cache", "none", "--quiet", "--seed", "7"]);
+        command.args(["--set", "compare.mechanisms=linear"]).args(few.into_iter().flat_map(|set| ["--set", set]));
+        Ended::of(command.args(seeds).arg("--out").arg(&out)).success();
+        assert_eq!(names(&out.join("linear")), trained);
+    }
+}
+
+#[test]
 fn a_comparison_leaves_a_table_in_every_form_and_a_page() {
     let folder = TempDir::new().unwrap();
     let out = folder.path().join("comparison");

@@ -119,7 +119,7 @@ fn perplexity_is_measured_over_documents_and_windows() {
 
     let empty = argument(folder.path().join("empty.txt"));
     fs::write(&empty, "").unwrap();
-    refused(run(["perplexity", &stories(), "--text", &empty, "--bos", "never"]), USAGE, "no token to score");
+    refused(run(["perplexity", &stories(), "--text", &empty, "--bos", "never"]), USAGE, "without a token to score");
     refused(run(["perplexity", &stories(), "--text", "none.txt"]), DATA, "cannot read none.txt");
     refused(run(["perplexity", "none", "--text", &one]), DATA, "cannot read none");
     refused(run(["perplexity", &stories(), "--text", &one, "--stride", "600"]), USAGE, "stride is 600");

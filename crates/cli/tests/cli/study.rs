@@ -302,6 +302,7 @@ fn what_does_not_belong_together_is_refused() {
         (&["--preset", "smoke"][..], &["--preset is given with --study", "write it there"][..]),
         (&["--set", "mechanism=linear"], &["mechanism is linear by --set", "but softmax for", "model 'softmax"]),
         (&["--shard", "3/2"], &["--shard is 3/2, expected I/N"]),
+        (&["--shard", "-1/2"], &["--shard is -1/2, expected I/N"]),
         (&["--baseline", "sofmax"], &["--baseline", "'sofmax'", "softmax, 50 %"]),
         (&["--set", "modle.width=3"], &["--set", "'modle.width'", "'model.width'?"]),
     ] {

@@ -41,6 +41,16 @@ fn a_plan_within_a_budget_is_measured_written_and_used() {
     for file in ["plan.toml", "report.html", "results.json", "results.csv", "results.md"] {
         assert!(Path::new(&out).join(file).is_file(), "{file}");
     }
+    // Plans are edited by hand: what is there is replaced only if that is asked for, and then as a whole.
+    let edited = Path::new(&out).join("plan-1-8.toml");
+    fs::write(&edited, "mine").unwrap();
+    let again =
+        || run([&arguments[..], &["--candidates", "drop", "--predictor", "error", "--quiet", "--out", &out]].concat());
+    again().failure(2, &["plan-1-8.toml is there, expected a directory without plans"]);
+    assert_eq!(fs::read_to_string(&edited).unwrap(), "mine");
+    let replaced = [&arguments[..], &options, &["--quiet", "--overwrite"]].concat();
+    run(replaced).success();
+    assert!(!edited.exists());
     // A plan changes what the model says, prefill and decoding alike, and takes less memory.
     let plan = argument(Path::new(&out).join("plan.toml"));
     let told = |plan: &[&str]| {

@@ -108,7 +108,7 @@ pub fn perplexity(
     let start = Instant::now();
     let total: usize = documents.iter().map(|document| window_count(document.len(), options)).sum();
     if total == 0 {
-        return Err(Error::option("text", "no token to score", "at least one token after the first").into());
+        return Err(Error::option("text", "without a token to score", "at least one token after the first").into());
     }
     let mut sums: Vec<WindowSum> = Vec::new();
     let mut buckets: Vec<(usize, f64)> = Vec::new();

@@ -1,6 +1,6 @@
 //! Configuration layers, merged key by key, with the origin of each value.
 
-use std::{collections::BTreeMap, ffi::OsString, fs, path::Path};
+use std::{collections::BTreeMap, ffi::OsString, fs::File, io::Read, path::Path};
 
 use toml::{
     Table, Value,
@@ -30,6 +30,26 @@ const FLAGS: [&str; 9] = [
     "REGARD_PRESET",
     "REGARD_COMMIT",
 ];
+
+/// Longest file of settings, in bytes: what is longer is another file, or no file at all.
+const LONGEST: u64 = 16 << 20;
+
+/// The text of a file of settings.
+///
+/// # Errors
+/// A file that cannot be read, that is no text, or that is longer than settings are.
+pub fn read_settings(path: &Path) -> Result<String, Failure> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(LONGEST + 1).read_to_end(&mut bytes));
+    let length = read.map_err(|error| Failure::reading(path, &error))?;
+    if length as u64 > LONGEST {
+        let path = path.display();
+        return Err(Failure::data(format!("{path} has more than {LONGEST} bytes, expected a file of settings")));
+    }
+    let text = decode_text(&bytes);
+    let text = text.map_err(|error| Failure::data(format!("{}:{}: {error}", path.display(), error.line)))?;
+    Ok(text.into_owned())
+}
 
 /// A configuration builder.
 #[derive(Clone, Debug)]
@@ -76,10 +96,7 @@ impl Layers {
     /// # Errors
     /// A file that cannot be read or is not TOML, an unknown key.
     pub fn file(&mut self, path: &Path) -> Result<(), Failure> {
-        let bytes = fs::read(path).map_err(|error| Failure::reading(path, &error))?;
-        let text = decode_text(&bytes)
-            .map_err(|error| Failure::data(format!("{}:{}: {error}", path.display(), error.line)))?;
-        self.text(&text, &path.display().to_string())
+        self.text(&read_settings(path)?, &path.display().to_string())
     }
 
     /// Applies TOML text; `name` is its name in errors.
@@ -320,6 +337,8 @@ fn plain(value: &DeValue) -> Option<Value> {
 mod tests {
     use regard_nn::attention::AttentionConfig;
 
+    use std::fs;
+
     use super::*;
 
     fn error(result: Result<(), Failure>) -> String {
@@ -446,6 +465,9 @@ mod tests {
         assert!(message.contains("run.toml:2: is not UTF-8 from byte 14 (0xf6)"), "{message}");
         let message = read(b"\xff\xfeh\0").unwrap_err().message;
         assert!(message.contains("run.toml:1: is UTF-16LE"), "{message}");
+        File::create(&path).unwrap().set_len(LONGEST + 1).unwrap();
+        let message = Layers::new().file(&path).unwrap_err().message;
+        assert!(message.contains("more than 16777216 bytes, expected a file of settings"), "{message}");
     }
 
     #[test]

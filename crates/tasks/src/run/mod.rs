@@ -16,7 +16,7 @@ mod preset;
 mod schema;
 
 pub use config::{CompareConfig, ParallelConfig, RunConfig, SECTIONS};
-pub use layers::Layers;
+pub use layers::{Layers, read_settings};
 pub use nearest::nearest;
 pub use open::{Run, Stored, Which};
 pub use predict::{Figures, Predictions, Predictor};

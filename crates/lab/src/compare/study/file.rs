@@ -3,14 +3,12 @@
 use std::{
     collections::BTreeMap,
     ffi::OsString,
-    fs,
     path::{Path, PathBuf},
 };
 
-use regard_files::text::decode_text;
 use regard_tasks::{
     Failure,
-    run::{CompareConfig, Layers, RunConfig, nearest},
+    run::{CompareConfig, Layers, RunConfig, nearest, read_settings},
 };
 use serde::Deserialize;
 use toml::{Table, Value};
@@ -31,6 +29,7 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct Axes {
     title: Option<String>,
+    #[serde(default)]
     seeds: Vec<u64>,
     baseline: Option<String>,
     #[serde(default)]
@@ -143,14 +142,14 @@ pub fn read(
     environment: impl Iterator<Item = (OsString, OsString)>,
     further: &[String],
 ) -> Result<Study, Failure> {
-    let bytes = fs::read(path).map_err(|error| Failure::reading(path, &error))?;
+    let text = read_settings(path)?;
     let name = path.display().to_string();
-    let text = decode_text(&bytes).map_err(|error| Failure::data(format!("{name}:{}: {error}", error.line)))?;
     let File { study: axes } = toml::from_str(&text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
         let line = 1 + text.as_bytes()[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count();
         let problem = error.message().lines().collect::<Vec<_>>().join(" ");
-        Failure::usage(format!("{name}:{line}: {problem}; expected a study, see the page on studies"))
+        let problem = problem.replace("expected u64", "expected a whole number from 0");
+        Failure::usage(format!("{name}:{line}: {problem}; the page on studies has all keys"))
     })?;
     let environment: Vec<_> = environment.collect();
     let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -261,7 +260,7 @@ impl Resolver<'_> {
 
     fn check_seeds(&self, key: &str, seeds: &[u64]) -> Result<(), Failure> {
         if seeds.is_empty() {
-            return Err(self.wrong(format!("{key} is empty, expected at least one, as in [1, 2, 3]")));
+            return Err(self.wrong(format!("{key} is missing or empty, expected at least one, as in [1, 2, 3]")));
         }
         match seeds.iter().enumerate().find(|(i, seed)| seeds[..*i].contains(seed)) {
             Some((_, seed)) => Err(self.wrong(format!("{key} names {seed} twice, expected each once"))),
@@ -371,6 +370,8 @@ fn apply(layers: &mut Layers, table: &Table, origin: &str) -> Result<(), Failure
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     pub(crate) const TWO: &str = r#"
@@ -451,7 +452,9 @@ set = { "train.steps" = 9 }
             of(&TWO.replacen(from, to, 1)).map(|_| ()).unwrap_err().message
         };
         for (from, to, parts) in [
-            ("seeds = [1, 2]", "seeds = []", &["two.toml: study.seeds is empty"][..]),
+            ("seeds = [1, 2]", "seeds = []", &["two.toml: study.seeds is missing or empty"][..]),
+            ("seeds = [1, 2]", "", &["two.toml: study.seeds is missing or empty, expected at least one"]),
+            ("seeds = [1, 2]", "seeds = [-1]", &["two.toml:3: ", "`-1`, expected a whole number from 0"]),
             ("seeds = [1, 2]", "seeds = [1, 1]", &["names 1 twice"]),
             ("seeds = [1, 2]", "sedes = [1]", &["two.toml:3: ", "unknown field `sedes`"]),
             ("seeds = [1, 2]", "seeds = [", &["two.toml:"]),
