@@ -14,7 +14,7 @@ use regard_lab::reproduce::{self, ENTRIES, Entry, Outcome as Recorded, Scale, Se
 use regard_tasks::run::nearest;
 use serde_json::json;
 
-use super::{cache_directory, environment};
+use super::{cache_directory, environment, make_out};
 use crate::{
     args::{Common, SCALES},
     console::Console,
@@ -62,6 +62,7 @@ pub fn run(args: &Reproduce, common: &Common) -> Outcome {
     if args.list {
         return if job::rank() == 0 { list(args, common) } else { Ok(()) };
     }
+    make_out(Some(&args.out))?;
     let cache = cache_directory(args.cache.as_deref());
     let stop = signal::stop_flag();
     let cluster = job::join(&stop)?;

@@ -234,6 +234,8 @@ fn elements_of_the_wrong_type() {
     spoiled("mgk", "mgk_m2", integers("log_prior"), &["tensor 'log_prior' holds I64 numbers", "F32 or F64"]);
     let mask = |file: &mut File| file.put("valid", &[3, 13], &[1.0; 39]);
     spoiled("softmax", "softmax_padding", mask, &["tensor 'valid' holds F64 numbers", "U8"]);
+    let two = |file: &mut File| file.0.get_mut("valid").expect("its padding").bytes[14] = 2;
+    spoiled("softmax", "softmax_padding", two, &["tensor 'valid' holds 2 at [1, 1]", "1 for a real token or 0"]);
 }
 
 #[test]

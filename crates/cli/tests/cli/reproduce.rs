@@ -66,4 +66,6 @@ fn refusals_name_the_entry_and_the_file() {
     run(["reproduce", "moa-operations", "--out", &all])
         .failure(DATA, &["moa-operations-paper/outcome.json: no outcome of an entry"]);
     run(["reproduce", "--list", "--out", &all]).failure(DATA, &["remove the file"]);
+    let file = argument(broken.join("outcome.json"));
+    run(["reproduce", "moa-operations", "--out", &file]).failure(DATA, &["cannot write", "choose another path"]);
 }

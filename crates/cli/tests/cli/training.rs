@@ -201,12 +201,15 @@ fn a_run_is_resumed_as_what_it_is() {
     let longer = Ended::of(&mut train(&out, &["--quiet", "--resume", "--set", "train.steps=30"])).json();
     assert_eq!(longer["steps"], 30);
     assert!(text(out.join("config.toml")).contains("steps = 30"));
+    // What its first updates were made with is kept.
+    assert_eq!(text(out.join("config-to-20.toml")), before.0);
     // Alone, the directory says what the run is.
     let resumed = |more: &[&str]| {
         let mut command = regard(["train", "--cache", "none", "--json", "--quiet", "--resume", "--out"]);
         Ended::of(command.arg(&out).args(more))
     };
     assert_eq!(resumed(&[]).json()["steps"], 30);
+    assert!(!out.join("config-to-30.toml").exists());
     assert_eq!(resumed(&["--set", "train.steps=40"]).json()["steps"], 40);
     resumed(&["--mechanism", "linear"]).failure(USAGE, &["mechanism", "resume with the same"]);
     resumed(&["--preset", "quick"]).failure(USAGE, &["resume with the same"]);

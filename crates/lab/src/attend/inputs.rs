@@ -119,6 +119,12 @@ fn read_padding(name: &str, view: &TensorView) -> Result<Padding, AttendError> {
         return Err(AttendError::Data(format!("tensor '{name}' holds {seen:?} numbers, expected U8 (1 = real token)")));
     }
     let &[batch, length] = view.shape() else { return Err(Error::rank(name, view.shape(), 2).into()) };
+    if let Some(at) = view.data().iter().position(|real| *real > 1) {
+        let (seen, place) = (view.data()[at], place(at, view.shape()));
+        return Err(AttendError::Data(format!(
+            "tensor '{name}' holds {seen} at {place:?}, expected 1 for a real token or 0 for padding"
+        )));
+    }
     Ok(Padding::new(batch, length, view.data().to_vec())?)
 }
 

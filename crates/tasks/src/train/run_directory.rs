@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! config.toml        the resolved configuration
+//! config-to-N.toml   that of the updates up to N, where the run went on with another one
 //! env.json           processor, threads, version, date
 //! metrics.jsonl      one line per update and evaluation
 //! events.out.*       the same for TensorBoard
@@ -34,6 +35,8 @@ pub const TOKENIZER: &str = "tokenizer.json";
 pub const CONFIG: &str = "config.toml";
 /// What [`Record::read`] reads.
 pub const METRICS: &str = "metrics.jsonl";
+/// What begins the names of former configurations.
+const FORMER: &str = "config-to-";
 /// The folder of [`Checkpoints`].
 pub const CHECKPOINTS: &str = "checkpoints";
 /// Machine, version and date.
@@ -127,10 +130,16 @@ impl RunDirectory {
         }
         sweep(path);
         sweep(&path.join(CHECKPOINTS));
+        let step = resumed.as_ref().map_or(0, |checkpoint| checkpoint.state.step);
+        match fs::read(path.join(CONFIG)) {
+            Ok(former) if step > 0 && former != config.as_bytes() => {
+                replace(&path.join(format!("{FORMER}{step}.toml")), &former)?;
+            }
+            _ => {}
+        }
         replace(&path.join(CONFIG), config.as_bytes())?;
         let text = serde_json::to_string_pretty(environment).expect("strings and numbers");
         replace(&path.join(ENVIRONMENT), format!("{text}\n").as_bytes())?;
-        let step = resumed.as_ref().map_or(0, |checkpoint| checkpoint.state.step);
         let file = path.join(METRICS);
         if existing == Existing::Resume && file.exists() {
             truncate_metrics(&file, step, checkpoints.average().is_some())?;
@@ -276,7 +285,7 @@ fn remove_run(path: &Path) -> Result<(), TrainError> {
         let name = name.to_str().unwrap_or_default();
         let files = [CONFIG, ENVIRONMENT, METRICS, CHECKPOINTS, TOKENIZER, VOCABULARY, TEST_ITEMS];
         let ours = files.into_iter().chain(REPORTS);
-        if ours.into_iter().any(|own| name == own) || name.starts_with(EVENTS) {
+        if ours.into_iter().any(|own| name == own) || name.starts_with(EVENTS) || name.starts_with(FORMER) {
             let target = entry.path();
             let removed = if target.is_dir() { fs::remove_dir_all(&target) } else { fs::remove_file(&target) };
             removed.map_err(TrainError::writing(&target))?;
