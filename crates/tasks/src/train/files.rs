@@ -31,7 +31,9 @@ pub(super) fn make_child(path: &Path) -> Result<(), TrainError> {
 pub(super) fn make_directory(path: &Path) -> Result<(), TrainError> {
     fs::create_dir_all(path).map_err(|error| match error.kind() {
         // Above it stands what takes no directories.
-        io::ErrorKind::NotFound => TrainError::Write { path: path.into(), source: error, remedy: "choose another path" },
+        io::ErrorKind::NotFound => {
+            TrainError::Write { path: path.into(), source: error, remedy: "choose another path" }
+        }
         _ => TrainError::writing(path)(error),
     })
 }
