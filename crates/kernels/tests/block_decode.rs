@@ -6,7 +6,7 @@ use regard_kernels::{
     parallel::Team,
     support::{SupportKind, SupportOptions},
 };
-use regard_testkit::{Random, Report};
+use regard_testkit::{Random, Report, wide};
 
 const WIDTH: usize = 8;
 const VALUE_WIDTH: usize = 5;
@@ -104,10 +104,6 @@ impl Sample {
 
 fn views(inputs: &[(Vec<usize>, Vec<f32>)]) -> Vec<View<'_, f32>> {
     inputs.iter().map(|(shape, data)| View::new(data, shape)).collect()
-}
-
-fn wide(x: &[f32]) -> Vec<f64> {
-    x.iter().map(|&x| f64::from(x)).collect()
 }
 
 /// Every kind of features and none, over several layouts: small blocks, and long ones that exceed a segment of keys.

@@ -1,17 +1,13 @@
 //! What rounding must not take: small features, offsets that queries and keys share, gradients that are 0.
 
 use regard_kernels::{GaussianMixture, Linear, Mask, Operator, Softmax, View};
-use regard_testkit::{Random, Report};
+use regard_testkit::{Random, Report, wide};
 
 /// A float32 kernel against its float64 twin.
 const BOUND: f64 = 5e-6;
 
 const QUERIES: usize = 70;
 const WIDTH: usize = 16;
-
-fn widen(data: &[f32]) -> Vec<f64> {
-    data.iter().map(|&x| f64::from(x)).collect()
-}
 
 /// Output and gradients of kernel and twin on these inputs, whose first is `q`.
 fn both(operator: &dyn Operator, inputs: &[(Vec<usize>, Vec<f32>)], seed: u64) -> [Vec<Vec<f64>>; 2] {
@@ -22,10 +18,10 @@ fn both(operator: &dyn Operator, inputs: &[(Vec<usize>, Vec<f32>)], seed: u64) -
     let mut out = vec![f32::NAN; len];
     let saved = operator.forward(&views, &mut out);
     let grads = operator.backward(&views, &out, &saved, &grad_out, &vec![true; views.len()]);
-    let kernel = [vec![widen(&out)], grads.into_iter().map(|grad| widen(&grad.unwrap())).collect()].concat();
-    let wide: Vec<Vec<f64>> = inputs.iter().map(|(_, data)| widen(data)).collect();
-    let views: Vec<_> = inputs.iter().zip(&wide).map(|((shape, _), data)| View::new(&data[..], shape)).collect();
-    let twin = operator.reference(&views, Some(&widen(&grad_out)));
+    let kernel = [vec![wide(&out)], grads.into_iter().map(|grad| wide(&grad.unwrap())).collect()].concat();
+    let doubles: Vec<Vec<f64>> = inputs.iter().map(|(_, data)| wide(data)).collect();
+    let views: Vec<_> = inputs.iter().zip(&doubles).map(|((shape, _), data)| View::new(&data[..], shape)).collect();
+    let twin = operator.reference(&views, Some(&wide(&grad_out)));
     [kernel, [vec![twin.out], twin.grads].concat()]
 }
 

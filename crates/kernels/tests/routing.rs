@@ -10,7 +10,7 @@ use regard_kernels::{
     reference,
     routing::{ExpertOutputs, ExpertQueries, GateKind, Gates, RouterCoefficients, RouterLoss, Routing, router_losses},
 };
-use regard_testkit::{Case, Random, Report, Tensors, cases, derivative};
+use regard_testkit::{Case, Random, Report, Tensors, cases, derivative, wide};
 use support::{
     Array, Subject,
     golden::{array, inputs, subject},
@@ -30,10 +30,6 @@ fn moa_cases() -> Vec<Case> {
 fn query_padding(tensors: &Tensors) -> Option<Arc<Padding>> {
     let valid = tensors.get("query_valid").or(tensors.get("valid").filter(|_| tensors.get("x_kv").is_none()))?;
     Some(Arc::new(Padding::new(valid.shape[0], valid.shape[1], valid.u8().to_vec()).expect("[B, N]")))
-}
-
-fn widen(data: &[f32]) -> Vec<f64> {
-    data.iter().map(|x| f64::from(*x)).collect()
 }
 
 fn run(operator: &dyn Operator, inputs: &[View<f32>]) -> Vec<f32> {
@@ -89,12 +85,7 @@ fn losses_gradients_and_choices_are_those_of_the_files() {
             let grads = product.backward(&factors, &[], &Saved::new(), &of_logits, &[true, true]);
             for (input, seen) in ["x", "w_gate"].iter().zip(grads) {
                 let name = format!("grad_{name}.{input}");
-                report.compare(
-                    label(&format!("{name} in f32")),
-                    &widen(&seen.unwrap()),
-                    &expected(&name),
-                    bound(&name),
-                );
+                report.compare(label(&format!("{name} in f32")), &wide(&seen.unwrap()), &expected(&name), bound(&name));
             }
         }
 
@@ -152,8 +143,8 @@ fn gradients_of_the_losses_are_their_derivatives() {
         assert_eq!(run(&operator, &views), data);
         let kernel = operator.backward(&views, &data, &Saved::new(), &grad_out, &[true])[0].take().unwrap();
         let wanted: Vec<f64> = seen.iter().zip(&grad_out).map(|(g, o)| g + f64::from(*o)).collect();
-        report.compare(format_args!("{name} of the kernel"), &widen(&kernel), &wanted, 2e-6);
-        let twin = operator.reference(&[logits.view()], Some(&widen(&grad_out)));
+        report.compare(format_args!("{name} of the kernel"), &wide(&kernel), &wanted, 2e-6);
+        let twin = operator.reference(&[logits.view()], Some(&wide(&grad_out)));
         report.compare(format_args!("{name} of the twin"), &twin.grads[0], &wanted, 1e-12);
     }
     report.finish();
@@ -238,7 +229,7 @@ fn all_experts_of_an_even_router_are_multi_query_attention() {
                 out[t * width..(t + 1) * width].fill(0.0);
             }
         }
-        report.compare(format_args!("{mask:?}"), &seen.out.data, &widen(&out), BOUND);
+        report.compare(format_args!("{mask:?}"), &seen.out.data, &wide(&out), BOUND);
     }
     report.finish();
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use regard_cluster::Threads;
 use regard_kernels::{Call, Error, Layout, Mask, Mechanism, View, support::SupportKind};
 use regard_sequence::{SequenceError, SequenceParallel, Traffic, Whole};
-use regard_testkit::{Report, error};
+use regard_testkit::{Report, error, wide};
 use support::{
     Outcome, Sizes, Variant, padding, real,
     setting::{LAYOUTS, Setting, TWIN_BOUND},
@@ -67,10 +67,6 @@ fn over(setting: &Setting, ranks: usize) -> Vec<Result<Part, SequenceError>> {
         let whole = attention.whole(&inputs, Some(&grad_out))?;
         Ok(Part { whole, sent: [forward, backward], model: [model_forward, model_backward] })
     })
-}
-
-fn wide(data: &[f32]) -> Vec<f64> {
-    data.iter().map(|&x| f64::from(x)).collect()
 }
 
 /// Holds what the ranks found against one process and the twin, and their bytes against the model.

@@ -10,7 +10,7 @@ pub mod random;
 
 pub use difference::derivative;
 pub use golden::{Case, Tensor, Tensors, cases};
-pub use measure::{Report, error, float32_bound};
+pub use measure::{Report, error, float32_bound, narrow, wide};
 pub use random::Random;
 
 /// The example of the repository's README is a test, here because no published package may reach out of its own folder.

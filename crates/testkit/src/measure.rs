@@ -22,6 +22,16 @@ pub fn error(seen: &[f64], expected: &[f64]) -> f64 {
     self::largest(&differences) / largest
 }
 
+/// The same numbers in f64.
+pub fn wide(data: &[f32]) -> Vec<f64> {
+    data.iter().map(|&x| f64::from(x)).collect()
+}
+
+/// The same numbers rounded to f32.
+pub fn narrow(data: &[f64]) -> Vec<f32> {
+    data.iter().map(|&x| x as f32).collect()
+}
+
 /// `max|x|`, infinite if there is a NaN.
 pub fn largest(data: &[f64]) -> f64 {
     // `f64::max` forgets a NaN.

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use regard_testkit::{Random, Report, derivative, error};
+use regard_testkit::{Random, Report, derivative, error, narrow, wide};
 
 use crate::{
     Additive, Error, Layout, Mask, Operator, Padding, Reference, Storage, View,
@@ -69,14 +69,6 @@ impl Sample {
             report.compare(format_args!("{what} grad.{name}"), &wide(seen), expected, bound);
         }
     }
-}
-
-fn narrow(data: &[f64]) -> Vec<f32> {
-    data.iter().map(|&x| x as f32).collect()
-}
-
-fn wide(data: &[f32]) -> Vec<f64> {
-    data.iter().map(|&x| f64::from(x)).collect()
 }
 
 /// Every operator: both layouts, both scores, values shared or not, causal or not.

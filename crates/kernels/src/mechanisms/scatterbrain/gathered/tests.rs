@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use regard_testkit::{Random, Report, error};
+use regard_testkit::{Random, Report, error, narrow, wide};
 
 use crate::{
     Layout, Mask, Operator, Padding, Reference, Saved, Scatterbrain, View, draws,
@@ -100,14 +100,6 @@ impl Sample {
         }
         kernel
     }
-}
-
-fn wide(data: &[f32]) -> Vec<f64> {
-    data.iter().map(|&x| f64::from(x)).collect()
-}
-
-fn narrow(data: &[f64]) -> Vec<f32> {
-    data.iter().map(|&x| x as f32).collect()
 }
 
 fn operator(support: SupportOptions, features: Option<FeatureKind>, mask: Mask) -> Scatterbrain {
