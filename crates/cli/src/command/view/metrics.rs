@@ -2,6 +2,7 @@
 
 use std::{
     fs::File,
+    hash::{DefaultHasher, Hash, Hasher},
     io::{self, Read, Seek, SeekFrom},
     path::Path,
 };
@@ -14,8 +15,9 @@ const PIECE: u64 = 1 << 20;
 
 /// The records from a byte on, up to the last whole line or the end of a piece.
 ///
-/// `next` is where to go on, `size` the length of the file. A file that has become shorter, as that of a resumed or repeated
-/// run does, is read from its start, and `again` says so.
+/// `next` is where to go on, `size` the length of the file, `run` a name of the run by its first line: another one has taken
+/// its place where that changes. A file that has become shorter, as that of a resumed or repeated run does, is read from its
+/// start, and `again` says so.
 ///
 /// # Errors
 /// A file that cannot be read.
@@ -24,6 +26,7 @@ pub fn since(file: &Path, from: u64) -> io::Result<Value> {
     let size = file.metadata()?.len();
     let again = from > size;
     let from = if again { 0 } else { from };
+    let run = first_line(&file)?;
     file.seek(SeekFrom::Start(from))?;
     let mut bytes = Vec::new();
     file.take(PIECE).read_to_end(&mut bytes)?;
@@ -44,8 +47,17 @@ pub fn since(file: &Path, from: u64) -> io::Result<Value> {
         }
     }
     Ok(json!({
-        "next": from + taken as u64, "size": size, "again": again, "steps": steps, "evaluations": evaluations,
+        "next": from + taken as u64, "size": size, "again": again, "run": run, "steps": steps, "evaluations": evaluations,
     }))
+}
+
+/// A hash of the first line, which has the time of an update and is that of one run alone.
+fn first_line(file: &File) -> io::Result<String> {
+    let mut start = Vec::new();
+    file.take(1 << 12).read_to_end(&mut start)?;
+    let mut hasher = DefaultHasher::new();
+    start.split(|byte| *byte == b'\n').next().hash(&mut hasher);
+    Ok(format!("{:x}", hasher.finish()))
 }
 
 /// The last records of a file, in order, as many as the last kibibytes hold.
@@ -98,6 +110,13 @@ mod tests {
         fs::write(file.path(), line(3)).unwrap();
         let piece = since(file.path(), end).unwrap();
         assert_eq!((&piece["again"], &piece["steps"]), (&json!(true), &json!([[3, 0.5, 2.0]])));
+        // Or it is another one, as long as the one before.
+        let end = piece["next"].as_u64().unwrap();
+        assert_eq!(since(file.path(), end).unwrap()["run"], piece["run"]);
+        fs::write(file.path(), line(4)).unwrap();
+        let other = since(file.path(), end).unwrap();
+        assert_eq!((&other["again"], &other["next"]), (&json!(false), &piece["next"]));
+        assert_ne!(other["run"], piece["run"]);
     }
 
     #[test]

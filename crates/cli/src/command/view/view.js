@@ -7,7 +7,7 @@ const WIDTH = 560, HEIGHT = 300, LEFT = 58, RIGHT = 12, TOP = 34, BOTTOM = 36;
 
 const byId = (id) => document.getElementById(id);
 const runs = new Map(); // Name to what the list says of the run.
-const data = new Map(); // Name to { next, size, steps: [[step, loss, ms]], evaluations }.
+const data = new Map(); // Name to { run, next, steps: [[step, loss, ms]], evaluations }.
 const chosen = new Map(); // Name to the number of its style.
 let order = { key: "name", down: false };
 let started = false;
@@ -140,16 +140,17 @@ function grow() {
 async function readOn() {
   let grown = false;
   for (const name of [...chosen.keys()]) {
-    const own = data.get(name) ?? { next: 0, size: -1, steps: [], evaluations: [] };
+    const nothing = () => ({ run: null, next: 0, steps: [], evaluations: [] });
+    const own = data.get(name) ?? nothing();
     data.set(name, own);
-    const last = own.steps.length ? own.steps[own.steps.length - 1][0] : -1;
-    let more = own.next !== own.size || runs.get(name)?.state === "running" || (runs.get(name)?.step ?? 0) > last;
+    let more = true;
     while (more) {
       const piece = await ask(`/api/metrics?run=${encodeURIComponent(name)}&from=${own.next}`);
       const newest = own.steps.length ? own.steps[own.steps.length - 1][0] : -1;
-      if (!piece.again && piece.steps.length && piece.steps[0][0] <= newest) {
+      const earlier = !piece.again && piece.steps.length && piece.steps[0][0] <= newest;
+      if (earlier || (own.next > 0 && piece.run !== own.run)) {
         // Another run has taken the place of this one.
-        Object.assign(own, { next: 0, size: -1, steps: [], evaluations: [] });
+        Object.assign(own, nothing());
         continue;
       }
       if (piece.again) { own.steps = []; own.evaluations = []; }
@@ -157,8 +158,7 @@ async function readOn() {
       own.evaluations.push(...piece.evaluations);
       grown ||= piece.again || piece.next !== own.next;
       more = piece.next !== own.next && piece.next < piece.size;
-      own.next = piece.next;
-      own.size = piece.size;
+      Object.assign(own, { run: piece.run, next: piece.next });
     }
   }
   return grown;
