@@ -106,7 +106,7 @@ impl Plan<'_> {
                 let sum = &pull.sums[self.partial(b, block, h)];
                 match self.causal {
                     true => {
-                        let own = pull.deviations[task * self.blocks() + block];
+                        let own = pull.deviations[self.deviation(b, block, h)];
                         self.cross(average, (b, block, h), (sum, own), (carry, &mut deviation[0]));
                     }
                     false => add_scaled(carry, 1.0, sum),
