@@ -105,6 +105,9 @@ pub fn verify(folder: &Path, progress: &mut dyn FnMut(u64)) -> Result<(usize, Ve
             wrong.push((name, Finding::Changed { seen }));
         }
     }
+    if count == 0 {
+        return Err(Error::Manifest { path, line: 1, seen: String::new() });
+    }
     Ok((count, wrong))
 }
 
@@ -146,5 +149,7 @@ mod tests {
         fs::write(folder.path().join(MANIFEST), "\nnot a sum\n").unwrap();
         let error = verify(folder.path(), &mut |_| ()).unwrap_err().to_string();
         assert!(error.contains("line 2 is 'not a sum'"), "{error}");
+        fs::write(folder.path().join(MANIFEST), "\n").unwrap();
+        assert!(verify(folder.path(), &mut |_| ()).is_err(), "no sum says nothing");
     }
 }

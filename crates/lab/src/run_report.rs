@@ -98,7 +98,7 @@ impl RunReport<'_> {
             row("test accuracy", test.accuracy.map(|accuracy| 100.0 * accuracy).into(), "%");
             if let Some(scores) = &test.classes {
                 row("test F1, mean of the classes", scores.macro_f1.into(), "");
-                row("test F1 of label 1", scores.f1.into(), "");
+                row("test F1 of the second class", scores.f1.into(), "");
                 row("test Matthews' correlation", scores.matthews.into(), "");
             }
             if let Some(scores) = &test.values {

@@ -101,6 +101,9 @@ pub fn run(args: &Predict, common: &Common) -> Outcome {
                 console::line("reading standard input, one row a line; end it with Ctrl-D");
             }
             let input = predictor.read(args.input.as_deref(), signal::input(), &options)?;
+            if let Some(note) = input.note.as_ref().filter(|_| !common.quiet) {
+                console::line(format_args!("note: {note}"));
+            }
             predictor.predict(&input, on)?
         }
     };

@@ -270,7 +270,10 @@ fn verify_all(store: &Store, what: &[String], common: &Common) -> Outcome {
         0 => Ok(()),
         count => Err(Failure::new(
             Class::Check,
-            format!("{count} files are missing or changed; fetch their sets again, or prepare the text again"),
+            format!(
+                "{count} {} missing or changed; fetch the sets again, or prepare the text again",
+                if count == 1 { "file is" } else { "files are" }
+            ),
         )),
     }
 }

@@ -23,7 +23,7 @@ pub fn predicted(accuracy: Option<f64>, classes: Option<&ClassScores>, values: O
     let lines = [
         accuracy.map(|accuracy| format!("accuracy    {:.2} %", 100.0 * accuracy)),
         classes.map(|scores| format!("macro F1    {:.4}", scores.macro_f1)),
-        classes.and_then(|scores| scores.f1).map(|f1| format!("F1          {f1:.4} of label 1")),
+        classes.and_then(|scores| scores.f1).map(|f1| format!("F1          {f1:.4} of the second class")),
         classes.map(|scores| format!("Matthews    {:.4}", scores.matthews)),
         values.map(correlations),
     ];

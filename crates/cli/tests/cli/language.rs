@@ -117,3 +117,19 @@ fn a_reader_that_has_enough_ends_the_text() {
     let ended = running.end();
     assert!(!ended.stderr.contains("panicked"), "{ended:?}");
 }
+
+#[test]
+fn a_text_of_other_characters_is_another_vocabulary() {
+    let folder = TempDir::new().unwrap();
+    let out = trained(folder.path(), "softmax");
+    let path = folder.path().join("text.txt");
+    let before = fs::read_to_string(&path).unwrap();
+    // As many characters as before.
+    fs::write(&path, before.replace('t', "z")).unwrap();
+    let refusal = ["characters.json", "not the vocabulary of these data", "put them back"];
+    run(["eval", &out, "--quiet"]).failure(3, &refusal);
+    run(["generate", &out, "--prompt", "the", "--quiet"]).failure(3, &refusal);
+    run(["train", "--resume", "--out", &out, "--quiet"]).failure(3, &refusal[..2]);
+    fs::write(&path, before).unwrap();
+    run(["eval", &out, "--quiet"]).success();
+}

@@ -60,6 +60,10 @@ fn labels_of_texts_are_predicted_with_probabilities_and_figures() {
     let text = ended.success();
     assert!(text.starts_with("label\t0\t1\n1\t") && text.contains("\n0\t") && !text.contains('#'), "{text}");
 
+    // A text with a tab in it would lose its beginning.
+    fs::write(folder.path().join("uneven.tsv"), "fine\nso\tdull\n").unwrap();
+    run(["predict", &out, "--input", &path("uneven.tsv")])
+        .failure(DATA, &["uneven.tsv:2: 2 tab-separated columns, expected 1 as in the first row"]);
     fs::write(folder.path().join("bad.csv"), "1,\"open\n").unwrap();
     run(["predict", &out, "--input", &path("bad.csv")])
         .failure(DATA, &["bad.csv:1: a quote is opened and never closed"]);

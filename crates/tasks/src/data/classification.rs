@@ -33,6 +33,13 @@ pub struct ClassificationData<S = u8> {
 }
 
 impl<S> ClassificationData<S> {
+    /// With another remark, if there is one.
+    #[must_use]
+    pub fn noting(mut self, note: Option<String>) -> Self {
+        self.notes.extend(note);
+        self
+    }
+
     fn options(&self, rows: usize) -> BatchOptions {
         BatchOptions { first_id: self.first_id, ..BatchOptions::new(rows, self.max_length) }
     }

@@ -21,6 +21,14 @@ const GZIP: &[u8] = &[0x1f, 0x8b];
 /// What follows `BZh` and a digit in a bzip2 stream: the start of a block, or of the end if there is none.
 const BZIP2: [&[u8]; 2] = [&[0x31, 0x41, 0x59, 0x26, 0x53, 0x59], &[0x17, 0x72, 0x45, 0x38, 0x50, 0x90]];
 
+/// First bytes of what is not unpacked here, and what unpacks it.
+const PACKED: [(&[u8], &str); 4] = [
+    (b"PK\x03\x04", "a zip archive; unpack it: unzip FILE"),
+    (&[0xfd, b'7', b'z', b'X', b'Z', 0], "compressed by xz; unpack it: xz -dk FILE"),
+    (&[0x28, 0xb5, 0x2f, 0xfd], "compressed by zstd; unpack it: zstd -dk FILE"),
+    (&[b'7', b'z', 0xbc, 0xaf, 0x27, 0x1c], "a 7z archive; unpack it: 7z x FILE"),
+];
+
 /// Counts the bytes read from several files, before decompression.
 pub(super) struct Meter<'a> {
     done: Cell<u64>,
@@ -57,6 +65,9 @@ impl<'a> Meter<'a> {
         let mut source = BufReader::with_capacity(BUFFER, Counted { source, meter: self });
         let mut head = Vec::new();
         source.by_ref().take(10).read_to_end(&mut head)?;
+        if let Some((_, what)) = PACKED.iter().find(|(first, _)| head.starts_with(first)) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("it is {what}")));
+        }
         let gzip = head.starts_with(GZIP);
         let bzip2 = head.starts_with(b"BZh") && head.get(4..).is_some_and(|rest| BZIP2.contains(&rest));
         let all = Cursor::new(head).chain(source);
@@ -118,6 +129,14 @@ pub(super) mod tests {
             let twice = [bytes, bytes].concat();
             assert!(read(&[gzip(bytes), gzip(bytes)].concat()).unwrap() == twice);
             assert!(read(&[bzip2(bytes), bzip2(bytes)].concat()).unwrap() == twice);
+        }
+    }
+
+    #[test]
+    fn what_is_packed_in_other_ways_is_named() {
+        for (first, how) in PACKED {
+            let error = read(&[first, b" and more"].concat()).unwrap_err().to_string();
+            assert!(error.contains(how) && how.contains("FILE"), "{error}");
         }
     }
 

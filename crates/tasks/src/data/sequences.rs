@@ -43,7 +43,7 @@ impl<S: Symbol> Sequences<S> {
             )));
         }
         if symbols.is_empty() {
-            return Err(DataError::Value("a sequence without tokens; every sequence needs at least one".into()));
+            return Err(DataError::Value("a sequence without tokens, expected at least one; remove the row".into()));
         }
         self.symbols.extend_from_slice(symbols);
         self.offsets.push(self.symbols.len());

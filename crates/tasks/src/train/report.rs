@@ -84,7 +84,7 @@ pub struct Evaluation {
 pub struct ClassScores {
     /// Mean F1 of the classes.
     pub macro_f1: f64,
-    /// F1 of label 1, where there are two classes.
+    /// F1 of the second class, where there are two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub f1: Option<f64>,
     /// Matthews' correlation of labels and predictions.

@@ -9,6 +9,7 @@
 //! checkpoints/       see `checkpoint`
 //! tokenizer.json     what turns text into ids, where tokens are pieces of words
 //! vocabulary.txt     the words by id, where tokens are words
+//! characters.json    the characters by id, where tokens are characters
 //! test-items.safetensors   what the model did on each sequence of the test split: see `Items`
 //! .lock              during the run: see `DirectoryLock`
 //! ```
@@ -31,6 +32,8 @@ use crate::data::{TaskData, TextUnits, VOCABULARY};
 
 /// The file of a run directory that [`TextTokenizer::load`](crate::data::TextTokenizer::load) reads.
 pub const TOKENIZER: &str = "tokenizer.json";
+/// The characters by id, as a JSON string.
+const CHARACTERS: &str = "characters.json";
 /// The resolved configuration.
 pub const CONFIG: &str = "config.toml";
 /// What [`Record::read`] reads.
@@ -74,10 +77,14 @@ const OTHER_VOCABULARY: &str =
 
 /// What a run directory keeps of the vocabulary of its data: the name and the content of a file.
 pub(super) fn vocabulary_file(data: &TaskData) -> Option<(&'static str, Cow<'_, str>)> {
-    match data.tokenizer() {
-        Some(tokenizer) => Some((TOKENIZER, tokenizer.json().into())),
-        None => data.units().and_then(TextUnits::file),
+    if let Some(tokenizer) = data.tokenizer() {
+        return Some((TOKENIZER, tokenizer.json().into()));
     }
+    if let Some(vocabulary) = data.characters() {
+        let characters: String = vocabulary.characters().iter().collect();
+        return Some((CHARACTERS, serde_json::to_string(&characters).expect("a text").into()));
+    }
+    data.units().and_then(TextUnits::file)
 }
 
 /// Checks that the model of a run directory was trained with the vocabulary of these data.
@@ -283,7 +290,7 @@ fn remove_run(path: &Path) -> Result<(), TrainError> {
         let entry = entry.map_err(TrainError::reading(path))?;
         let name = entry.file_name();
         let name = name.to_str().unwrap_or_default();
-        let files = [CONFIG, ENVIRONMENT, METRICS, CHECKPOINTS, TOKENIZER, VOCABULARY, TEST_ITEMS];
+        let files = [CONFIG, ENVIRONMENT, METRICS, CHECKPOINTS, TOKENIZER, VOCABULARY, CHARACTERS, TEST_ITEMS];
         let ours = files.into_iter().chain(REPORTS);
         if ours.into_iter().any(|own| name == own) || name.starts_with(EVENTS) || name.starts_with(FORMER) {
             let target = entry.path();

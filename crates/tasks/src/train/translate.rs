@@ -34,7 +34,9 @@ pub fn translations(
         written.count(batch.items.len());
         for (&item, ids) in batch.items.iter().zip(found) {
             written.count(item);
-            written.bytes(tokenizer.decode(&ids).as_bytes());
+            // Nothing is said of nothing, as in `write_from`.
+            let text = if pairs.source(item).is_empty() { String::new() } else { tokenizer.decode(&ids) };
+            written.bytes(text.as_bytes());
         }
         own.push(written.done());
     }

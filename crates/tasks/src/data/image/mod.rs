@@ -110,7 +110,12 @@ impl Found {
                 let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
                 fits(name.strip_suffix(".gz").unwrap_or(name))
             };
-            paths.iter().filter(|path| plain(path)).cloned().collect()
+            let mut found: Vec<PathBuf> = paths.iter().filter(|path| plain(path)).cloned().collect();
+            // A file and its compressed copy are one, of which the plain one comes first.
+            found.dedup_by(|later, earlier| {
+                later.extension() == Some("gz".as_ref()) && later.with_extension("") == *earlier
+            });
+            found
         };
         let one = |fits: &dyn Fn(&str) -> bool| named(fits).into_iter().next();
         let batches = named(&|name| name.starts_with("data_batch_") && name.ends_with(".bin"));
@@ -340,6 +345,8 @@ mod tests {
         write(directory.path(), "data_batch_1.bin", &cifar(0..6));
         write(directory.path(), "data_batch_2.bin", &cifar(6..10));
         write(directory.path(), "test_batch.bin.gz", &gzip(&cifar(20..23)));
+        // A compressed copy beside a file is no second one.
+        write(directory.path(), "data_batch_2.bin.gz", &gzip(&cifar(6..10)));
         write(directory.path(), "batches.meta.txt", b"names");
         let data = load(&config(directory.path())).unwrap();
         assert_eq!(data.shape().max_length, 1024);

@@ -1,6 +1,7 @@
 //! Texts from files: plain, JSON lines, folders, and folders laid out as WikiText.
 
 use std::{
+    collections::HashMap,
     fs,
     ops::ControlFlow,
     path::{Path, PathBuf},
@@ -49,6 +50,7 @@ pub(super) fn files(config: &LmConfig) -> Result<[Vec<PathBuf>; 3], DataError> {
             }
         }
     }
+    check_apart(&all)?;
     if let Some(directory) = &config.directory {
         if is_prepared(directory) {
             return Err(prepared_text(directory));
@@ -74,6 +76,24 @@ pub(super) fn files(config: &LmConfig) -> Result<[Vec<PathBuf>; 3], DataError> {
         }
     }
     Ok(all)
+}
+
+/// Fails if a file stands in two of the parts: a model would be tested on what it was trained on.
+fn check_apart(parts: &[Vec<PathBuf>; 3]) -> Result<(), DataError> {
+    let mut seen: HashMap<PathBuf, usize> = HashMap::new();
+    for (part, path) in parts.iter().enumerate().flat_map(|(part, paths)| paths.iter().map(move |path| (part, path))) {
+        let place = fs::canonicalize(path).map_err(|source| DataError::read(path, source))?;
+        let first = *seen.entry(place).or_insert(part);
+        if first != part {
+            let problem = format!(
+                "is in the {} text and in the {} text; leave it out of one of them, where a folder has it by naming its other \
+                 files",
+                PARTS[first], PARTS[part]
+            );
+            return Err(DataError::Content { path: path.clone(), problem });
+        }
+    }
+    Ok(())
 }
 
 fn prepared_text(folder: &Path) -> DataError {
@@ -126,14 +146,21 @@ fn texts_of(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
         return Err(DataError::Content { path: folder.into(), problem });
     }
     files.sort();
+    // A file and its compressed copy are one text, of which the plain one comes first.
+    files.dedup_by(|later, earlier| uncompressed(later) == uncompressed(earlier));
     Ok(files)
 }
 
-/// The name of a file in small letters, without an ending of compression.
-fn stem(path: &Path) -> String {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+/// The name of a file without an ending of compression.
+fn uncompressed(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
     let stem = COMPRESSED[1..].iter().find_map(|ending| name.strip_suffix(ending));
     stem.unwrap_or(&name).to_owned()
+}
+
+/// The same in small letters, those of the compression too.
+fn stem(path: &Path) -> String {
+    uncompressed(Path::new(&path.file_name().unwrap_or_default().to_string_lossy().to_lowercase()))
 }
 
 /// The training, validation and test text; each ends with a line end.
@@ -217,7 +244,7 @@ pub(super) fn each_block<E: From<DataError>>(
             meter.count(path);
             continue;
         }
-        if [".jsonl", ".ndjson"].iter().any(|ending| stem(path).ends_with(ending)) {
+        if [".jsonl", ".ndjson", ".json"].iter().any(|ending| stem(path).ends_with(ending)) {
             for (line, number) in TextLines::new(meter.open(path)?, path).zip(1..) {
                 let line = line?;
                 if !line.trim().is_empty() {
@@ -361,6 +388,28 @@ mod tests {
         assert_eq!(joined.concat(), "first\nsecond line\n= C =\nd e\n= A =\nb\n");
         let nowhere = LmConfig { directory: Some(folder.path().join("nowhere")), ..LmConfig::default() };
         assert!(error(&nowhere).contains("nowhere"));
+    }
+
+    #[test]
+    fn no_text_is_read_twice() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
+        put("a.txt", b"one\n");
+        put("a.txt.gz", &gzip(b"one\n"));
+        put("b.txt.gz", &gzip(b"two\n"));
+        let two = LmConfig { train: vec![folder.path().into()], ..LmConfig::default() };
+        let names = |config: &LmConfig| {
+            let [train, ..] = files(config).unwrap();
+            train.iter().map(|path| path.file_name().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&two), ["a.txt", "b.txt.gz"]);
+        // By whatever path.
+        let tested = LmConfig { test: vec![folder.path().join("./b.txt.gz")], ..two };
+        let problem = error(&tested);
+        assert!(
+            problem.contains("b.txt.gz: is in the train text and in the test text; leave it out of one"),
+            "{problem}"
+        );
     }
 
     #[test]

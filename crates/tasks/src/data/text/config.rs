@@ -252,6 +252,23 @@ impl TextConfig {
         }
     }
 
+    /// What is said where the form of a set is known, so that columns or labels of the options do not count.
+    pub(super) fn unused(&self) -> Option<String> {
+        let form = self.form()?;
+        let (fields, labels) = form.known()?;
+        let plain = Self { path: None, format: None, ..self.clone() };
+        let (own, usual) = (plain.known(), Self::default().known());
+        let other =
+            own.0 != usual.0 && own.0 != fields || own.1 != usual.1 && labels.is_some_and(|known| known != own.1);
+        other.then(|| {
+            format!(
+                "the files are read as the set {}, whose columns and labels are known: those of the options do not count; for \
+                 others name the files with task.text.train and task.text.test",
+                form.name()
+            )
+        })
+    }
+
     /// Whether rows are pairs.
     pub(super) fn has_pairs(&self) -> bool {
         self.known().0.second.is_some()

@@ -27,6 +27,8 @@ pub struct TextInput {
     pub targets: Vec<Target>,
     /// Rows of a set known for broken ones that were left out.
     pub skipped: usize,
+    /// How the first line was taken, where that may be a surprise.
+    pub note: Option<String>,
 }
 
 /// Where rows come from, and how they are read.
@@ -74,15 +76,18 @@ impl TextConfig {
         });
         let form = |format, fields| Form { format, fields, labels: labels.clone(), reading, most: usize::MAX };
         let meter = Meter::new([], &|_, _| {});
-        let rows = match path {
-            Some(folder) if folder.is_dir() => form(TextFormat::AclImdb, fields).read(&meter, folder)?,
+        let (rows, note) = match path {
+            Some(folder) if folder.is_dir() => (form(TextFormat::AclImdb, fields).read(&meter, folder)?, None),
             _ => {
                 let (name, bytes) = whole(path, source)?;
-                let fields = fields.of_input(first(&bytes, &name, format)?.as_deref());
-                form(format, fields).rows(&bytes[..], &name)?
+                let (fields, note) = fields
+                    .of_input(first(&bytes, &name, format)?.as_deref(), &labels)
+                    .map_err(|problem| DataError::Row { path: name.clone(), line: 1, problem })?;
+                (form(format, fields).rows(&bytes[..], &name)?, note)
             }
         };
-        Ok(TextInput { part: TextPart::of(&rows, &labels, encoder)?, skipped: rows.skipped, targets: rows.targets })
+        let part = TextPart::of(&rows, &labels, encoder)?;
+        Ok(TextInput { part, skipped: rows.skipped, targets: rows.targets, note })
     }
 }
 
@@ -110,28 +115,44 @@ fn first(bytes: &[u8], name: &Path, format: TextFormat) -> Result<Option<Vec<Vec
 
 impl Fields {
     /// The columns of an input whose first line is `first`: those of the training data, unless that line is no header and has
-    /// as many columns as there are texts, or one more, the target, before them.
-    fn of_input(self, first: Option<&[Vec<u8>]>) -> Self {
-        let Some(first) = first else { return self };
+    /// as many columns as there are texts, or one more, the target, before them. That is noted.
+    ///
+    /// # Errors
+    /// A row where a header should be.
+    fn of_input(self, first: Option<&[Vec<u8>]>, labels: &Labels) -> Result<(Self, Option<String>), String> {
+        let Some(first) = first else { return Ok((self, None)) };
         let names: Vec<Cow<str>> = first.iter().map(|name| String::from_utf8_lossy(name.trim_ascii())).collect();
         // The test set of CoLA, whose other files have no header.
         if names == ["index", "sentence"] && self.text == Columns::from(3) {
-            return Self { label: "label".into(), text: "sentence".into(), second: None, header: true };
+            return Ok((Self { label: "label".into(), text: "sentence".into(), second: None, header: true }, None));
         }
         let named = |column: &Column| matches!(column, Column::Name(name) if names.iter().any(|own| own == name));
         let plain = [self.count(), self.count() + 1].contains(&first.len());
         if !self.has_header() || self.text.all().iter().any(named) || !plain {
-            return self;
+            return Ok((self, None));
         }
         // Columns by place that the options say hold for a line with a target.
         if self.header
             && first.len() > self.count()
             && !self.text.all().iter().any(|column| matches!(column, Column::Name(_)))
         {
-            return self;
+            if let Column::Place(place @ 0..) = self.label
+                && let Some(cell) = first.get(place as usize)
+                && labels.target(cell).is_ok()
+            {
+                return Err(format!(
+                    "column {place} is '{}', a label, where the names of the columns are expected; the model was trained with \
+                     task.text.header: give a header",
+                    names[place as usize]
+                ));
+            }
+            return Ok((self, None));
         }
+        let target = if first.len() > self.count() { "the target and " } else { "" };
+        let texts = if self.second.is_some() { "both texts" } else { "the text" };
+        let note = format!("the first line is read as a row, since it does not name the columns: {target}{texts}");
         let (text, second) = if self.second.is_some() { (1, Some(2.into())) } else { (-1, None) };
-        Self { label: 0.into(), text: text.into(), second, header: false }
+        Ok((Self { label: 0.into(), text: text.into(), second, header: false }, Some(note)))
     }
 }
 
@@ -165,5 +186,5 @@ pub(crate) fn expressions(
     if part.is_empty() {
         return Err(DataError::Content { path: name, problem: "has no lines; give an expression a line".into() });
     }
-    Ok(TextInput { part, targets, skipped: 0 })
+    Ok(TextInput { part, targets, skipped: 0, note: None })
 }

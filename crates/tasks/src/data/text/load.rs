@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{
-    TextConfig, TextData, TextEncoder, TextFormat,
+    Encoded, TextConfig, TextData, TextEncoder, TextFormat,
     fields::Fields,
     folder::Folder,
     rows::{Form, Labels, Reading, Rows},
@@ -35,10 +35,11 @@ pub(super) fn load(config: &TextConfig, seed: u64, progress: Progress<'_>) -> Re
     let (fields, labels) = config.known();
     let pairs = fields.second.is_some();
     let encoder = TextEncoder::learn(config, &rows[0].texts, pairs)?;
+    let unused = config.unused();
     Ok(match (labels.classes(), config.tokens) {
-        (Some(classes), TokenKind::Bytes) if !pairs => Box::new(in_bytes(config, &rows, classes)?),
-        (Some(classes), _) if !pairs => Box::new(in_pieces(config, &rows, classes, &encoder)?),
-        _ => Box::new(TextData::of(&rows, &labels, &encoder)?),
+        (Some(classes), TokenKind::Bytes) if !pairs => Box::new(in_bytes(config, &rows, classes)?.noting(unused)),
+        (Some(classes), _) if !pairs => Box::new(in_pieces(config, &rows, classes, &encoder)?.noting(unused)),
+        _ => Box::new(TextData::of(&rows, &labels, &encoder)?.noting(unused)),
     })
 }
 
@@ -59,8 +60,8 @@ fn source(config: &TextConfig) -> Result<Source, DataError> {
 pub(super) fn read(config: &TextConfig, seed: u64, progress: Progress<'_>) -> Result<[Rows; 3], DataError> {
     let Source { files, format, fields, labels } = source(config)?;
     let meter = Meter::new(files.iter().flatten().map(PathBuf::as_path), progress);
-    // Of bytes no more are kept than will be read.
-    let most = if config.tokens == TokenKind::Bytes { config.max_length } else { usize::MAX };
+    // Of bytes no more are kept than will be read, and one that says whether there were more.
+    let most = if config.tokens == TokenKind::Bytes { config.max_length.saturating_add(1) } else { usize::MAX };
     let read = |path: &Path| {
         let format = format.unwrap_or_else(|| TextFormat::of_file(path));
         let (fields, labels) = (fields.clone(), labels.clone());
@@ -84,7 +85,10 @@ pub(super) fn read(config: &TextConfig, seed: u64, progress: Progress<'_>) -> Re
 
 /// Byte `b` is symbol `b`.
 pub(super) fn in_bytes(config: &TextConfig, rows: &[Rows; 3], classes: usize) -> Result<ClassificationData, DataError> {
-    let encode = |texts: &[Box<[u8]>]| texts[0][..texts[0].len().min(config.max_length)].to_vec();
+    let encode = |texts: &[Box<[u8]>]| {
+        let kept = texts[0].len().min(config.max_length);
+        (texts[0][..kept].to_vec(), kept < texts[0].len())
+    };
     encoded(config, rows, classes, BYTES, 1, encode)
 }
 
@@ -95,7 +99,10 @@ pub(super) fn in_pieces(
     classes: usize,
     encoder: &TextEncoder,
 ) -> Result<ClassificationData<u16>, DataError> {
-    let encode = |texts: &[Box<[u8]>]| encoder.encode(texts).symbols;
+    let encode = |texts: &[Box<[u8]>]| {
+        let Encoded { symbols, dropped, .. } = encoder.encode(texts);
+        (symbols, dropped > 0)
+    };
     let data = encoded(config, rows, classes, encoder.vocabulary(), encoder.first_id(), encode)?;
     Ok(ClassificationData { units: Some(encoder.units().clone()), ..data })
 }
@@ -106,27 +113,41 @@ fn encoded<S: Symbol>(
     classes: usize,
     vocabulary: usize,
     first_id: i32,
-    encode: impl Fn(&[Box<[u8]>]) -> Vec<S>,
+    encode: impl Fn(&[Box<[u8]>]) -> (Vec<S>, bool),
 ) -> Result<ClassificationData<S>, DataError> {
     let of = |rows: &Rows| {
-        let mut sequences = Sequences::new(classes);
+        let (mut sequences, mut truncated) = (Sequences::new(classes), 0);
         for (i, texts) in rows.texts.iter().enumerate() {
-            let pushed = sequences.push(&encode(texts), rows.class(i));
+            let (symbols, cut) = encode(texts);
+            truncated += usize::from(cut);
+            let pushed = sequences.push(&symbols, rows.class(i));
             pushed.map_err(|error| DataError::Content { path: rows.place(i), problem: error.to_string() })?;
         }
-        Ok::<_, DataError>(sequences)
+        Ok::<_, DataError>((sequences, truncated))
     };
-    let [train, valid, test] = rows;
+    let [train, valid, test] = rows.each_ref().map(of);
+    let ((train, first), (valid, second), (test, third)) = (train?, valid?, test?);
     Ok(ClassificationData {
-        train: of(train)?,
-        valid: of(valid)?,
-        test: of(test)?,
+        train,
+        valid,
+        test,
         classes,
         vocabulary,
         first_id,
         max_length: config.max_length,
         about: String::new(),
         units: None,
-        notes: Vec::new(),
+        notes: too_long([first, second, third], config.max_length).into_iter().collect(),
+    })
+}
+
+/// What is said of rows that are longer than a model takes, by part.
+pub(super) fn too_long(truncated: [usize; 3], longest: usize) -> Option<String> {
+    let [train, valid, test] = truncated;
+    (truncated != [0; 3]).then(|| {
+        format!(
+            "{train} training, {valid} validation and {test} test rows are longer than the {longest} tokens of \
+             task.text.max_length; their ends are left out"
+        )
     })
 }

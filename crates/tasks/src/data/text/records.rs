@@ -24,8 +24,18 @@ pub(super) fn each(
     let mut lines = TextLines::new(source, path);
     let mut names: Option<Vec<String>> = None;
     let headed = fields.has_header();
+    // Sets that are known have their own broken rows, and know what to do with them.
+    let even = matches!(format, TextFormat::Csv | TextFormat::Tsv);
+    let mut columns = None;
     // The first line, where it is a header, or the columns of a record.
     let mut record = |line: u64, values: Vec<Cow<[u8]>>, separator| {
+        let (seen, expected) = (values.len(), *columns.get_or_insert(values.len()));
+        if even && seen != expected {
+            let first = if headed { "as the header has" } else { "as in the first row" };
+            return Err(format!(
+                "{seen} {separator}-separated columns, expected {expected} {first}; a {separator} within a text would cut it"
+            ));
+        }
         if headed && names.is_none() {
             names = Some(values.iter().map(|name| String::from_utf8_lossy(name.trim_ascii()).into_owned()).collect());
             return Ok(());
@@ -42,6 +52,9 @@ pub(super) fn each(
         TextFormat::JsonLines => {
             for line in 1.. {
                 let Some(row) = lines.row()? else { break };
+                if row.trim_ascii().is_empty() {
+                    continue;
+                }
                 let parsed = serde_json::from_slice(row).map_err(|error| {
                     let problem = error.to_string();
                     let problem = problem.split(" at line ").next().unwrap_or_default();

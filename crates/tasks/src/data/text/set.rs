@@ -4,6 +4,7 @@ use regard_metrics::majority_rate;
 
 use super::{
     Encoded, TextEncoder,
+    load::too_long,
     rows::{Labels, Rows, Target},
 };
 use crate::data::{
@@ -130,18 +131,26 @@ impl TextData {
         let [train, valid, test] = rows.each_ref().map(|rows| TextPart::of(rows, labels, encoder));
         let skipped: usize = rows.iter().map(|rows| rows.skipped).sum();
         let note = format!("{skipped} rows with fewer columns than the header were left out");
+        let (train, valid, test) = (train?, valid?, test?);
+        let cut = too_long([&train, &valid, &test].map(|part| part.truncated), encoder.max_length());
         Ok(Self {
-            train: train?,
-            valid: valid?,
-            test: test?,
+            train,
+            valid,
+            test,
             objective: objective(labels),
             pairs: encoder.has_pairs(),
             vocabulary: encoder.vocabulary(),
             first_id: encoder.first_id(),
             max_length: encoder.max_length(),
             units: encoder.units().clone(),
-            notes: (skipped > 0).then_some(note).into_iter().collect(),
+            notes: (skipped > 0).then_some(note).into_iter().chain(cut).collect(),
         })
+    }
+
+    /// With another note, if there is one.
+    pub(super) fn noting(mut self, note: Option<String>) -> Self {
+        self.notes.extend(note);
+        self
     }
 
     fn options(&self, rows: usize) -> BatchOptions {

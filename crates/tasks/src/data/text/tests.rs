@@ -88,9 +88,13 @@ fn units_that_cannot_be_are_refused() {
 
 #[test]
 fn rows_of_two_and_of_five_columns_are_read() {
-    let set = rows(b"1\tgood\r\n0\t8\t17\ttt004\tbad \xff one", &TextConfig::default()).unwrap();
-    assert_eq!((set.len(), set.label(0), set.label(1)), (2, 1, 0));
-    assert_eq!((set.symbols(0), set.symbols(1)), (&b"good"[..], &b"bad \xff one"[..]));
+    let two = rows(b"1\tgood\r\n0\tbad", &TextConfig::default()).unwrap();
+    assert_eq!((two.len(), two.label(0), two.symbols(0)), (2, 1, &b"good"[..]));
+    let five = rows(b"0\t8\t17\ttt004\tbad \xff one", &TextConfig::default()).unwrap();
+    assert_eq!((five.label(0), five.symbols(0)), (0, &b"bad \xff one"[..]));
+    // A tab within a text would leave its last piece alone.
+    let error = rows(b"1\tgood\n0\tbad\tone\n", &TextConfig::default()).unwrap_err().to_string();
+    assert!(error.starts_with("rows.tsv:2: 3 tab-separated columns, expected 2 as in the first row"), "{error}");
     let stars = TextConfig { label_column: 1.into(), first_label: 1, classes: 10, ..TextConfig::default() };
     assert_eq!(rows(b"1\t10\tfine", &stars).unwrap().label(0), 9);
     let sst = TextConfig { label_column: (-1).into(), text_column: 0.into(), header: true, ..TextConfig::default() };
@@ -110,7 +114,8 @@ fn bad_rows_are_named_by_file_and_line() {
         (&b"0\tgood\n2\tbad\n"[..], "rows.tsv:2: label `2`; expected a whole number from 0 to 1"),
         (b"0\tgood\n-1\tbad\n", "rows.tsv:2: label `-1`"),
         (b"\xff\tbad\n", "rows.tsv:1: label `\\xff`"),
-        (b"0\tgood\n\n1\tbad\n", "rows.tsv:2: 1 tab-separated columns, where columns 0 (label) and -1"),
+        (b"0\tgood\n\n1\tbad\n", "rows.tsv:2: 1 tab-separated columns, expected 2 as in the first row"),
+        (b"good\n", "rows.tsv:1: 1 tab-separated columns, where columns 0 (label) and -1"),
         (b"0\t\n", "rows.tsv:1: the text is empty"),
         (b"", "rows.tsv: has no rows"),
     ] {
@@ -477,4 +482,51 @@ fn batches_of_pairs_have_types_and_scores() {
     assert_eq!([ones(0), ones(1), ones(2)], [(3, 1), (2, 5), (4, 16)]);
     let scores: Vec<f32> = batch.targets.iter().map(|target| crate::data::target_score(*target)).collect();
     assert_eq!((scores, batch.items()), (vec![2.5, 0.0, 5.0], 3));
+}
+
+#[test]
+fn how_the_first_line_of_an_input_was_taken_is_told() {
+    let input = |config: &TextConfig, text: &str, unlabelled| {
+        let encoder = TextEncoder::learn(config, &[vec![text.as_bytes().into()]], false).unwrap();
+        config.input(&encoder, None, text.as_bytes(), &InputOptions { format: None, unlabelled })
+    };
+    let rows = |config: &TextConfig, text| input(config, text, false).map(|input| (input.part.len(), input.note));
+    let named = TextConfig { label_column: "label".into(), text_column: "text".into(), ..TextConfig::default() };
+    assert_eq!(rows(&named, "text\nfine\ndull\n").unwrap(), (2, None));
+    let note = "the first line is read as a row, since it does not name the columns: ";
+    assert_eq!(rows(&named, "review\nfine\n").unwrap(), (2, Some(format!("{note}the text"))));
+    assert_eq!(rows(&named, "1\tfine\n0\tdull\n").unwrap(), (2, Some(format!("{note}the target and the text"))));
+    // Columns by place with a header: what looks like a row is none.
+    let headed = TextConfig { header: true, ..TextConfig::default() };
+    assert_eq!(rows(&headed, "label\ttext\n1\tfine\n").unwrap(), (1, None));
+    assert_eq!(rows(&headed, "fine\ndull\n").unwrap(), (2, Some(format!("{note}the text"))));
+    let error = rows(&headed, "1\tfine\n0\tdull\n").unwrap_err().to_string();
+    assert!(error.contains("standard input:1: column 0 is '1', a label, where the names of the columns"), "{error}");
+}
+
+#[test]
+fn what_is_left_out_of_a_set_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in [("train.csv", "1,one,two\n2,a,b\n"), ("test.csv", "1,one,two\n")] {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    let news = |config: TextConfig| {
+        let config = TextConfig { path: Some(folder.path().into()), ..config };
+        config.load(1, None, &|_, _| {}).unwrap().notes().to_vec()
+    };
+    assert_eq!(news(TextConfig::default()), Vec::<String>::new());
+    let own = "the files are read as the set ag-news, whose columns and labels are known";
+    let notes = news(TextConfig { classes: 2, first_label: 1, ..TextConfig::default() });
+    assert!(notes.len() == 1 && notes[0].starts_with(own), "{notes:?}");
+    let notes = news(TextConfig { text_column: 1.into(), ..TextConfig::default() });
+    assert!(notes.len() == 1 && notes[0].starts_with(own), "{notes:?}");
+    // What the set has is no surprise.
+    assert_eq!(news(TextConfig { classes: 4, first_label: 1, ..TextConfig::default() }), Vec::<String>::new());
+    let short = news(TextConfig { max_length: 4, ..TextConfig::default() });
+    // One of the two rows for training is held out.
+    let parts = ["0 training, 1 validation and 1 test", "1 training, 0 validation and 1 test"];
+    let told = parts.map(|parts| {
+        format!("{parts} rows are longer than the 4 tokens of task.text.max_length; their ends are left out")
+    });
+    assert!(short.len() == 1 && told.contains(&short[0]), "{short:?}");
 }
