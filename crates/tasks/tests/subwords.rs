@@ -169,6 +169,30 @@ fn interrupted_runs_continue_bit_for_bit_to_the_same_mean() {
         let mut longer = longer.with_directory(open(&parts, Existing::Resume).unwrap()).unwrap();
         assert_eq!(longer.run().unwrap(), Outcome::Finished { step: 23 });
         assert_eq!(longer.evaluate_best(Split::Valid).unwrap().step, 23);
+        drop(trainer);
+        another_mean(&whole, data, mechanism);
+    }
+}
+
+/// A run that ended with a mean of three, resumed with another one.
+#[track_caller]
+fn another_mean(run: &Path, data: &TaskData, mechanism: Mechanism) {
+    let resumed = |config: &TrainConfig, then: &dyn Fn(Trainer)| {
+        let trainer = Trainer::new(build(16, mechanism, data), data, config, 9).unwrap();
+        trainer.with_directory(open(run, Existing::Resume).unwrap()).map(then)
+    };
+    // Of more than are kept: told before anything is trained.
+    let error = resumed(&TrainConfig { average: 9, ..short(40) }, &|_| ()).unwrap_err().to_string();
+    assert!(error.contains("no checkpoint of step 8, which train.average = 9 needs at step 40"), "{error}");
+    for (average, expected) in [(2, Some(2)), (0, None)] {
+        let before = Checkpoint::load_model(&run.join("checkpoints/step-22")).unwrap();
+        resumed(&TrainConfig { average, ..short(22) }, &|mut trainer| {
+            assert_eq!(trainer.run().unwrap(), Outcome::Finished { step: 22 });
+            assert_eq!(trainer.evaluate_best(Split::Valid).unwrap().averaged, expected);
+        })
+        .unwrap();
+        assert_eq!(run.join("checkpoints/average").exists(), average > 1);
+        assert_eq!(Checkpoint::load_model(&run.join("checkpoints/step-22")).unwrap(), before);
     }
 }
 

@@ -28,7 +28,6 @@ use crate::{
 pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
     let config = configured(source, directory)?;
     config.check()?;
-    check_training(&config)?;
     let label = config.label();
     let out =
         directory.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(format!("{}-{label}", config.task.name)));
@@ -37,6 +36,7 @@ pub fn run(source: &Source, directory: &Directory, common: &Common) -> Outcome {
     let cluster = job::join(&stop)?;
     let leads = cluster.rank() == 0;
     config.check_ranks(cluster.ranks())?;
+    check_training(&config, cluster.ranks())?;
     if existing == Existing::Resume && leads {
         check_resumed(&out, &config)?;
     }

@@ -31,7 +31,7 @@ pub struct Plan<'a> {
     pub seed: u64,
 }
 
-/// Mean over matrices and random draws.
+/// Mean over matrices, of each the mean over its random draws; over the draws where there is one matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Mean {
     /// The mean.
@@ -173,8 +173,13 @@ pub fn measure(plan: &Plan, done: &(dyn Fn() + Sync)) -> Result<Measured, Error>
         let own: Vec<&Matrix> = matrices.iter().filter(|matrix| matrix.group == *group).collect();
         for (n, &method) in plan.methods.iter().enumerate() {
             let estimator = Estimator::new(method, head, &plan.base(head, own[0].sparse_share), plan.seed)?;
-            let mean = |part: fn(&MatrixErrors) -> &Vec<f64>| {
-                Mean::of(own.iter().flat_map(|m| part(&m.errors[n]).iter().copied()))
+            let mean = |part: fn(&MatrixErrors) -> &Vec<f64>| match own[..] {
+                [one] => Mean::of(part(&one.errors[n]).iter().copied()),
+                // Draws of one matrix are no further matrices.
+                _ => Mean::of(
+                    own.iter()
+                        .filter_map(|matrix| Mean::of(part(&matrix.errors[n]).iter().copied()).map(|mean| mean.mean)),
+                ),
             };
             rows.push(Row {
                 group: (*group).to_owned(),

@@ -70,7 +70,7 @@ impl Approximation {
         table
             .note(format!(
                 "Relative Frobenius errors: of the weights A (rows sum to 1), of the output A V, of exp(tau q.k). Mean over \
-                 matrices and draws (at most {count}), with its standard error. Entropy: mean over the rows of A."
+                 matrices (of one, over its draws; at most {count}), with its standard error. Entropy: mean over the rows of A."
             ))
             .note(
                 "Time: median forward pass of the float32 kernel on the first matrix; memory: its peak beyond the inputs. \

@@ -47,7 +47,7 @@ impl Candidate {
         for entry in &config.compare.mechanisms {
             let (label, own) = config.candidate(entry)?;
             own.check_model()?;
-            check_training(&own)?;
+            check_training(&own, 1)?;
             if all.iter().any(|other| other.label == label) {
                 return Err(Failure::usage(format!("compare.mechanisms names '{label}' twice, expected each once")));
             }

@@ -1,5 +1,6 @@
 //! Checks whether a model and its data can fit into memory, before anything is built.
 
+use regard_nn::config::Precision;
 use regard_tasks::{Class, Failure, data::Held, run::RunConfig};
 
 use super::{Count, ModelCost, ModelSizes, Run};
@@ -11,16 +12,16 @@ const INFERENCE: Count = 4;
 /// Maximum batches per update: far more than anyone accumulates.
 const MOST_ACCUMULATED: usize = 1 << 20;
 
-/// Checks a training run.
+/// Checks a training run by so many ranks.
 ///
 /// # Errors
 /// Sizes out of range; parameters or data that exceed memory.
-pub fn check_training(config: &RunConfig) -> Result<(), Failure> {
+pub fn check_training(config: &RunConfig, ranks: usize) -> Result<(), Failure> {
     let accumulate = config.train.accumulate;
     if accumulate > MOST_ACCUMULATED {
         return Err(Failure::usage(format!("train.accumulate is {accumulate}, expected at most {MOST_ACCUMULATED}")));
     }
-    check(config, TRAINING, "train")
+    check(config, TRAINING, ranks, "train")
 }
 
 /// Checks a trained model.
@@ -28,23 +29,28 @@ pub fn check_training(config: &RunConfig) -> Result<(), Failure> {
 /// # Errors
 /// As [`check_training`].
 pub fn check_inference(config: &RunConfig) -> Result<(), Failure> {
-    check(config, INFERENCE, "run")
+    check(config, INFERENCE, 1, "run")
 }
 
 /// These are lower bounds: a model that passes may still need more, one that fails cannot fit.
-fn check(config: &RunConfig, bytes_each: Count, verb: &str) -> Result<(), Failure> {
+fn check(config: &RunConfig, bytes_each: Count, ranks: usize, verb: &str) -> Result<(), Failure> {
     let task = config.task.options();
     let length = task.shape().max_length;
     let sizes = ModelSizes::of(config, None, length);
     let cost = ModelCost::of(&sizes, Run { batch: config.train.batch, length, decoded: length })?;
     if bytes_each == TRAINING {
         let [batch, length] = task.smallest_batch(config.train.batch);
-        let step = ModelCost::of(&sizes, Run { batch, length, decoded: 0 })?;
+        // The parts of a batch take their turns, or are on other ranks.
+        let groups = ranks / config.parallel.sequence.max(1);
+        let together = batch.div_ceil(config.train.parts.max(groups).max(1));
+        let step = ModelCost::of(&sizes, Run { batch: together, length, decoded: 0 })?;
+        let half = if config.train.precision == Precision::F32 { 1 } else { 2 };
+        let activations = step.total().activation_bytes / (half * config.parallel.sequence as Count);
         // All batches of an update are made before it, with four bytes per token id.
         let ids = config.train.accumulate as Count * batch as Count * length as Count * 4;
-        let what = format!("updates on {batch} sequences of at least {length} tokens need at least");
-        let remedy = "lower train.batch, train.accumulate or the length of the sequences";
-        fits(&what, step.total().activation_bytes / config.parallel.sequence as Count + ids, remedy)?;
+        let what = format!("updates on {together} sequences of at least {length} tokens at once need at least");
+        let remedy = "lower train.batch, train.accumulate or the length of the sequences, or raise train.parts";
+        fits(&what, activations + ids, remedy)?;
     }
     let parameters = cost.total().parameters;
     let what = format!("{parameters} parameters need, to {verb}, at least");

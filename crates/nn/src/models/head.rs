@@ -65,7 +65,7 @@ impl Head {
     }
 
     /// Mean cross entropy, `[1]`, of states `x [rows,d]` over the targets that are not negative, with at most `held` logits
-    /// in memory at once; `smoothing` as in [`ops::cross_entropy`].
+    /// in memory at once; `smoothing` as in [`ops::cross_entropy`]. An adaptive softmax with smoothing holds them all.
     pub fn loss(&self, x: Tensor<2>, tokens: Tensor<2>, targets: Arc<[i32]>, smoothing: f32, held: usize) -> Tensor<1> {
         match &self.adaptive_softmax {
             Some(softmax) if smoothing == 0.0 => softmax.loss(x, &targets, held),

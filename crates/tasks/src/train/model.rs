@@ -157,7 +157,12 @@ impl Model {
 
     /// Whether it has buffers that each batch of training moves.
     pub(super) fn follows_batches(&self) -> bool {
-        named_parameters(self).iter().any(|parameter| parameter.name.ends_with(".prior"))
+        !self.moved().is_empty()
+    }
+
+    /// The buffers that each batch of training moves.
+    pub(super) fn moved(&self) -> HostTensors {
+        self.to_host().into_iter().filter(|(name, _)| name.ends_with(".prior")).collect()
     }
 
     /// Parameters and buffers by name.

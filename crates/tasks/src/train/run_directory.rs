@@ -252,6 +252,24 @@ impl RunDirectory {
         self.metrics.write_all(line.as_bytes()).map_err(TrainError::writing(&file))
     }
 
+    /// Checkpoints that the run's last mean is of, if it was measured.
+    pub(super) fn averaged(&self) -> Result<Option<usize>, TrainError> {
+        let averaged = |record: &Record| match record {
+            Record::Evaluation(evaluation) => evaluation.averaged,
+            Record::Step(_) => None,
+        };
+        Ok(Record::read(&self.path.join(METRICS))?.iter().rev().find_map(averaged))
+    }
+
+    /// Removes the mean of the last checkpoints and what was measured of it.
+    pub(super) fn forget_average(&mut self, step: usize) -> Result<(), TrainError> {
+        let file = self.path.join(METRICS);
+        // The lines first: a mean without a line is measured again.
+        truncate_metrics(&file, step, false)?;
+        self.metrics = OpenOptions::new().append(true).open(&file).map_err(TrainError::writing(&file))?;
+        self.checkpoints.remove_average()
+    }
+
     /// Keeps, beside the newest checkpoints, the newest `count` of steps that are multiples of `every`.
     pub(super) fn keep_regular(&mut self, count: usize, every: usize) {
         self.checkpoints = self.checkpoints.clone().keeping_regular(count, every);

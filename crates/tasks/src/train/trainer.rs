@@ -216,6 +216,7 @@ impl<'a> Trainer<'a> {
             self.restore(checkpoint).map_err(|problem| TrainError::checkpoint(path, problem))?;
             // Removes what a killed run left.
             directory.checkpoints().prune(self.state.step, self.state.best);
+            self.check_average(&mut directory)?;
             self.progress.message(&format!("continuing after step {}", self.state.step));
         }
         self.directory = Some(directory);
@@ -358,10 +359,11 @@ impl<'a> Trainer<'a> {
     }
 
     /// Loss and gradients of the next update, finite ones. Where gradients of f16 overflow, the pass is made again with half the
-    /// scale, so that no update is left out.
-    fn gradients(&self, batches: &[Batch]) -> Result<Scaled, TrainError> {
+    /// scale, so that no update is left out; from the same model, whose priors a pass moves.
+    fn gradients(&mut self, batches: &[Batch]) -> Result<Scaled, TrainError> {
         let (config, step) = (self.config, self.state.step);
         let scaled = config.precision == Precision::F16;
+        let before = if scaled { self.model().moved() } else { HostTensors::default() };
         let mut loss_scale = scaled.then(|| self.state.loss_scale.unwrap_or_default());
         loop {
             let factor = loss_scale.map_or(1.0, |scale| scale.factor);
@@ -382,7 +384,15 @@ impl<'a> Trainer<'a> {
             };
             self.check_finite("training loss", pass.loss, step + 1)?;
             match loss_scale.and_then(LossScale::after_overflow) {
-                Some(less) if !pass.norm.is_finite() => loss_scale = Some(less),
+                Some(less) if !pass.norm.is_finite() => {
+                    loss_scale = Some(less);
+                    if !before.is_empty() {
+                        let model = self.model.take().expect("between updates");
+                        let mut tensors = model.to_host();
+                        tensors.extend(before.clone());
+                        self.model = Some(model.with_host(tensors).expect("tensors of its own"));
+                    }
+                }
                 _ => {
                     self.check_finite("gradient norm", pass.norm, step + 1)?;
                     return Ok(Scaled { pass, loss_scale });
@@ -508,6 +518,7 @@ impl<'a> Trainer<'a> {
         let model = self.model().clone().with_host(mean.clone()).expect("parameters of its own checkpoints").valid();
         let (size, now) = ([self.config.batch, self.config.evaluate_batches], self.state.step);
         let mut evaluation = measure(&model, self.data, Split::Valid, size, now, None, self.cluster())?;
+        self.check_evaluation(&evaluation)?;
         evaluation.averaged = Some(steps.len());
         // First the line, then the checkpoint: after a kill between them a resumed run repeats both.
         self.report(&evaluation)?;
@@ -519,6 +530,25 @@ impl<'a> Trainer<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Forgets the mean that a resumed run ended with where another one is asked for now, and fails where a checkpoint that
+    /// the mean at its end will need is gone.
+    fn check_average(&self, directory: &mut RunDirectory) -> Result<(), TrainError> {
+        let ended = directory.checkpoints().average().is_some();
+        if ended && directory.averaged()? == Some(self.config.averaged(self.state.step).len()) {
+            return Ok(());
+        }
+        let steps = self.config.averaged(self.config.steps);
+        let gone = |step: &&usize| **step <= self.state.step && directory.checkpoints().of_step(**step).is_none();
+        if let Some(step) = steps.iter().find(gone).filter(|_| steps.len() > 1) {
+            let problem = format!(
+                "no checkpoint of step {step}, which train.average = {} needs at step {}; lower it, or leave it out",
+                self.config.average, self.config.steps
+            );
+            return Err(TrainError::checkpoint(directory.path(), problem));
+        }
+        if ended { directory.forget_average(self.state.step) } else { Ok(()) }
     }
 
     /// The mean of the checkpoints of these steps.

@@ -33,11 +33,11 @@ const WORDS: [&str; 16] = [
 fn checked(layers: &Layers) -> Result<(), Failure> {
     let config = layers.resolve()?;
     config.check_model()?;
-    check_training(&config)?;
+    check_training(&config, 1)?;
     config.train.check()?;
     for entry in &config.compare.mechanisms {
         // Not every candidate fits every task.
-        let fits = |own: RunConfig| own.check_model().and_then(|()| check_training(&own));
+        let fits = |own: RunConfig| own.check_model().and_then(|()| check_training(&own, 1));
         judge(config.candidate(entry).and_then(|(_, own)| fits(own)));
     }
     let again = config.to_toml();

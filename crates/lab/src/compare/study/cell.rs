@@ -170,7 +170,7 @@ impl Cell<'_> {
 pub fn check(config: &RunConfig) -> Result<(), Failure> {
     config.check()?;
     config.check_undivided()?;
-    check_training(config)
+    check_training(config, 1)
 }
 
 /// Keys by which two configurations differ, with the value of each; those of `compare` and the seed of the run do not count.

@@ -107,6 +107,15 @@ impl Checkpoints {
         Ok(target)
     }
 
+    /// Removes the mean of the last checkpoints.
+    ///
+    /// # Errors
+    /// A directory that cannot be written.
+    pub(super) fn remove_average(&self) -> Result<(), TrainError> {
+        let target = self.directory.join(AVERAGE);
+        fs::remove_dir_all(&target).map_err(TrainError::writing(&target))
+    }
+
     /// Steps of the complete checkpoints, ascending.
     pub fn steps(&self) -> Vec<usize> {
         let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
