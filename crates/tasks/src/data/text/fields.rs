@@ -92,6 +92,11 @@ impl Fields {
         self.header || self.columns().any(Column::is_name)
     }
 
+    /// Whether a column is given by its place from the end.
+    pub fn count_from_end(&self) -> bool {
+        self.columns().any(|column| matches!(column, Column::Place(..0)))
+    }
+
     fn columns(&self) -> impl Iterator<Item = &Column> {
         [&self.label].into_iter().chain(self.texts().flat_map(|(_, columns)| columns))
     }

@@ -24,8 +24,9 @@ pub(super) fn each(
     let mut lines = TextLines::new(source, path);
     let mut names: Option<Vec<String>> = None;
     let headed = fields.has_header();
-    // Sets that are known have their own broken rows, and know what to do with them.
-    let even = matches!(format, TextFormat::Csv | TextFormat::Tsv);
+    // A row with more columns has a separator in a text, which quotes would have kept, or which moves the columns that are
+    // counted from the end. Sets that are known have their own broken rows, and know what to do with them.
+    let even = format == TextFormat::Csv || format == TextFormat::Tsv && fields.count_from_end();
     let mut columns = None;
     // The first line, where it is a header, or the columns of a record.
     let mut record = |line: u64, values: Vec<Cow<[u8]>>, separator| {

@@ -95,6 +95,9 @@ fn rows_of_two_and_of_five_columns_are_read() {
     // A tab within a text would leave its last piece alone.
     let error = rows(b"1\tgood\n0\tbad\tone\n", &TextConfig::default()).unwrap_err().to_string();
     assert!(error.starts_with("rows.tsv:2: 3 tab-separated columns, expected 2 as in the first row"), "{error}");
+    // Columns behind the text do no harm, as some rows of the STS benchmark have them.
+    let placed = TextConfig { text_column: 1.into(), ..TextConfig::default() };
+    assert_eq!(rows(b"1\tgood\n0\tbad\tsource\n", &placed).unwrap().symbols(1), b"bad");
     let stars = TextConfig { label_column: 1.into(), first_label: 1, classes: 10, ..TextConfig::default() };
     assert_eq!(rows(b"1\t10\tfine", &stars).unwrap().label(0), 9);
     let sst = TextConfig { label_column: (-1).into(), text_column: 0.into(), header: true, ..TextConfig::default() };
