@@ -94,7 +94,11 @@ fn options_and_folders_are_refused_in_a_sentence() {
     prepare(&[&argument(folder.path().join("bad.txt"))]).failure(DATA, &["bad.txt:2: is not UTF-8 from byte 7"]);
     assert!(!folder.path().join("out").exists() && !folder.path().join("out.part").exists());
 
-    let told = prepare(&[&file, "--tokens", "bytes", "--valid", "0.1", "--test", &file, "--json"]).json();
+    let same = ["text.txt: is in the train text and in the test text"];
+    prepare(&[&file, "--tokens", "bytes", "--test", &file]).failure(DATA, &same);
+    let other = argument(folder.path().join("other.txt"));
+    fs::copy(&file, &other).unwrap();
+    let told = prepare(&[&file, "--tokens", "bytes", "--valid", "0.1", "--test", &other, "--json"]).json();
     assert_eq!(
         (&told["tokens"], &told["parts"][1]["tokens"], &told["parts"][2]["tokens"]),
         (&"bytes".into(), &280.into(), &2800.into())
