@@ -8,14 +8,15 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
-use burn::tensor::Device;
+use burn::{module::Module, tensor::Device};
+use regard_cluster::Alone;
 use regard_kernels::{AttentionOptions, Mechanism, mechanism::Position};
-use regard_nn::models::ModelConfig;
+use regard_nn::models::{BeamOptions, ModelConfig};
 use regard_tasks::{
     data::{MaskedLmConfig, TaskConfig, TaskData, TaskName, TextTokenizer, TranslationConfig},
     train::{
         Checkpoint, Existing, Model, OptimizerConfig, Outcome, Record, ScheduleConfig, ScheduleKind, Split, TOKENIZER,
-        TrainConfig, Trainer,
+        TrainConfig, Trainer, translate, translations,
     },
 };
 
@@ -49,6 +50,10 @@ fn write_pairs(directory: &Path) {
 
 fn pairs(directory: &Path) -> TaskData {
     write_pairs(directory);
+    loaded(directory)
+}
+
+fn loaded(directory: &Path) -> TaskData {
     let translation =
         TranslationConfig { directory: Some(directory.into()), vocabulary: 320, max_length: 20, ..Default::default() };
     TaskConfig { name: TaskName::Translation, translation, ..TaskConfig::default() }.load(3, None, &|_, _| {}).unwrap()
@@ -113,6 +118,27 @@ fn a_translator_learns_to_reverse_numbers() {
     let perplexity = after.perplexity.unwrap();
     assert!(perplexity < 1.3 && (perplexity - after.loss.exp()).abs() < 1e-9, "{before:?} {after:?}");
     assert!(after.bleu.unwrap() > 90.0, "{after:?}");
+}
+
+/// As `regard translate` has them: what is measured is what is written.
+#[test]
+fn an_empty_sentence_has_an_empty_translation() {
+    let directory = tempfile::tempdir().unwrap();
+    write_pairs(directory.path());
+    let path = directory.path().join("test_2016_flickr.en");
+    let lines: Vec<String> = fs::read_to_string(&path).unwrap().lines().map(String::from).collect();
+    let cleared = lines.iter().enumerate().map(|(i, line)| if i == 4 { "\n".into() } else { line.clone() + "\n" });
+    fs::write(&path, cleared.collect::<String>()).unwrap();
+    let data = loaded(directory.path());
+    let Model::Translator(model) = build(16, Mechanism::Softmax, &data).valid() else { panic!("a translator") };
+    let (tokenizer, pairs) = (data.tokenizer().unwrap(), data.pairs(Split::Test).unwrap());
+    let options = BeamOptions { longest: 6, ..BeamOptions::default() };
+    let together = translations(&model, tokenizer, pairs, 8, &options, &Alone).unwrap();
+    assert_eq!((together.len(), together[4].as_str()), (40, ""));
+    let sentences: Vec<&str> = lines.iter().enumerate().map(|(i, line)| if i == 4 { "" } else { line }).collect();
+    let written = translate(&model, tokenizer, &sentences, &options).unwrap();
+    assert!(written.iter().any(|translation| !translation.text.is_empty()));
+    assert_eq!(together, written.into_iter().map(|translation| translation.text).collect::<Vec<_>>());
 }
 
 #[test]
