@@ -169,7 +169,6 @@ pub fn run(args: &Swap, common: &Common) -> Outcome {
     drop(watch);
     let mut written = Vec::new();
     if let Some(out) = &args.out {
-        former.iter().try_for_each(|plan| fs::remove_file(plan).map_err(|error| Failure::writing(plan, &error)))?;
         for chosen in &swap.chosen {
             let mut names = Vec::new();
             if let Some(budget) = chosen.budget.as_ref().filter(|_| memory.len() > 1) {
@@ -184,6 +183,9 @@ pub fn run(args: &Swap, common: &Common) -> Outcome {
                 written.push(path);
             }
         }
+        // Of other shares, whose figures are no longer beside them.
+        let mut stale = former.iter().filter(|plan| !written.contains(plan));
+        stale.try_for_each(|plan| fs::remove_file(plan).map_err(|error| Failure::writing(plan, &error)))?;
     }
     show(common, args.out.as_deref(), &swap)?;
     if !common.json {
