@@ -4,7 +4,10 @@ mod common;
 
 use std::{
     fs,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use burn::tensor::Device;
@@ -251,6 +254,26 @@ fn a_language_model_learns_and_reports_perplexity() {
     assert_eq!((after.perplexity, after.accuracy), (Some(after.loss.exp()), None));
     // Every token after the first of the part is predicted once.
     assert_eq!((after.items, trainer.evaluate(Split::Test, 0).unwrap().items), (278, 278));
+}
+
+/// An update of several batches does not end before it stops; what is left undone is made again.
+#[test]
+fn a_stop_among_the_batches_of_an_update_leaves_the_model_as_it_was() {
+    let data = characters();
+    for options in [attention(Mechanism::Softmax), soft_em()] {
+        let config = TrainConfig { accumulate: 3, ..config(2) };
+        let new = || Trainer::new(build(&options, &data), &data, &config, 9).unwrap();
+        let mut whole = new();
+        assert_eq!(whole.run().unwrap(), Outcome::Finished { step: 2 });
+        let stop = Arc::new(AtomicBool::new(true));
+        let mut stopped = new().with_stop(stop.clone());
+        let before = stopped.checkpoint();
+        assert_eq!(stopped.run().unwrap(), Outcome::Interrupted { step: 0 });
+        assert_same(&stopped.checkpoint(), &before);
+        stop.store(false, Ordering::Relaxed);
+        assert_eq!(stopped.run().unwrap(), Outcome::Finished { step: 2 });
+        assert_same(&stopped.checkpoint(), &whole.checkpoint());
+    }
 }
 
 /// A loss scale at which gradients of f16 overflow is halved until they do not; no update is lost.

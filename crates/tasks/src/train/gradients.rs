@@ -57,12 +57,15 @@ pub(super) struct Settings {
 
 impl Gradients {
     /// Mean loss over all items of all batches of an update, and its gradients: the same however items are split into
-    /// batches.
-    pub fn of(model: &Model, batches: &[Batch], settings: Settings) -> Pass {
+    /// batches. `None` where `stop` says so between two of them.
+    pub fn of(model: &Model, batches: &[Batch], settings: Settings, stop: &dyn Fn() -> bool) -> Option<Pass> {
         let items: usize = batches.iter().map(Batch::items).sum();
         let (mut total, mut gradients) = (0.0, Self::default());
         let routers = Arc::new(RouterLog::new());
         for (part, batch) in batches.iter().enumerate() {
+            if part > 0 && stop() {
+                return None;
+            }
             // The only batch of an update needs no scaling.
             let share = (batches.len() > 1).then(|| batch.items() as f64 / items as f64);
             let mut context = Context::training(settings.seed, settings.step).with_micro_batch(part as u64);
@@ -72,7 +75,7 @@ impl Gradients {
             total += gradients.add_batch(model, batch, settings, context, share);
         }
         let norm = gradients.norm();
-        Pass { loss: total, gradients, norm, routers: routers.take(), stop: false }
+        Some(Pass { loss: total, gradients, norm, routers: routers.take(), stop: false })
     }
 
     /// Adds those of one batch, whose mean loss is multiplied by its `share` of all items of the update; returns that loss.
@@ -283,7 +286,7 @@ mod tests {
         let model = model();
         let of = |batches: &[Batch]| {
             let Pass { loss, gradients, .. } =
-                Gradients::of(&model, batches, Settings { smoothing: 0.1, ..settings(0) });
+                Gradients::of(&model, batches, Settings { smoothing: 0.1, ..settings(0) }, &|| false).unwrap();
             (loss, gradients)
         };
         let (loss, whole) = of(&[batch(0..7)]);
@@ -322,7 +325,7 @@ mod tests {
             let model = Model::Classifier(Classifier::new(&config, &attention, 9, 3, 6, 1, &device).unwrap());
             let batches = [batch(0..2)];
             let mut adam = AdamW::new(OptimizerConfig::default());
-            let pass = |model: &Model, step| Gradients::of(model, &batches, settings(step));
+            let pass = |model: &Model, step| Gradients::of(model, &batches, settings(step), &|| false).unwrap();
             let before = pass(&model, 0);
             let model = before.gradients.apply(model, &mut adam, 1, 1e-3, 1.0);
             assert!(pass(&model, 1).loss < before.loss);
@@ -371,7 +374,8 @@ mod tests {
             let mut losses = Vec::new();
             for t in 1..=size("steps") + 1 {
                 let batches = std::slice::from_ref(&batch);
-                let Pass { loss, gradients, .. } = Gradients::of(&model, batches, settings(t as u64));
+                let Pass { loss, gradients, .. } =
+                    Gradients::of(&model, batches, settings(t as u64), &|| false).unwrap();
                 losses.push(loss);
                 model = gradients.apply(model, &mut adam, t, rate, 1.0);
             }

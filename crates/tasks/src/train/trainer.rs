@@ -86,6 +86,8 @@ pub struct Trainer<'a> {
     follows: bool,
     /// Whether a rank of the job was asked to end.
     stopping: bool,
+    /// Whether each batch moves buffers of the model.
+    moves: bool,
     /// The best parameters, where no directory keeps them.
     best: Option<HostTensors>,
     /// Models by step that are to be averaged, where no directory keeps them.
@@ -127,6 +129,7 @@ impl<'a> Trainer<'a> {
             Some(run) => model.starting_from(run)?,
             None => model,
         };
+        let moves = model.follows_batches();
         let parallel = (config.parts > 0).then(|| Parallel::new(Arc::new(Alone), &model, config, 1)).transpose()?;
         Ok(Self {
             config,
@@ -138,6 +141,7 @@ impl<'a> Trainer<'a> {
             directory: None,
             parallel,
             follows: false,
+            moves,
             stopping: false,
             best: None,
             recent: BTreeMap::new(),
@@ -193,7 +197,8 @@ impl<'a> Trainer<'a> {
         self.restore(start).map_err(|problem| TrainError::checkpoint("the run of rank 0", problem))
     }
 
-    /// With a flag that ends the run after the update in progress, with a checkpoint.
+    /// With a flag that ends the run after the update in progress, or before it where that is made of several batches, with a
+    /// checkpoint.
     #[must_use]
     pub fn with_stop(self, stop: Arc<AtomicBool>) -> Self {
         Self { stop, ..self }
@@ -292,7 +297,10 @@ impl<'a> Trainer<'a> {
                 self.finish()?;
                 return Ok(Outcome::Stopped { step });
             }
-            let report = self.update()?;
+            let Some(report) = self.advance(true)? else {
+                self.save()?;
+                return Ok(Outcome::Interrupted { step: self.state.step });
+            };
             let step = report.step;
             if let Some(directory) = &mut self.directory {
                 directory.step(&report)?;
@@ -323,13 +331,19 @@ impl<'a> Trainer<'a> {
     /// # Errors
     /// A loss or gradient that is not finite.
     pub fn update(&mut self) -> Result<StepReport, TrainError> {
+        Ok(self.advance(false)?.expect("not asked to stop"))
+    }
+
+    /// One update; none, and nothing changed, where it is made of several batches and the stop flag was raised among them.
+    fn advance(&mut self, stops: bool) -> Result<Option<StepReport>, TrainError> {
         let start = Instant::now();
         let (config, step) = (self.config, self.state.step);
         let (sent, shared) = (self.cluster().bytes_sent(), self.cluster().ranks() > 1);
         let batches: Vec<Batch> =
             (0..config.accumulate).map(|part| (self.batches)((step * config.accumulate + part) as u64)).collect();
         let tokens: usize = batches.iter().map(Batch::real_tokens).sum();
-        let Scaled { pass: Pass { loss, gradients, norm, routers, stop }, loss_scale } = self.gradients(&batches)?;
+        let Some(scaled) = self.gradients(&batches, stops)? else { return Ok(None) };
+        let Scaled { pass: Pass { loss, gradients, norm, routers, stop }, loss_scale } = scaled;
         self.stopping = stop;
         let norm = norm / loss_scale.map_or(1.0, |scale| scale.factor);
         let clip = if config.clip > 0.0 && norm > config.clip { config.clip / norm } else { 1.0 };
@@ -344,7 +358,7 @@ impl<'a> Trainer<'a> {
         self.state.loss_scale = loss_scale.map(LossScale::after_update);
         let seconds = start.elapsed().as_secs_f64();
         self.state.seconds += seconds;
-        Ok(StepReport {
+        Ok(Some(StepReport {
             step: self.state.step,
             loss,
             learning_rate: rate,
@@ -355,15 +369,17 @@ impl<'a> Trainer<'a> {
             loss_scale: loss_scale.map(|scale| scale.factor),
             bytes_sent: shared.then(|| self.cluster().bytes_sent() - sent),
             routers: RouterReport::of(&routers),
-        })
+        }))
     }
 
     /// Loss and gradients of the next update, finite ones. Where gradients of f16 overflow, the pass is made again with half the
-    /// scale, so that no update is left out; from the same model, whose priors a pass moves.
-    fn gradients(&mut self, batches: &[Batch]) -> Result<Scaled, TrainError> {
+    /// scale, so that no update is left out; from the same model, whose priors a pass moves. None where the stop flag counts and
+    /// was raised.
+    fn gradients(&mut self, batches: &[Batch], stops: bool) -> Result<Option<Scaled>, TrainError> {
         let (config, step) = (self.config, self.state.step);
         let scaled = config.precision == Precision::F16;
-        let before = if scaled { self.model().moved() } else { HostTensors::default() };
+        let again = self.moves && (scaled || stops && batches.len() > 1);
+        let before = if again { self.model().moved() } else { HostTensors::default() };
         let mut loss_scale = scaled.then(|| self.state.loss_scale.unwrap_or_default());
         loop {
             let factor = loss_scale.map_or(1.0, |scale| scale.factor);
@@ -376,7 +392,14 @@ impl<'a> Trainer<'a> {
                 loss_scale: factor,
             };
             let pass = match &self.parallel {
-                None => Gradients::of(self.model(), batches, settings),
+                None => {
+                    let stop = || stops && self.stop.load(Ordering::Relaxed);
+                    let Some(pass) = Gradients::of(self.model(), batches, settings, &stop) else {
+                        self.put_back(&before);
+                        return Ok(None);
+                    };
+                    pass
+                }
                 Some(parallel) => {
                     let (rows, stop) = (self.data.shape().objective.rows(), self.stop.load(Ordering::Relaxed));
                     parallel.pass(self.model(), batches, settings, rows, stop)?
@@ -386,19 +409,25 @@ impl<'a> Trainer<'a> {
             match loss_scale.and_then(LossScale::after_overflow) {
                 Some(less) if !pass.norm.is_finite() => {
                     loss_scale = Some(less);
-                    if !before.is_empty() {
-                        let model = self.model.take().expect("between updates");
-                        let mut tensors = model.to_host();
-                        tensors.extend(before.clone());
-                        self.model = Some(model.with_host(tensors).expect("tensors of its own"));
-                    }
+                    self.put_back(&before);
                 }
                 _ => {
                     self.check_finite("gradient norm", pass.norm, step + 1)?;
-                    return Ok(Scaled { pass, loss_scale });
+                    return Ok(Some(Scaled { pass, loss_scale }));
                 }
             }
         }
+    }
+
+    /// The model with the buffers that a pass without an update has moved.
+    fn put_back(&mut self, before: &HostTensors) {
+        if before.is_empty() {
+            return;
+        }
+        let model = self.model.take().expect("between updates");
+        let mut tensors = model.to_host();
+        tensors.extend(before.clone());
+        self.model = Some(model.with_host(tensors).expect("tensors of its own"));
     }
 
     /// Measures the model on a split, all of it or (`most` > 0) that many batches, and reports the result.
