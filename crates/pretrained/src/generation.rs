@@ -21,14 +21,16 @@ pub struct Generation {
     pub eos: Vec<u32>,
     /// The token that fills up rows.
     pub padding: Option<u32>,
-    /// Whether the next token is drawn rather than the most likely one.
-    pub sample: bool,
+    /// Whether the next token is drawn rather than the most likely one; absent where the folder does not say.
+    pub sample: Option<bool>,
     /// What scores are divided by before one is drawn.
     pub temperature: f64,
     /// How many of the most likely tokens are drawn from.
     pub top_k: Option<usize>,
     /// The probability that those drawn from reach together.
     pub top_p: Option<f64>,
+    /// The share of the most likely token's probability that those drawn from have at least.
+    pub min_p: Option<f64>,
     /// What scores of earlier tokens are divided by (multiplied, where negative).
     pub repetition_penalty: f64,
     /// Tokens of a continuation.
@@ -60,10 +62,15 @@ impl Generation {
             eos: ids(keys, "eos_token_id")?,
             padding: keys.optional_id("pad_token_id")?,
             // Cold is the most likely token.
-            sample: keys.flag("do_sample", false)? && temperature > 0.0,
+            sample: match keys.get("do_sample") {
+                _ if temperature <= 0.0 => Some(false),
+                Some(_) => Some(keys.flag("do_sample", false)?),
+                None => None,
+            },
             temperature: if temperature > 0.0 { temperature } else { 1.0 },
             top_k: keys.optional_index("top_k")?.filter(|k| *k > 0),
             top_p,
+            min_p: keys.optional_number("min_p")?.filter(|p| *p > 0.0),
             repetition_penalty: keys.optional_positive("repetition_penalty")?.unwrap_or(1.0),
             new_tokens: keys.optional_index("max_new_tokens")?,
             length: keys.optional_index("max_length")?,

@@ -59,6 +59,9 @@ pub struct PlanGroup {
 /// Options that a group takes from its layer.
 const OF_LAYER: [&str; 5] = ["heads", "key_value_heads", "position", "causal", "budget"];
 
+/// More layers than any model has.
+const MOST_LAYERS: usize = 1 << 16;
+
 /// The groups of a plan; none of a text that is not TOML.
 fn groups_of(text: &str) -> Vec<toml::Value> {
     let plan: toml::Table = toml::from_str(text).unwrap_or_default();
@@ -87,6 +90,10 @@ impl Plan {
                 format!("line {line}: {problem}; expected a plan, as 'regard swap' writes it"),
             )
         })?;
+        if plan.layers > MOST_LAYERS {
+            let problem = format!("layers is {}, expected at most {MOST_LAYERS}", plan.layers);
+            return Err(PretrainedError::content(path, problem));
+        }
         let folder = path.parent().unwrap_or(Path::new(""));
         plan.parameters = plan.parameters.map(|parameters| folder.join(parameters));
         Ok(plan)

@@ -291,19 +291,27 @@ fn files_of_halves_and_of_several_parts_are_read() {
 fn continuations_are_set_by_either_file() {
     let copy = copy(&golden("llama-grouped"));
     let generation = Folder::open(copy.path()).unwrap().generation().unwrap();
-    assert_eq!((generation.bos, &generation.eos[..], generation.sample), (Some(1), &[2][..], false));
+    assert_eq!((generation.bos, &generation.eos[..], generation.sample), (Some(1), &[2][..], None));
+    for (said, sample) in [
+        (serde_json::json!({"do_sample": false}), Some(false)),
+        (serde_json::json!({"do_sample": true, "temperature": 0.0}), Some(false)),
+    ] {
+        edit(copy.path(), "generation_config.json", |value| *value = said);
+        assert_eq!(Folder::open(copy.path()).unwrap().generation().unwrap().sample, sample);
+    }
     edit(copy.path(), "generation_config.json", |value| {
-        *value = serde_json::json!({"eos_token_id": [2, 7], "do_sample": true, "temperature": 0.2, "top_p": 0.9, "top_k": 0, "max_new_tokens": 40});
+        *value = serde_json::json!({"eos_token_id": [2, 7], "do_sample": true, "temperature": 0.2, "top_p": 0.9, "top_k": 0, "min_p": 0.05, "max_new_tokens": 40});
     });
     let generation = Folder::open(copy.path()).unwrap().generation().unwrap();
     let expected = Generation {
         bos: Some(1),
         eos: vec![2, 7],
         padding: None,
-        sample: true,
+        sample: Some(true),
         temperature: 0.2,
         top_k: None,
         top_p: Some(0.9),
+        min_p: Some(0.05),
         repetition_penalty: 1.0,
         new_tokens: Some(40),
         length: None,

@@ -240,7 +240,8 @@ fn of_folder(args: &Approx, path: &Path) -> Outcome<(Vec<Head>, String)> {
     let sequences: Vec<Example> = if let Some(file) = &args.pixels {
         let Model::Image(model) = &opened.pretrained.model else { return Err(opened.another("one of images")) };
         let each = model.patches().pixels();
-        let pixels = read_pixels(file).map_err(told)?;
+        let patch = opened.folder.architecture().patch.expect("of images");
+        let pixels = read_pixels(file, patch).map_err(told)?;
         pixels.chunks_exact(each).take(args.sequences()).map(|image| Example::Image(image.to_vec())).collect()
     } else {
         let tokenizer = opened.tokenizer()?;

@@ -32,10 +32,14 @@ pub fn run(args: &Generate, common: &Common) -> Outcome {
     let tokenizer = opened.tokenizer()?;
     let usual = opened.folder.generation().map_err(told)?;
     let sampling = Sampling {
-        temperature: args.temperature.unwrap_or(if usual.sample { usual.temperature } else { TEMPERATURE }),
+        temperature: args.temperature.unwrap_or(match usual.sample {
+            Some(true) => usual.temperature,
+            Some(false) => 0.0,
+            None => TEMPERATURE,
+        }),
         top_k: args.top_k.or(usual.top_k),
         top_p: args.top_p.or(usual.top_p),
-        min_p: args.min_p,
+        min_p: args.min_p.or(usual.min_p),
         repetition_penalty: args.repetition_penalty.unwrap_or(usual.repetition_penalty),
         seed: args.seed,
     };
@@ -43,7 +47,8 @@ pub fn run(args: &Generate, common: &Common) -> Outcome {
     let prompt = prompt(args, &tokenizer, usual.bos)?;
     let mut end = usual.eos.clone();
     end.extend(tokenizer.special().eos);
-    let new_tokens = args.tokens.or(usual.new_tokens).unwrap_or(NEW_TOKENS);
+    let left = usual.length.map(|length| length.saturating_sub(prompt.len()).max(1));
+    let new_tokens = args.tokens.or(usual.new_tokens).or(left).unwrap_or(NEW_TOKENS);
     let options = GenerateOptions { sampling, new_tokens, stop: args.stop.clone(), end, storage: args.kv_cache };
 
     // Token by token, reading the weights takes most of the time.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use regard_pretrained::{
-    Model,
+    Folder, Model,
     run::{classify_images, classify_texts, read_pixels},
 };
 use serde_json::json;
@@ -66,11 +66,13 @@ pub fn run(args: &Predict, common: &Common) -> Outcome {
         Model::Features(model) if model.classifies() => false,
         _ => return Err(opened.another("a classifier of texts or images")),
     };
+    check_one_class(&opened.folder)?;
     let predictions = if images {
         let file = args.input.as_ref().ok_or_else(|| {
             Failure::usage("images come from a safetensors file with pixel_values, expected --input FILE")
         })?;
-        let pixels = read_pixels(file).map_err(told)?;
+        let patch = opened.folder.architecture().patch.expect("of images");
+        let pixels = read_pixels(file, patch).map_err(told)?;
         classify_images(pretrained, &pixels, |progress| watch.on(progress)).map_err(told)?
     } else {
         let tokenizer = opened.tokenizer()?;
@@ -98,4 +100,19 @@ pub fn run(args: &Predict, common: &Common) -> Outcome {
         output::line(format_args!("{}\t{}", row + 1, classes.join("\t")))?;
     }
     Ok(())
+}
+
+/// Refuses classifiers whose outputs are not the probabilities of classes of which one is right.
+fn check_one_class(folder: &Folder) -> Outcome {
+    let problem = folder.config().get("problem_type").and_then(serde_json::Value::as_str).unwrap_or_default();
+    let what = match problem {
+        "multi_label_classification" => "has classes of which several may be right (problem_type)",
+        "regression" => "gives a number, no class (problem_type)",
+        _ if folder.architecture().labels.len() == 1 => "has a single output, no classes",
+        _ => return Ok(()),
+    };
+    Err(Failure::usage(format!(
+        "the model of {} {what}, expected classes of which one is right",
+        folder.path().display()
+    )))
 }

@@ -113,6 +113,10 @@ fn sts(args: &Score, common: &Common) -> Outcome {
     let cosines: Vec<f64> = (0..pairs.len()).map(|pair| vectors.cosine(2 * pair, 2 * pair + 1)).collect();
     let given: Vec<f64> = pairs.iter().map(|pair| pair.score).collect();
     let (spearman, pearson) = (spearman(&cosines, &given), pearson(&cosines, &given));
+    if !(spearman.is_finite() && pearson.is_finite()) {
+        let file = args.file()?.display();
+        return Err(Failure::data(format!("{file}: a correlation needs pairs of different scores on both sides")));
+    }
     if common.json {
         return output::json(&json!({
             "task": "sts", "pairs": pairs.len(), "spearman": spearman, "pearson": pearson, "truncated_texts": vectors.truncated,

@@ -217,7 +217,7 @@ fn examples(args: &Swap, folder: &Folder, length: usize) -> Outcome<[Vec<Example
     let path = args.folder.display();
     match (folder.architecture().patch, &args.pixels) {
         (Some(patch), Some(file)) => {
-            let pixels = read_pixels(file).map_err(told)?;
+            let pixels = read_pixels(file, patch).map_err(told)?;
             Ok(sample_images(&pixels, patch.channels * patch.image * patch.image, args.sequences)?)
         }
         (Some(_), None) => Err(Failure::usage(format!("the model of {path} is one of images, expected --pixels"))),

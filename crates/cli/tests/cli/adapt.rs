@@ -57,6 +57,29 @@ fn a_planned_model_is_adapted_written_and_used() {
     assert!(other.code == Some(2) && other.stderr.contains("rank is 2, but"), "{other:#?}");
     let resumed = run([&arguments[..], &SHORT, &["--control", "--resume"]].concat()).json();
     assert_eq!(resumed["rows"], adapted["rows"]);
+    // Nor with other texts or another model, and never into the folder that it comes from.
+    let longer = fs::read_to_string(&text).unwrap() + " and more of it";
+    let before = fs::read(Path::new(&written).join("model.safetensors")).unwrap();
+    let with = |from: &str, texts: &str| {
+        let named = arguments.map(|word| {
+            if word == stories() {
+                from
+            } else if word == text {
+                texts
+            } else {
+                word
+            }
+        });
+        run([&named[..], &SHORT, &["--control", "--resume"]].concat())
+    };
+    let other = argument(folder.path().join("longer.txt"));
+    fs::write(&other, longer).unwrap();
+    with(&stories(), &other).failure(2, &["texts is ", "resume with the same value"]);
+    with(&written, &text).failure(3, &["model: is in ", "which is written to"]);
+    let moved = argument(folder.path().join("moved"));
+    fs::rename(&written, &moved).unwrap();
+    with(&moved, &text).failure(2, &["model is ", "resume with the same value"]);
+    assert_eq!(fs::read(Path::new(&moved).join("model.safetensors")).unwrap(), before);
 }
 
 #[test]

@@ -215,6 +215,17 @@ fn encoders_are_scored() {
     let score = run(["score", &model, &argument(&masked), "--task", "masked", "--json"]).json();
     assert!(score["hidden"] == 2 && score["nats"].as_f64().unwrap() > 0.0, "{score}");
     refused(run(["score", &encoder, &argument(&masked), "--task", "masked"]), USAGE, "one that predicts hidden tokens");
+    // Padding before the tokens would cut the text.
+    let left = bytes(&[1, 1, 1, 0, 1, 1]);
+    let tensors = [("input_ids", tensor(&ids)), ("labels", tensor(&labels)), ("attention_mask", tensor(&left))];
+    fs::write(&masked, safetensors::serialize(tensors, None).unwrap()).unwrap();
+    let padded = run(["score", &model, &argument(&masked), "--task", "masked"]);
+    refused(padded, DATA, "'attention_mask' of text 2 has a 1 after a 0");
+    let one = write("one", "3.0\tone thing\tanother\n");
+    refused(run(["score", &encoder, &one, "--task", "sts"]), DATA, "needs pairs of different scores");
+    let twice = write("twice", ".I 1\n.W\na wing\n.I 1\n.W\nanother\n");
+    let arguments = [&arguments[..], &["--corpus", &twice], &files[2..]].concat();
+    refused(run(arguments), DATA, "line 4: the number 1 is there twice");
 }
 
 #[test]
@@ -245,6 +256,26 @@ fn classes_are_predicted() {
     assert_eq!(told.lines().count(), pixels.shape()[0], "{told}");
     assert!(told.starts_with(&format!("1\t{} ", first[0]["label"].as_str().unwrap())), "{told} {json}");
     refused(run(["predict", &model("golden/dinov2-classifier")]), USAGE, "expected --input");
+    // The same numbers in another order are no such images.
+    let [count, channels, size, _] = pixels.shape()[..] else { panic!("images") };
+    let view = TensorView::new(Dtype::F32, vec![count, size, size, channels], &plain).unwrap();
+    let last = folder.path().join("last.safetensors");
+    fs::write(&last, safetensors::serialize([("pixel_values", view)], None).unwrap()).unwrap();
+    let expected = format!("expected [images, {channels}, {size}, {size}]");
+    refused(run(["predict", &model("golden/dinov2-classifier"), "--input", &argument(&last)]), DATA, &expected);
+    // Several classes at once are no distribution over them.
+    let several = folder.path().join("several");
+    fs::create_dir(&several).unwrap();
+    for file in fs::read_dir(model("golden/dinov2-classifier")).unwrap() {
+        let file = file.unwrap().path();
+        fs::copy(&file, several.join(file.file_name().unwrap())).unwrap();
+    }
+    let config = fs::read(several.join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+    config["problem_type"] = "multi_label_classification".into();
+    fs::write(several.join("config.json"), config.to_string()).unwrap();
+    let ended = run(["predict", &argument(&several), "--input", &argument(&images)]);
+    refused(ended, USAGE, "has classes of which several may be right (problem_type)");
     refused(run(["predict", &stories()]), USAGE, "expected a classifier of texts or images");
     let mut command = regard(["predict", &model("golden/dinov2"), "--input", &argument(&images)]);
     refused(Ended::of(&mut command), USAGE, "is an encoder of images");

@@ -103,7 +103,7 @@ impl Cache {
         self.dropped += usize::from(taken.is_some());
         let cached = self.tokens - self.dropped;
         match self.window {
-            Some(window) if cached > 2 * (window + 1) => {
+            Some(window) if cached > window.saturating_add(1).saturating_mul(2) => {
                 // Half of the cache is dropped at a time, so that copying per token is constant on average.
                 let leaving = cached - (window + 1);
                 for row in &mut self.rows {

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
+    io::{Read, Seek, SeekFrom},
     path::{Path, PathBuf},
 };
 
@@ -19,6 +20,7 @@ use regard_nn::{
 use regard_pretrained::{Folder, LoadOptions, Plan, PlanGroup, Position, Pretrained, PretrainedError, Tokenizer};
 use regard_tasks::train::{DirectoryLock, Environment, HostTensor, TrainError, encode_tensors, occupied};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use super::{AdaptConfig, AdaptError, data::Texts, matching, session::Session, tuning};
 
@@ -130,6 +132,13 @@ impl Study {
         if architecture.patch.is_some() {
             return Err(AdaptError::NoText);
         }
+        if let (Ok(source), Ok(target)) = (folder.path().canonicalize(), out.canonicalize())
+            && source.starts_with(&target)
+        {
+            let problem =
+                format!("is in {}, which is written to; copy it elsewhere, or choose another --out", out.display());
+            return Err(TrainError::Checkpoint { path: folder.path().into(), problem }.into());
+        }
         let texts = Texts::new(folder, tokenizer, ids, config.length, config.held_out, config.seed)?;
         let judges = texts.judges()?;
         let has_loss = !judges[0].rows.is_empty();
@@ -142,7 +151,7 @@ impl Study {
         let exact = folder.model(options, &regard_nn::device::chosen().autodiff())?.frozen();
         let teacher = Pretrained { model: exact.model.valid(), ..exact.clone() };
         let student = exact.clone().with_plan(&self.plan)?.frozen();
-        let _lock = self.open(out, resume)?;
+        let _lock = self.open(out, resume, [("model", of_folder(folder.path())?), ("texts", of_tokens(ids))])?;
 
         let judge = |what: &str, model: &Pretrained| {
             let step = |done| progress(what, done, judges.len());
@@ -213,14 +222,18 @@ impl Study {
     }
 
     /// Takes the directory, and writes what is asked for into it or compares it with what is there.
-    fn open(&self, out: &Path, resume: bool) -> Result<DirectoryLock, AdaptError> {
+    /// `sources` are digests of what the options do not name.
+    fn open(&self, out: &Path, resume: bool, sources: [(&str, String); 2]) -> Result<DirectoryLock, AdaptError> {
         let options = out.join(OPTIONS);
         fs::create_dir_all(out).map_err(|error| writing(out, error))?;
         let lock = DirectoryLock::take(out)?;
         if !resume && occupied(out).map_err(|error| writing(out, error))? {
             return Err(AdaptError::NotEmpty { path: out.display().to_string() });
         }
-        let own = serde_json::to_value(self).expect("numbers, names and lists");
+        let mut own = serde_json::to_value(self).expect("numbers, names and lists");
+        for (key, digest) in sources {
+            own[key] = digest.into();
+        }
         if resume {
             let damaged = |problem: String| TrainError::Checkpoint { path: options.clone(), problem };
             let text = fs::read(&options).map_err(|error| damaged(error.to_string()))?;
@@ -256,13 +269,17 @@ impl Study {
             plan.parameters = Some(PARAMETERS.into());
             out.join(PLAN)
         } else {
-            let path = out.join(MODEL);
+            let (path, new, old) = (out.join(MODEL), out.join("model.new"), out.join("model.old"));
+            let _ = fs::remove_dir_all(&new);
+            folder
+                .save(&new, |entry| changed.get(&entry.name).map(|(_, values)| whole(folder, &entry.name, values)))?;
             // Of the same adaptation, ended before.
             if path.exists() {
-                fs::remove_dir_all(&path).map_err(|error| writing(&path, error))?;
+                let _ = fs::remove_dir_all(&old);
+                fs::rename(&path, &old).map_err(|error| writing(&path, error))?;
             }
-            folder
-                .save(&path, |entry| changed.get(&entry.name).map(|(_, values)| whole(folder, &entry.name, values)))?;
+            fs::rename(&new, &path).map_err(|error| writing(&path, error))?;
+            let _ = fs::remove_dir_all(&old);
             path
         };
         plan.write(&out.join(PLAN))?;
@@ -276,6 +293,40 @@ impl Study {
         };
         Ok((written, model.with_plan(&plan)?))
     }
+}
+
+/// A digest of the files of a model: their sizes, and parts of their bytes.
+fn of_folder(folder: &Path) -> Result<String, AdaptError> {
+    let reading = |error| TrainError::Checkpoint { path: folder.into(), problem: format!("cannot be read: {error}") };
+    let names = fs::read_dir(folder).map_err(reading)?.map(|entry| entry.map(|entry| entry.path()));
+    let mut files: Vec<PathBuf> = names.collect::<Result<_, _>>().map_err(reading)?;
+    files.retain(|path| path.extension().is_some_and(|ending| ending == "safetensors" || ending == "json"));
+    files.sort();
+    let mut digest = Sha256::new();
+    for path in files {
+        let mut file = fs::File::open(&path).map_err(reading)?;
+        let size = file.metadata().map_err(reading)?.len();
+        digest.update(size.to_le_bytes());
+        for start in [0, size / 2] {
+            let mut part = Vec::new();
+            file.seek(SeekFrom::Start(start)).map_err(reading)?;
+            file.by_ref().take(1 << 20).read_to_end(&mut part).map_err(reading)?;
+            digest.update(&part);
+        }
+    }
+    Ok(shortened(digest))
+}
+
+/// A digest of tokens.
+fn of_tokens(ids: &[u32]) -> String {
+    let mut digest = Sha256::new();
+    ids.iter().for_each(|id| digest.update(id.to_le_bytes()));
+    shortened(digest)
+}
+
+/// Its first digits.
+fn shortened(digest: Sha256) -> String {
+    digest.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What was judged before training went on, in a file: a run that goes on later cannot judge it again.

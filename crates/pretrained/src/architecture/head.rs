@@ -20,10 +20,11 @@ pub(super) fn read(base: Architecture, keys: &Keys<'_>) -> Result<Architecture, 
         Some(None) => return Err(keys.problem("architectures", expected)),
     };
     let family = base.family;
-    let Some(class) = class else { return Ok(base) };
-    let tied = || keys.flag("tie_word_embeddings", family != Family::Llama);
     let text = !matches!(family, Family::Vit | Family::Dinov2);
     let encoder = text && !base.causal;
+    // As the class without a head has it; a file may lack it.
+    let Some(class) = class else { return Ok(Architecture { pooler: encoder || family == Family::Vit, ..base }) };
+    let tied = || keys.flag("tie_word_embeddings", family != Family::Llama);
     let unread = || {
         let mut kinds = vec!["Model"];
         kinds.extend(encoder.then_some("ForMaskedLM"));

@@ -63,10 +63,14 @@ pub struct SmartDocument {
 /// The line that is not one of these, and why.
 pub fn smart_documents(text: &str) -> Result<Vec<SmartDocument>, String> {
     let mut documents: Vec<(String, [String; 2])> = Vec::new();
-    let mut part = None;
+    let (mut part, mut seen) = (None, BTreeSet::new());
     for (number, line) in lines(text) {
         if let Some(id) = line.strip_prefix(".I").filter(|rest| rest.starts_with([' ', '\t'])) {
-            documents.push((id.trim().into(), Default::default()));
+            let id = id.trim();
+            if !seen.insert(id) {
+                return Err(format!("line {number}: the number {id} is there twice, expected each once"));
+            }
+            documents.push((id.into(), Default::default()));
             part = None;
             continue;
         }

@@ -35,9 +35,10 @@ impl From<&Generation> for Sampling {
     fn from(generation: &Generation) -> Self {
         Self {
             repetition_penalty: generation.repetition_penalty,
-            temperature: if generation.sample { generation.temperature } else { 0.0 },
+            temperature: if generation.sample == Some(true) { generation.temperature } else { 0.0 },
             top_k: generation.top_k,
             top_p: generation.top_p,
+            min_p: generation.min_p,
             ..Self::default()
         }
     }

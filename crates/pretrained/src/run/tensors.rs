@@ -6,7 +6,7 @@ use regard_files::write_whole;
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
 use super::{Embeddings, MaskedTokens};
-use crate::{Element, PretrainedError};
+use crate::{Element, Patch, PretrainedError};
 
 impl Embeddings {
     /// Writes `embeddings [texts,width]` in f32.
@@ -23,13 +23,20 @@ impl Embeddings {
     }
 }
 
-/// Images of a file: `pixel_values [count,channels,image,image]` in f32, f16 or bf16.
+/// Images of a file for a model with these patches: `pixel_values [count,channels,image,image]` in f32, f16 or bf16.
 ///
 /// # Errors
 /// A file that cannot be read or has no such tensor.
-pub fn read_pixels(path: &Path) -> Result<Vec<f32>, PretrainedError> {
+pub fn read_pixels(path: &Path, patch: Patch) -> Result<Vec<f32>, PretrainedError> {
     with_file(path, |file| {
         let tensor = tensor(file, path, "pixel_values")?;
+        let (seen, Patch { channels, image, .. }) = (tensor.shape(), patch);
+        if seen.len() != 4 || seen[1..] != [channels, image, image] {
+            return Err(PretrainedError::content(
+                path,
+                format!("'pixel_values' has shape {seen:?}, expected [images, {channels}, {image}, {image}]"),
+            ));
+        }
         let element = Element::of(tensor.dtype()).ok_or_else(|| {
             PretrainedError::content(
                 path,
@@ -68,6 +75,13 @@ pub fn read_masked(path: &Path) -> Result<Vec<MaskedTokens>, PretrainedError> {
         for row in 0..rows {
             let places = row * width..(row + 1) * width;
             let length = real[places.clone()].iter().take_while(|real| **real != 0).count();
+            if real[places.clone()][length..].iter().any(|real| *real != 0) {
+                let problem = format!(
+                    "'attention_mask' of text {} has a 1 after a 0, expected padding at the end alone",
+                    row + 1
+                );
+                return Err(PretrainedError::content(path, problem));
+            }
             let places = places.start..places.start + length;
             let number = |value: &i64| {
                 let problem =

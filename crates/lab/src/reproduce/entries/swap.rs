@@ -208,7 +208,7 @@ fn swapped(bench: &Workbench, entry: &str, model: &str, study: &Study, judge_by_
     check_memory(&folder, Some(length), length)?;
     let mut parts = match patch {
         Some(patch) => {
-            let pixels = read_pixels(&bench.data_file(IMAGES)?).map_err(of_folder)?;
+            let pixels = read_pixels(&bench.data_file(IMAGES)?, patch).map_err(of_folder)?;
             sample_images(&pixels, patch.channels * patch.image * patch.image, study.sequences)?
         }
         None => texts(bench, entry, &folder, &study)?,
