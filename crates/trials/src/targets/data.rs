@@ -100,13 +100,13 @@ fn rows(name: &'static str, file: &'static str, samples: Vec<Vec<u8>>) -> Target
 /// Columns separated by tabs.
 pub fn text() -> Target {
     let samples =
-        vec![b"0\tgood\r\n3\t8\t17\tbad \xff one\n1\tx\n".to_vec(), b"2\t\"Wall St. Bears\"\n0\tb\n".to_vec()];
+        vec![b"0\tgood\r\n3\tbad \xff one\n1\tx\n".to_vec(), b"2\t8\t\"Wall St. Bears\"\n0\t17\tb\n".to_vec()];
     rows("text", "train.tsv", samples)
 }
 
 /// Columns separated by commas.
 pub fn text_csv() -> Target {
-    let samples = vec![b"0,good\r\n3,\"a \"\"b\"\", c\"\n1,x\n".to_vec(), b"2,8,\"two\nlines\"\n0,\xff\n".to_vec()];
+    let samples = vec![b"0,good\r\n3,\"a \"\"b\"\", c\"\n1,x\n".to_vec(), b"2,8,\"two\nlines\"\n0,17,\xff\n".to_vec()];
     rows("text-csv", "train.csv", samples)
 }
 
