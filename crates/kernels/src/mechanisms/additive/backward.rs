@@ -16,7 +16,7 @@ use crate::{
     Rows,
     gemm::{Matrix, Write, product},
     parallel::{Disjoint, for_each, for_each_part, with_parts},
-    simd::{LANES, MultiplyAdd, tree, vectorize},
+    simd::{MultiplyAdd, dot_difference, vectorize},
 };
 
 use super::plan::{Average, BLOCK, Plan, add_scaled, follow, multiply};
@@ -128,7 +128,7 @@ impl Plan<'_> {
         let weights = &average.weights[self.scalars(b, h, &self.seeing(b, block))];
         let keep: f32 = weights.iter().map(|weight| 1.0 - weight).product();
         let [before, after] = [block, block + 1].map(|block| &average.state[self.slot(b, block, h)]);
-        *deviation = own + keep * (*deviation + deviation_of(after, before, carry));
+        *deviation = own + keep * (*deviation + dot_difference(after, before, carry));
         carry.iter_mut().zip(sum).for_each(|(carry, sum)| *carry = sum + keep * *carry);
     }
 
@@ -186,7 +186,7 @@ impl Plan<'_> {
                                     let dg = unsafe { pull_rows.row(&inner, i) };
                                     multiply(dg, du, v);
                                     keep *= 1.0 - key_weights[i];
-                                    own += keep * deviation_of(key, before, dg);
+                                    own += keep * dot_difference(key, before, dg);
                                 } else {
                                     for ((sum, &du), &v) in sum.iter_mut().zip(du).zip(v) {
                                         *sum = du.multiply_add(v, *sum);
@@ -318,7 +318,7 @@ impl Plan<'_> {
                                     let dg = unsafe { pull_rows.row(&inner, i) };
                                     multiply(dg, dp, k);
                                     keep *= 1.0 - weights[i];
-                                    own += keep * deviation_of(state, before, dg);
+                                    own += keep * dot_difference(state, before, dg);
                                 } else {
                                     for ((sum, &dp), &k) in sum.iter_mut().zip(dp).zip(k) {
                                         *sum = dp.multiply_add(k, *sum);
@@ -401,7 +401,7 @@ impl Plan<'_> {
                     state.copy_from_slice(&average.state[self.slot(b, block, h)]);
                     for (i, (slope, &weight)) in slopes.iter_mut().zip(weights).enumerate() {
                         let x = strip.row(x, i);
-                        *slope = if weight == 0.0 { 0.0 } else { deviation_of(x, state, reached(i)) };
+                        *slope = if weight == 0.0 { 0.0 } else { dot_difference(x, state, reached(i)) };
                         if self.causal {
                             follow(state, weight, x);
                         }
@@ -503,22 +503,4 @@ fn receive(carry: &[f32], gradients: &Disjoint<f32>, rows: &Rows, weights: &[f32
         }
         keep = 1.0 - weight;
     }
-}
-
-/// `(a - b).c`.
-#[inline(always)]
-fn deviation_of(a: &[f32], b: &[f32], c: &[f32]) -> f32 {
-    let (a_blocks, a_rest) = a.as_chunks::<LANES>();
-    let (b_blocks, b_rest) = b.as_chunks::<LANES>();
-    let (c_blocks, c_rest) = c.as_chunks::<LANES>();
-    let mut lanes = [0.0f32; LANES];
-    for ((a, b), c) in a_blocks.iter().zip(b_blocks).zip(c_blocks) {
-        for (lane, total) in lanes.iter_mut().enumerate() {
-            *total = (a[lane] - b[lane]).multiply_add(c[lane], *total);
-        }
-    }
-    for (((total, &a), &b), &c) in lanes.iter_mut().zip(a_rest).zip(b_rest).zip(c_rest) {
-        *total = (a - b).multiply_add(c, *total);
-    }
-    tree(lanes)
 }

@@ -3,11 +3,7 @@
 use std::ops::Range;
 
 use super::operands::{Operands, slope};
-use crate::{
-    memory::arbitrary,
-    parallel::Disjoint,
-    simd::{self, LANES, MultiplyAdd},
-};
+use crate::{memory::arbitrary, parallel::Disjoint, simd};
 
 /// Gradient buffers of one backward pass, `None` where not wanted.
 ///
@@ -257,7 +253,11 @@ impl Shared<'_> {
                         continue;
                     }
                     if log_prior.is_some() {
-                        share += f64::from(centred_dot(features, mixed, grad));
+                        // The scale of a head's prior cancels in the output, so `sum_j f_j.df_j` is 0 and subtracting `f_j`
+                        // changes no gradient of the prior. It changes the rounding: components that differ little, as
+                        // shifted keys do, leave a small difference of products that are each much larger, and here the
+                        // difference comes first.
+                        share += f64::from(simd::dot_difference(features, mixed, grad));
                     }
                     if let Some(shift) = &mut shift {
                         for ((y, &f), &g) in shift.iter_mut().zip(features).zip(grad) {
@@ -271,28 +271,6 @@ impl Shared<'_> {
             *log_prior += f64::from(prior) * share;
         }
     }
-}
-
-/// `sum_c (phi(k_jr)_c - f_jc) df_jc`, in the order of [`simd::dot`].
-///
-/// The scale of a head's prior cancels in the output, so `sum_j f_j.df_j` is 0 and subtracting `f_j` changes no gradient
-/// of the prior. It changes the rounding: components that differ little, as shifted keys do, leave a small difference of
-/// products that are each much larger, and here the difference comes first.
-#[inline(always)]
-fn centred_dot(features: &[f32], mixed: &[f32], grad: &[f32]) -> f32 {
-    let (blocks, rest) = features.as_chunks::<LANES>();
-    let (mixed_blocks, mixed_rest) = mixed.as_chunks::<LANES>();
-    let (grad_blocks, grad_rest) = grad.as_chunks::<LANES>();
-    let mut lanes = [0.0f32; LANES];
-    for ((f, m), g) in blocks.iter().zip(mixed_blocks).zip(grad_blocks) {
-        for (lane, total) in lanes.iter_mut().enumerate() {
-            *total = (f[lane] - m[lane]).multiply_add(g[lane], *total);
-        }
-    }
-    for (((total, &f), &m), &g) in lanes.iter_mut().zip(rest).zip(mixed_rest).zip(grad_rest) {
-        *total = (f - m).multiply_add(g, *total);
-    }
-    simd::tree(lanes)
 }
 
 /// `y (=|+=) prior phi'(k) grad`.

@@ -96,6 +96,24 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     tree(lanes)
 }
 
+/// `sum_i (a_i - b_i) c_i`, in the order of [`dot`].
+#[inline(always)]
+pub fn dot_difference(a: &[f32], b: &[f32], c: &[f32]) -> f32 {
+    let (a_blocks, a_rest) = a.as_chunks::<LANES>();
+    let (b_blocks, b_rest) = b.as_chunks::<LANES>();
+    let (c_blocks, c_rest) = c.as_chunks::<LANES>();
+    let mut lanes = [0.0f32; LANES];
+    for ((a, b), c) in a_blocks.iter().zip(b_blocks).zip(c_blocks) {
+        for (lane, total) in lanes.iter_mut().enumerate() {
+            *total = (a[lane] - b[lane]).multiply_add(c[lane], *total);
+        }
+    }
+    for (((total, &a), &b), &c) in lanes.iter_mut().zip(a_rest).zip(b_rest).zip(c_rest) {
+        *total = (a - b).multiply_add(c, *total);
+    }
+    tree(lanes)
+}
+
 /// `sum_i f(x_i, y_i)`, in the order of [`dot`].
 #[inline(always)]
 pub fn sum_pairs(x: &[f32], y: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
