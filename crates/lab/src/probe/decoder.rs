@@ -12,10 +12,9 @@ use regard_nn::{
 };
 
 use super::{
-    tally::{Axes, Quantity, Tally},
+    tally::{Axes, Quantity, Shares, Tally},
     weights::Distribution,
 };
-use crate::moments::Moments;
 
 /// Epsilon of norms: inputs of deviation 0.002 have a variance below the usual epsilon.
 pub(super) const EPSILON: f32 = 0.0;
@@ -166,8 +165,8 @@ impl Layer {
                 tally.add_logits(number, (&q, &k), axes, [heads, key_heads, width], self.mask.causal);
             }
         }
-        if let Some(moments) = self.cumulative(normal) {
-            tally.add_moments(number, Quantity::Cumulative, moments);
+        if let Some(shares) = self.cumulative(normal) {
+            tally.add_cumulative(number, &shares);
         }
         tally.add(number, Quantity::Attention, &host(out.clone()), axes);
         let y = x + out;
@@ -181,18 +180,17 @@ impl Layer {
         next
     }
 
-    /// Attention of the last query to the keys before each of `D` thresholds, over heads and sequences; `None` for a
+    /// Attention of the last query to the keys before each of `D` thresholds, for every head and sequence; `None` for a
     /// mechanism that is not a weighted mean of values.
     ///
     /// With values that are 1 before a threshold and 0 after it, any mechanism outputs the weight before it.
-    fn cumulative(&self, normal: Tensor<3>) -> Option<Vec<Moments>> {
+    fn cumulative(&self, normal: Tensor<3>) -> Option<Shares> {
         let keys = self.attention.project_keys(normal.clone(), Positions::START);
         let [batch, tokens, heads, width] = match &keys {
             KeyState::Single { v, .. } | KeyState::Components { v, .. } => v.dims(),
             KeyState::States(_) => return None,
         };
-        let before = |c: usize| ((c + 1) * tokens).div_ceil(width);
-        let row = |j: usize| (0..width).map(move |c| f32::from(u8::from(j < before(c))));
+        let row = |j: usize| (0..width).map(move |c| f32::from(u8::from(j < Shares::before(c, tokens, width))));
         let values: Vec<f32> =
             (0..batch * tokens).flat_map(|at| (0..heads).flat_map(move |_| row(at % tokens))).collect();
         let values = Tensor::from_data(TensorData::new(values, [batch, tokens, heads, width]), &normal.device());
@@ -200,8 +198,7 @@ impl Layer {
         let context = Context::evaluation().with_activation_log(log.clone());
         self.attention.attend(normal, keys.with_values(values)?, &self.mask, &context, Place::Weights);
         let out = heads_of_last(&log, [batch, tokens, width])?;
-        let at = |c: usize| Moments::of(&out.iter().skip(c).step_by(width).copied().collect::<Vec<_>>());
-        Some((0..width).map(at).collect())
+        Some(Shares { tokens, thresholds: width, values: out.into_iter().map(f64::from).collect() })
     }
 
     /// The feed-forward layer of `z`, added to `y`.

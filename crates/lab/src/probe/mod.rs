@@ -37,7 +37,7 @@ pub use measure::{Measured, Plan, Setting, measure, steps};
 pub use model_report::ModelProbe;
 pub use report::Probe;
 pub use tables::{channel_table, lemma_table};
-pub use tally::{Axes, Quantity, Tally};
+pub use tally::{Axes, Quantity, Shares, Tally};
 pub use trained::{MeasuredModel, ModelPlan, measure_model};
 pub use twin::twin;
 pub use weights::Distribution;

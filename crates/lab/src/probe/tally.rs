@@ -36,6 +36,8 @@ pub enum Quantity {
     Neighbours,
     /// The last query's attention to keys before a threshold; "positions" are thresholds here.
     Cumulative,
+    /// Farthest of that from even attention, head by head; a single "position".
+    Uneven,
 }
 
 impl Quantity {
@@ -54,6 +56,7 @@ impl Quantity {
             Self::Output => "block output",
             Self::Neighbours => "neighbours' cosine",
             Self::Cumulative => "cumulative attention",
+            Self::Uneven => "farthest from even attention",
         }
     }
 }
@@ -73,6 +76,24 @@ pub struct Axes {
     pub tokens: usize,
 }
 
+/// Attention of the last query of some heads and sequences to the keys before each threshold.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shares {
+    /// Tokens per sequence.
+    pub tokens: usize,
+    /// Thresholds, at equal distances; all keys are before the last.
+    pub thresholds: usize,
+    /// `[.., thresholds]`, a row for each head and sequence.
+    pub values: Vec<f64>,
+}
+
+impl Shares {
+    /// Number of keys before threshold `c`, from 0.
+    pub fn before(c: usize, tokens: usize, thresholds: usize) -> usize {
+        ((c + 1) * tokens).div_ceil(thresholds).min(tokens)
+    }
+}
+
 impl Tally {
     /// Moments of `quantity` in `layer`, from 1, one per position.
     pub fn curve(&self, layer: usize, quantity: Quantity) -> Option<&[Moments]> {
@@ -90,6 +111,18 @@ impl Tally {
             Some(own) => own.iter_mut().zip(moments).for_each(|(own, more)| *own = own.and(more)),
             None => drop(self.curves.insert((layer, quantity), moments)),
         }
+    }
+
+    /// Adds cumulative attention, over heads and sequences, and how far each of them by itself is from even attention: a mean
+    /// over heads that each attend to one place would be even.
+    pub fn add_cumulative(&mut self, layer: usize, shares: &Shares) {
+        let Shares { tokens, thresholds, ref values } = *shares;
+        let at = |c: usize| Moments::of(&values.iter().skip(c).step_by(thresholds).copied().collect::<Vec<_>>());
+        self.add_moments(layer, Quantity::Cumulative, (0..thresholds).map(at).collect());
+        let even = |c: usize| Shares::before(c, tokens, thresholds) as f64 / tokens as f64;
+        let off = |row: &[f64]| row.iter().enumerate().map(|(c, share)| (share - even(c)).abs()).fold(0.0, f64::max);
+        let off: Vec<f64> = values.chunks_exact(thresholds).map(off).collect();
+        self.add_moments(layer, Quantity::Uneven, vec![Moments::of(&off)]);
     }
 
     /// Adds all elements of `values [B,N,..]`.
@@ -222,6 +255,17 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// Two heads that each attend to one end: even together, as far from it as can be by themselves.
+    #[test]
+    fn each_head_is_uneven_by_itself() {
+        let values = [vec![1.0; 4], vec![0.0, 0.0, 0.0, 1.0]].concat();
+        let mut tally = Tally::default();
+        tally.add_cumulative(1, &Shares { tokens: 8, thresholds: 4, values });
+        let means = |quantity| tally.curve(1, quantity).unwrap().iter().map(|own| own.mean).collect::<Vec<_>>();
+        assert_eq!(means(Quantity::Cumulative), [0.5, 0.5, 0.5, 1.0]);
+        assert_eq!(means(Quantity::Uneven), [0.75]);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::{
     ProbeError, check,
     classifier::{Accuracy, Classifier, Features},
     curves::Replicates,
-    tally::{Axes, Quantity, Tally, normalise},
+    tally::{Axes, Quantity, Shares, Tally, normalise},
 };
 use crate::moments::Moments;
 
@@ -135,14 +135,14 @@ fn add_scores(records: &[AttentionRecord], axes: Axes, tally: &mut Tally) {
         }
         let sizes = [q.shape[2], k.shape[2], q.shape[3]];
         tally.add_logits(*layer, (q.data, k.data), axes, sizes, true);
-        tally.add_moments(*layer, Quantity::Cumulative, cumulative(q.data, k.data, axes, sizes));
+        tally.add_cumulative(*layer, &cumulative(q.data, k.data, axes, sizes));
     }
 }
 
-/// Attention of the last query to the keys before each of `D` thresholds, over heads and sequences.
-fn cumulative(q: &[f32], k: &[f32], axes: Axes, [heads, key_heads, width]: [usize; 3]) -> Vec<Moments> {
+/// Attention of the last query to the keys before each of `D` thresholds, for every head and sequence.
+fn cumulative(q: &[f32], k: &[f32], axes: Axes, [heads, key_heads, width]: [usize; 3]) -> Shares {
     let Axes { batch, tokens } = axes;
-    let mut moments = vec![Moments::default(); width];
+    let mut values = Vec::with_capacity(batch * heads * width);
     for (b, h) in (0..batch).flat_map(|b| (0..heads).map(move |h| (b, h))) {
         let query = &q[(((b + 1) * tokens - 1) * heads + h) * width..][..width];
         let score = |j: usize| {
@@ -153,12 +153,9 @@ fn cumulative(q: &[f32], k: &[f32], axes: Axes, [heads, key_heads, width]: [usiz
         let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
         let all: f64 = weights.iter().sum();
-        for (c, own) in moments.iter_mut().enumerate() {
-            let before: f64 = weights[..((c + 1) * tokens).div_ceil(width).min(tokens)].iter().sum();
-            *own = own.and(Moments::of(&[before / all]));
-        }
+        values.extend((0..width).map(|c| weights[..Shares::before(c, tokens, width)].iter().sum::<f64>() / all));
     }
-    moments
+    Shares { tokens, thresholds: width, values }
 }
 
 /// Variance over sequences of every channel of `values [T,N,d]`, averaged over channels: the constant part of a

@@ -52,7 +52,8 @@ that on all clauses of the paper together. What the paper does not say is listed
 
 Intervals are two-sided. An entry with `k` clauses of the paper has intervals of confidence `1 - 0.05 / k`, so that chance alone refutes
 at most one true paper in twenty. The unit of replication is what was drawn or trained independently: of trained models the seed, and
-fewer than three decide nothing. \"An effect of X would be seen\": the smallest distance from the border that the run would detect in
+fewer than three decide nothing. Of a pretrained model there is one: its queries, images or heads are the units, and the verdict is on that model
+alone. \"An effect of X would be seen\": the smallest distance from the border that the run would detect in
 four of five repetitions. Times are another matter: repetitions on one machine are no independent draws. Their ratios lie between those of their
 deciles, which has no confidence.
 
@@ -87,7 +88,9 @@ pub fn page(all: &Path, pictures: &str) -> Result<String, OutcomeError> {
 
 /// Every figure and table of a paper with its entries and their verdicts, or why there is none.
 fn contents(paper: Paper, recorded: &[(&Entry, Vec<Outcome>)]) -> String {
-    let linked = |(entry, own): &(&Entry, Vec<Outcome>)| format!("[{0}](#{0}): {1}", entry.name, verdicts(own));
+    let linked = |(entry, own): &(&Entry, Vec<Outcome>), place: &str| {
+        format!("[{0}](#{0}): {1}", entry.name, verdicts(own, place))
+    };
     let mut text = String::from("| place | shows | here |\n|---|---|---|\n");
     let mut beyond: Vec<_> = recorded.iter().collect();
     for item in CATALOGUE.iter().filter(|item| item.paper == paper) {
@@ -95,7 +98,7 @@ fn contents(paper: Paper, recorded: &[(&Entry, Vec<Outcome>)]) -> String {
             Here::Entries(names) => {
                 beyond.retain(|(entry, _)| !names.contains(&entry.name));
                 let own = recorded.iter().filter(|(entry, _)| names.contains(&entry.name));
-                own.map(linked).collect::<Vec<_>>().join("; ")
+                own.map(|one| linked(one, item.place)).collect::<Vec<_>>().join("; ")
             }
             Here::Not { reason, preset: Some(preset) } => format!("{reason}; preset `{preset}`"),
             Here::Not { reason, preset: None } => reason.to_owned(),
@@ -104,14 +107,23 @@ fn contents(paper: Paper, recorded: &[(&Entry, Vec<Outcome>)]) -> String {
         text += &format!("| {} | {} | {here} |\n", item.place, item.shows);
     }
     for one in beyond {
-        text += &format!("| {} | | {} |\n", one.0.figures, linked(one));
+        text += &format!("| {} | | {} |\n", one.0.figures, linked(one, ""));
     }
     text
 }
 
-/// The verdict at each recorded scale.
-fn verdicts(own: &[Outcome]) -> String {
-    let of = |outcome: &Outcome| format!("{} ({})", Verdict::said(outcome.verdict), outcome.scale.name());
+/// The verdict at each recorded scale on an item of the paper: that on the clauses which begin with its place, as "Figure 6:",
+/// if there are any, and otherwise that on the entry.
+fn verdicts(own: &[Outcome], place: &str) -> String {
+    let start = format!("{}:", outcome::capitalised(place));
+    let of = |outcome: &Outcome| {
+        let mut named = outcome.clauses.iter().filter(|clause| clause.text.starts_with(&start)).peekable();
+        let verdict = match named.peek() {
+            Some(_) => Verdict::all(named.filter(|clause| clause.of_paper).map(|clause| clause.verdict)),
+            None => outcome.verdict,
+        };
+        format!("{} ({})", Verdict::said(verdict), outcome.scale.name())
+    };
     match own {
         [] => "not run".into(),
         some => some.iter().map(of).collect::<Vec<_>>().join(", "),

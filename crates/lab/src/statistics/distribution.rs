@@ -60,6 +60,49 @@ pub fn student(share: f64, degrees: f64) -> f64 {
     (degrees * (1.0 - x) / x).sqrt()
 }
 
+/// The noncentrality at which a t statistic exceeds `quantile` with probability `power`: the effect, in standard errors, that a
+/// test would see so often. With few degrees of freedom it is well above the sum of the two quantiles.
+pub fn noncentrality(quantile: f64, degrees: f64, power: f64) -> f64 {
+    // The error is told as well as it will be.
+    if degrees > 1000.0 {
+        return quantile + student(power, degrees);
+    }
+    let (mut low, mut high) = (0.0, 4.0 * quantile + 4.0);
+    for _ in 0..40 {
+        let middle = 0.5 * (low + high);
+        if exceeded(quantile, degrees, middle) < power { low = middle } else { high = middle }
+    }
+    0.5 * (low + high)
+}
+
+/// Probability that `(z + noncentrality) / (u / sqrt(degrees))` exceeds `quantile`, for a normal `z` and `u` by the chi
+/// distribution: the integral of `P(z > quantile u / sqrt(degrees) - noncentrality)` over `u`, by Simpson's rule.
+fn exceeded(quantile: f64, degrees: f64, noncentrality: f64) -> f64 {
+    const STEPS: usize = 400;
+    let (least, most) = ((degrees.sqrt() - 8.0).max(0.0), degrees.sqrt() + 8.0);
+    let step = (most - least) / STEPS as f64;
+    let constant = (1.0 - degrees / 2.0) * std::f64::consts::LN_2 - ln_gamma(degrees / 2.0);
+    let at = |place: usize| {
+        let u = least + place as f64 * step;
+        let density = ((degrees - 1.0) * u.ln() - 0.5 * u * u + constant).exp();
+        // At 0 with one degree of freedom: 0 ln 0.
+        let density = if density.is_nan() { constant.exp() } else { density };
+        density * normal_above(quantile * u / degrees.sqrt() - noncentrality)
+    };
+    let weight = |place: usize| match place {
+        0 | STEPS => 1.0,
+        _ if place % 2 == 1 => 4.0,
+        _ => 2.0,
+    };
+    (0..=STEPS).map(|place| weight(place) * at(place)).sum::<f64>() * step / 3.0
+}
+
+/// Probability that a normal value exceeds `x`, as that of Student's t with a million degrees of freedom.
+fn normal_above(x: f64) -> f64 {
+    let tail = 0.5 * beta(5e5, 0.5, 1e6 / (1e6 + x * x));
+    if x < 0.0 { 1.0 - tail } else { tail }
+}
+
 /// Probability of at most `most` heads among `count` throws of a fair coin.
 pub fn heads_at_most(most: usize, count: usize) -> f64 {
     if most >= count { 1.0 } else { beta((count - most) as f64, most as f64 + 1.0, 0.5) }
@@ -107,5 +150,20 @@ mod tests {
         near(low, 0.554_161_196_692_031_1, 1e-9);
         near(high, 0.842_808_533_234_261_5, 1e-9);
         assert_eq!((probability(0, 5, 0.95)[0], probability(5, 5, 0.95)[1]), (0.0, 1.0));
+    }
+
+    /// Expected values: SciPy 1.17.1, the root of `nct.sf(quantile, degrees, x) = 0.8`.
+    #[test]
+    fn a_test_of_few_values_needs_a_large_effect() {
+        for (share, degrees, expected) in [
+            (0.975, 1.0, 16.334_008_869_920_947),
+            (0.975, 2.0, 5.653_489_266_405_569),
+            (0.991_666_666_666_666_7, 2.0, 9.816_356_491_598_624),
+            (0.995, 15.0, 3.850_819_303_182_593),
+            (0.975, 400.0, 2.808_333_915_625_617),
+        ] {
+            near(noncentrality(student(share, degrees), degrees, 0.8), expected, 1e-4);
+        }
+        near(noncentrality(1.96, 1e6, 0.8), 1.96 + 0.841_621, 1e-5);
     }
 }

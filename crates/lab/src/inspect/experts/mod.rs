@@ -60,7 +60,8 @@ pub fn routers(model: &Model, data: &TaskData, wanted: &Wanted) -> Result<Vec<Ro
     let two_stacks = matches!(model, Model::Translator(_));
     let router = |((stack, layer, place), tally): (&(Stack, usize, Place), &Tally)| {
         let (name, place) = place_name(*stack, *layer, *place, two_stacks);
-        Router { name, place, load: tally.load(), preferences: tally.preferences(wanted.tokens, wanted.least) }
+        let preferences = tally.preferences(wanted.tokens, wanted.least);
+        Router { name, place, load: tally.load(), preferences, information: tally.information() }
     };
     Ok(tallies.iter().map(router).collect())
 }

@@ -19,6 +19,8 @@ pub struct Router {
     pub load: Load,
     /// The preferred tokens of each expert.
     pub preferences: Vec<Vec<Preference>>,
+    /// Mutual information of token and expert, in nats, less that of chance.
+    pub information: f64,
 }
 
 /// The routers of a model on some data, with the context needed to judge them.
@@ -184,7 +186,12 @@ impl Shown for Experts {
             .iter()
             .map(|router| {
                 let preferences: Vec<Vec<_>> = router.preferences.iter().map(|own| self.named(own)).collect();
-                json!({ "name": router.name, "load": router.load, "preferences": preferences })
+                json!({
+                    "name": router.name,
+                    "load": router.load,
+                    "preferences": preferences,
+                    "information": router.information,
+                })
             })
             .collect();
         json!({

@@ -91,6 +91,19 @@ impl Tally {
         }
     }
 
+    /// Mutual information of token and expert over (position, slot) pairs, in nats: how much the token says of where it goes.
+    /// Less what chance gives counts like these, `(T - 1)(E - 1) / 2 pairs` for `T` tokens (Miller 1955).
+    pub fn information(&self) -> f64 {
+        let pairs = (self.tokens * self.active as u64) as f64;
+        let of_token = |counts: &Vec<u64>| -> f64 {
+            let all = counts.iter().sum::<u64>() as f64;
+            let seen = counts.iter().zip(&self.load).filter(|(seen, _)| **seen > 0);
+            seen.map(|(seen, load)| *seen as f64 * (*seen as f64 * pairs / (all * *load as f64)).ln()).sum()
+        };
+        let chance = self.by_token.len().saturating_sub(1) * (self.experts - 1);
+        (self.by_token.values().map(of_token).sum::<f64>() - 0.5 * chance as f64) / pairs
+    }
+
     /// For each expert its `most` preferred tokens among those that occur at least `least` times; ties by frequency.
     pub fn preferences(&self, most: usize, least: u64) -> Vec<Vec<Preference>> {
         let pairs = (self.tokens * self.active as u64) as f64;
@@ -147,5 +160,8 @@ mod tests {
         assert_eq!(preferred[2].len(), 1);
         assert!((preferred[2][0].information - 2.0f64.ln()).abs() < 1e-12 && preferred[2][0].seen == 2);
         assert!(tally.preferences(2, 3).iter().all(Vec::is_empty));
+        // Of 8 pairs: twice 2 of token 5, twice 1 and once 2 of token 7; 1 x 2 / 16 by chance.
+        let by_hand = 0.5 * (4.0f64 / 3.0).ln() + 0.25 * (2.0f64 / 3.0).ln() + 0.25 * 2.0f64.ln() - 0.125;
+        assert!((tally.information() - by_hand).abs() < 1e-12);
     }
 }

@@ -11,6 +11,9 @@ use crate::reproduce::{Entry, Finding, Paper, Scale, Setup, Workbench};
 const RETRIEVAL: &str = "another task than retrieval of documents";
 const FEW_HEADS: &str = "1 to 4 heads for 1 to 12";
 const AVERAGE: &str = "ListOps alone for the average over ListOps, text and retrieval";
+const READING: &str =
+    "comparable: at most one point below, which is our reading; the paper calls 0.85 below comparable";
+const TWO_AS_MANY: &str = "two heads beside 8 and 12 are left out";
 
 /// Both scales of a comparison of trained models, with these minutes.
 macro_rules! setups {
@@ -40,11 +43,12 @@ pub const INFERENCE: Entry = Entry {
     name: "mgk-inference",
     paper: Paper::Mgk,
     figures: "table 5",
-    claim: "Hard assignment with shifted keys has results comparable with those of the best models.",
+    claim: "Hard assignment with shifted keys has results comparable with those of the best models; shifted keys, which take the fewest parameters, lose \
+            nothing against projected ones (appendix A.3).",
     data: "generated",
     models: &[],
     paper_setting: "ListOps, text and retrieval of the long range arena: 2 layers of width 64, one head of 32.",
-    setups: setups!([TASK, AVERAGE, "comparable: at most half a point below, which is our reading"], 1.5, 30.0),
+    setups: setups!([TASK, AVERAGE, READING], 1.5, 30.0),
     run: inference,
 };
 
@@ -56,8 +60,9 @@ pub const HALF_HEADS: Entry = Entry {
             accurate.",
     data: "generated",
     models: &[],
-    paper_setting: "ListOps, text and retrieval of the long range arena: 2 layers of width 64, heads of 32, 1 to 12 of them, 5 runs.",
-    setups: setups!([TASK, AVERAGE, FEW_HEADS], 1.5, 30.0),
+    paper_setting: "ListOps, text and retrieval of the long range arena: 2 layers of width 64, heads of 32, 1 to 12 of them, 5 runs. On ListOps its numbers \
+                    are against it in two places: MGK with 4 heads 36.98, softmax with 8 37.03; MGK with 2 36.88, softmax with 4 36.89.",
+    setups: setups!([TASK, AVERAGE, FEW_HEADS, TWO_AS_MANY], 1.5, 30.0),
     run: half_heads,
 };
 
@@ -68,8 +73,9 @@ pub const LINEAR: Entry = Entry {
     claim: "With half the heads, MLK and sMLK are as accurate as linear attention or more; with as many heads they are more accurate.",
     data: "generated",
     models: &[],
-    paper_setting: "ListOps, text and retrieval of the long range arena: 2 layers of width 64, heads of 32, 1 to 12 of them, 5 runs.",
-    setups: setups!([TASK, AVERAGE, FEW_HEADS], 1.5, 30.0),
+    paper_setting: "ListOps, text and retrieval of the long range arena: 2 layers of width 64, heads of 32, 1 to 12 of them, 5 runs. On ListOps its numbers \
+                    are against it in one place: MLK with one head 18.34, linear with one 18.60.",
+    setups: setups!([TASK, AVERAGE, FEW_HEADS, TWO_AS_MANY, READING], 1.5, 30.0),
     run: linear,
 };
 
@@ -95,7 +101,7 @@ pub const VARIANCE: Entry = Entry {
 };
 
 /// Points within which accuracies are comparable.
-const COMPARABLE: f64 = 0.5;
+const COMPARABLE: f64 = 1.0;
 
 /// Points beyond which a difference is a great one.
 const GREAT: f64 = 1.0;
@@ -130,6 +136,7 @@ fn inference(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
         ("MGK", "mgk"),
     ];
     let mut pairs: Vec<Beside> = (1..6).map(|other| Beside::no_less(0, other, COMPARABLE)).collect();
+    pairs.extend([3, 4, 5].map(|projected| Beside::no_less(2, projected, COMPARABLE)));
     // Of projected keys the paper only has numbers: on ListOps 37.13, 33.85 and 19.40.
     pairs.extend([Beside::observed(5, 4), Beside::observed(5, 3)]);
     compared(bench, scale, INFERENCE.name, &variants, &pairs)

@@ -29,6 +29,7 @@ pub const ENTRY: Entry = Entry {
         setting: "The same sizes, counted by the closed forms of this program: multiply-adds of a forward pass, of which a training step \
                   takes about three times as many.",
         differences: &[
+            "feed-forward of 2,048 at every width, and an output layer of all words, which the paper does not state",
             "counted here, without what the paper's tool counts besides products of matrices",
             "of MLK the paper speaks of scaling width and length: they are taken together, since no share of linear attention depends on \
              the length alone",

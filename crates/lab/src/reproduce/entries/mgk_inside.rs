@@ -5,6 +5,7 @@ use regard_report::{Axis, Cell, Chart, Column, Data, Format, Sample, Series, Tab
 use regard_tasks::{Failure, train::Split};
 
 use crate::{
+    compare::RunResult,
     inspect::{Attention, Part, Plan, Recording, Survey, survey},
     moments::Moments,
     reproduce::{Clause, Entry, Estimate, Finding, Paper, Scale, Setup, Workbench, confidence},
@@ -15,6 +16,9 @@ const PAPER: &str = "Models of 2 layers of width 64 with heads of 32 for retriev
 const TASKS: &str = "ListOps of 101 to 127 tokens for retrieval of 4,000 bytes";
 const TEXT: &str = "4 layers on the characters of one text for 16 layers on WikiText-103";
 const UNIT: &str = "nats a channel; the paper does not state its unit";
+const VARIANCES: &str = "both keys have a variance of the square root of the head width, as in the paper's appendix; its section 3.4 has three times as \
+                         much for the second";
+const BASELINE: &str = "4 heads, which are ours; softmax, whose keys are one Gaussian each only if they are equally long, is an observation";
 const QUICK: &str = "a few updates and one model of each kind: it cannot decide";
 const HERE: &str = "1,600 and 1,500 updates of 32 and 8 sequences";
 
@@ -51,6 +55,7 @@ pub const RANK: Entry = Entry {
     paper_setting: PAPER,
     setups: setups!(
         "the rank as a share of the full rank, since expressions differ in length",
+        "the matrices of 4 or 30 sequences for 1,000 a layer",
         "singular values above 1e-6 of the largest for those above 1e-6"
     ),
     run: rank,
@@ -60,11 +65,14 @@ pub const REDUNDANCY: Entry = Entry {
     name: "mgk-redundancy",
     paper: Paper::Mgk,
     figures: "figures 2 (left), 6 and 9",
-    claim: "Attention matrices of different heads are less alike in MGK than in softmax, with as many heads and with half of them.",
+    claim: "Attention matrices of different heads are less alike in MGK than in softmax, with as many heads and with half of them, and attend to more \
+            positions.",
     data: "embedded (tinyshakespeare), generated",
     models: &[],
     paper_setting: PAPER,
-    setups: setups!("the paper shows pictures; the distance of two heads' rows of attention is our reading of them"),
+    setups: setups!(
+        "the paper shows pictures; the distance of two heads' rows of attention, and the entropy of rows, are our readings of them"
+    ),
     run: redundancy,
 };
 
@@ -72,8 +80,8 @@ pub const LIKELIHOOD: Entry = Entry {
     name: "mgk-likelihood",
     paper: Paper::Mgk,
     figures: "section 3.4, likelihood",
-    claim: "Queries of a trained MGK are more likely under its mixtures of keys than those of a trained softmax model under one Gaussian \
-            at each of its keys, in both layers.",
+    claim: "Queries of a trained MGK are more likely under its mixtures of keys than those of a trained model with one Gaussian at each key are \
+            under these, in both layers.",
     data: "generated",
     models: &[],
     paper_setting: "Two models of 2 layers trained for retrieval: 0.180 and 0.182 of MGK against 0.187 and 0.292 of the baseline, in \
@@ -82,14 +90,14 @@ pub const LIKELIHOOD: Entry = Entry {
         Setup {
             scale: Scale::Quick,
             setting: "2 layers of width 64, 4 heads of 32, 100 updates of 32 expressions, one seed; 4 test sequences, every query of each.",
-            differences: &[TASKS, UNIT, QUICK],
+            differences: &[TASKS, UNIT, VARIANCES, BASELINE, QUICK],
             minutes: 2.0,
         },
         Setup {
             scale: Scale::Here,
             setting: "2 layers of width 64, 4 heads of 32, 1,600 updates of 32 expressions, five seeds; 30 test sequences, every query of each.",
-            differences: &[TASKS, UNIT, "1,600 updates of 32 expressions"],
-            minutes: 20.0,
+            differences: &[TASKS, UNIT, VARIANCES, BASELINE, "1,600 updates of 32 expressions"],
+            minutes: 30.0,
         },
     ],
     run: likelihood,
@@ -107,6 +115,8 @@ const EXPRESSIONS: Family = Family {
     text: false,
     members: [("softmax, 4 heads", "softmax"), ("MGK, 4 heads", "mgk"), ("MGK, 2 heads", "mgk:heads=2")],
 };
+/// The baseline of the likelihood.
+const ONE_GAUSSIAN: (&str, &str) = ("one Gaussian, 4 heads", "gaussian");
 /// Language models, which others measure too.
 pub(super) const TEXT_MODELS: [(&str, &str); 3] =
     [("softmax, 8 heads", "softmax"), ("MGK, 8 heads", "mgk"), ("MGK, 4 heads", "mgk:heads=4")];
@@ -150,23 +160,35 @@ impl Family {
     /// Surveys of each member's models, a seed each.
     fn surveys(&self, bench: &Workbench, scale: Scale, parts: &[Part]) -> Result<[Vec<Survey>; 3], Failure> {
         let name = format!("mgk-inside-{}", self.name.replace(", ", "-"));
-        let compared = bench.train(&name, &self.recipe(scale))?;
-        let plan = Plan { parts: parts.to_vec(), layers: Vec::new(), heads: Vec::new(), matrices: usize::MAX };
-        let sequences = if scale == Scale::Quick { 4 } else { 30 };
-        let mut all = [const { Vec::new() }; 3];
-        for (own, runs) in all.iter_mut().zip(compared.candidates()) {
-            for run in runs {
-                if bench.stopped() {
-                    return Err(Failure::interrupted("stopped"));
-                }
-                bench.note(&format!("matrices of {}, seed {}", run.label, run.seed));
-                let (model, data) = bench.open(&compared, run)?;
-                let recordings = Recording::all(&model, &data, Split::Test, sequences)?;
-                own.push(survey(recordings, &plan, false, &|| ())?);
-            }
-        }
-        Ok(all)
+        let mut all = surveyed(bench, scale, &name, &self.recipe(scale), parts)?.into_iter();
+        Ok([(); 3].map(|()| all.next().unwrap_or_default()))
     }
+}
+
+/// Surveys of each candidate's models, a seed each.
+fn surveyed(
+    bench: &Workbench,
+    scale: Scale,
+    name: &str,
+    recipe: &str,
+    parts: &[Part],
+) -> Result<Vec<Vec<Survey>>, Failure> {
+    let compared = bench.train(name, recipe)?;
+    let plan = Plan { parts: parts.to_vec(), layers: Vec::new(), heads: Vec::new(), matrices: usize::MAX };
+    let sequences = if scale == Scale::Quick { 4 } else { 30 };
+    let own = |runs: &[RunResult]| {
+        let own = |run: &RunResult| {
+            if bench.stopped() {
+                return Err(Failure::interrupted("stopped"));
+            }
+            bench.note(&format!("matrices of {}, seed {}", run.label, run.seed));
+            let (model, data) = bench.open(&compared, run)?;
+            let recordings = Recording::all(&model, &data, Split::Test, sequences)?;
+            Ok(survey(recordings, &plan, false, &|| ())?)
+        };
+        runs.iter().map(own).collect::<Result<Vec<_>, Failure>>()
+    };
+    compared.candidates().into_iter().map(own).collect()
 }
 
 /// Mean over the attentions of a model.
@@ -179,13 +201,19 @@ fn of_models(surveys: &[Survey], of: fn(&Attention) -> Moments) -> Vec<f64> {
 }
 
 /// One row per member and attention: mean and deviation over seeds.
-fn rows(table: &mut Table, family: &Family, surveys: &[Vec<Survey>; 3], of: &[fn(&Attention) -> Moments]) {
-    for ((member, _), own) in family.members.iter().zip(surveys) {
+fn rows(
+    table: &mut Table,
+    models: &str,
+    members: &[(&str, &str)],
+    surveys: &[Vec<Survey>],
+    of: &[fn(&Attention) -> Moments],
+) {
+    for ((member, _), own) in members.iter().zip(surveys) {
         for (at, attention) in own[0].attentions.iter().enumerate() {
             let seeds = |of: &fn(&Attention) -> Moments| {
                 own.iter().map(|seed| of(&seed.attentions[at]).mean).collect::<Vec<_>>()
             };
-            let mut row: Vec<Cell> = vec![family.name.into(), (*member).into(), attention.name.as_str().into()];
+            let mut row: Vec<Cell> = vec![models.into(), (*member).into(), attention.name.as_str().into()];
             row.extend(of.iter().map(|of| Cell::estimate(&seeds(of))));
             table.push(row);
         }
@@ -212,7 +240,7 @@ fn rank(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let (mut clauses, mut observations, mut said, mut charts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for family in [EXPRESSIONS, CHARACTERS] {
         let surveys = family.surveys(bench, scale, &[Part::Rank])?;
-        rows(&mut all, &family, &surveys, &[share, effective]);
+        rows(&mut all, family.name, &family.members, &surveys, &[share, effective]);
         let shares = surveys.each_ref().map(|own| of_models(own, share));
         let wide = surveys.each_ref().map(|own| of_models(own, effective));
         let means = shares.each_ref().map(|own| Sample::of(own).mean);
@@ -260,23 +288,23 @@ fn redundancy(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let (mut clauses, mut observations, mut said) = (Vec::new(), Vec::new(), Vec::new());
     for family in [EXPRESSIONS, CHARACTERS, LINEAR] {
         let surveys = family.surveys(bench, scale, &[Part::Redundancy, Part::Entropy])?;
-        rows(&mut all, &family, &surveys, &[distance, correlation, spread]);
+        rows(&mut all, family.name, &family.members, &surveys, &[distance, correlation, spread]);
         let of = |of: fn(&Attention) -> Moments| surveys.each_ref().map(|own| of_models(own, of));
         let (apart, alike, wide) = (of(distance), of(correlation), of(spread));
         let of_paper = family.name != LINEAR.name;
         for at in Family::MIXTURES {
             let pair = format!("{}: {} against {}", family.name, family.members[at].0, family.members[0].0);
             let observed = |one: &[f64], other: &[f64]| Estimate::paired(one, other, confidence(1), "seeds");
-            let clause = Clause { of_paper, ..Clause::paper(format!("{pair}, distance of two heads.")) };
-            if of_paper {
-                clauses.push(clause.above(Estimate::paired(&apart[at], &apart[0], confidence(4), "seeds"), 0.0));
-            } else {
-                observations.push(clause.above(observed(&apart[at], &apart[0]), 0.0));
+            for (what, own) in [("distance of two heads", &apart), ("entropy of rows", &wide)] {
+                let clause = Clause { of_paper, ..Clause::paper(format!("{pair}, {what}.")) };
+                if of_paper {
+                    clauses.push(clause.above(Estimate::paired(&own[at], &own[0], confidence(8), "seeds"), 0.0));
+                } else {
+                    observations.push(clause.above(observed(&own[at], &own[0]), 0.0));
+                }
             }
             let less = Clause::ours(format!("{pair}, correlation of two heads."));
             observations.push(less.below(observed(&alike[at], &alike[0]), 0.0));
-            let wider = Clause::ours(format!("{pair}, entropy of rows."));
-            observations.push(wider.above(observed(&wide[at], &wide[0]), 0.0));
         }
         let mean = |at: usize| format!("{} {:.3}", family.members[at].0, Sample::of(&apart[at]).mean);
         said.push(format!("{}: {}", family.name, [0, 1, 2].map(mean).join(", ")));
@@ -290,27 +318,35 @@ fn likelihood(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let own = |attention: &Attention| Moments::joined(attention.likelihood.iter().map(|one| &one.mixture));
     let per_key = |attention: &Attention| Moments::joined(attention.likelihood.iter().map(|one| &one.per_key));
     let surveys = EXPRESSIONS.surveys(bench, scale, &[Part::Likelihood])?;
+    let recipe = expressions_recipe(scale, &[ONE_GAUSSIAN.1]);
+    let gaussian = surveyed(bench, scale, "mgk-inside-gaussian", &recipe, &[Part::Likelihood])?.remove(0);
     let mut all = table("Negative log-likelihood of queries, nats a channel", &["own keys", "one Gaussian a key"], 4);
-    rows(&mut all, &EXPRESSIONS, &surveys, &[own, per_key]);
+    rows(&mut all, EXPRESSIONS.name, &EXPRESSIONS.members, &surveys, &[own, per_key]);
+    rows(&mut all, EXPRESSIONS.name, &[ONE_GAUSSIAN], std::slice::from_ref(&gaussian), &[own, per_key]);
     let layers = surveys[0][0].attentions.len();
     let (mut clauses, mut observations, mut said) = (Vec::new(), Vec::new(), Vec::new());
     for layer in 0..layers {
-        let of = |member: usize, of: fn(&Attention) -> Moments| {
-            surveys[member].iter().map(|survey| of(&survey.attentions[layer]).mean).collect::<Vec<f64>>()
+        let of = |surveys: &[Survey], of: fn(&Attention) -> Moments| {
+            surveys.iter().map(|survey| of(&survey.attentions[layer]).mean).collect::<Vec<f64>>()
         };
-        let (mgk, softmax) = (of(1, own), of(0, own));
-        let difference = Estimate::paired(&mgk, &softmax, confidence(layers), "seeds");
-        let text = format!("Layer {}: MGK less softmax, each with its own queries.", layer + 1);
+        let [mgk, softmax, one] = [&surveys[1], &surveys[0], &gaussian].map(|surveys| of(surveys, own));
+        let text = format!("Layer {}: MGK less one Gaussian a key, each with its own queries.", layer + 1);
+        let difference = Estimate::paired(&mgk, &one, confidence(layers), "seeds");
         clauses.push(Clause::paper(text).below(difference, 0.0));
-        let within = Estimate::paired(&mgk, &of(1, per_key), confidence(1), "seeds");
-        let text = format!("Layer {}: the mixtures of MGK less one Gaussian at each of its keys.", layer + 1);
-        observations.push(Clause::ours(text).below(within, 0.0));
-        let means = [&mgk, &softmax].map(|own| Sample::of(own).mean);
-        said.push(format!("layer {}: {:.4} against {:.4}", layer + 1, means[0], means[1]));
+        let observed = [
+            ("MGK less softmax, each with its own queries", &softmax),
+            ("the mixtures of MGK less one Gaussian at each of its keys", &of(&surveys[1], per_key)),
+        ];
+        for (what, other) in observed {
+            let text = format!("Layer {}: {what}.", layer + 1);
+            observations.push(Clause::ours(text).below(Estimate::paired(&mgk, other, confidence(1), "seeds"), 0.0));
+        }
+        let means = [&mgk, &one, &softmax].map(|own| Sample::of(own).mean);
+        said.push(format!("layer {}: {:.4}, {:.4} and {:.4}", layer + 1, means[0], means[1], means[2]));
     }
     clauses.extend(observations);
     let statement = format!(
-        "Nats a channel of MGK against softmax: {}. Each model has its own queries and keys, whose lengths move these numbers.",
+        "Nats a channel of MGK, one Gaussian a key and softmax: {}. Each model has its own queries and keys, whose lengths move these numbers.",
         said.join("; ")
     );
     Ok(Finding { clauses, statement, tables: vec![all], charts: Vec::new() })
@@ -327,7 +363,7 @@ mod tests {
                 let mut layers = regard_tasks::run::Layers::new();
                 layers.text(&family.recipe(scale), family.name).expect("TOML");
                 let config = layers.resolve().expect("a configuration");
-                for (_, entry) in family.members {
+                for (_, entry) in family.members.into_iter().chain([ONE_GAUSSIAN]) {
                     let (_, own) = config.candidate(entry).expect("an entry");
                     assert_eq!(own.model.head_width(&own.attention), width, "{entry}");
                 }

@@ -77,6 +77,7 @@ pub static ENTRIES: &[Entry] = &[
     moa_trained::SPECIALISED,
     fastformer_complexity::ENTRY,
     fastformer::TOPICS,
+    fastformer::SENTIMENT,
     fastformer::INTERACTION,
     fastformer::SHARING,
     nope_lemmas::LEMMAS,

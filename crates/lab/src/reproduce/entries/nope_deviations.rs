@@ -95,12 +95,10 @@ fn initialisations(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> 
     Ok(Finding { clauses, statement: format!("{}.", sentences.join("; ")), tables: vec![table], charts: Vec::new() })
 }
 
-/// Maximum deviation of cumulative attention in a layer from a straight line, with its interval.
+/// Farthest of the last query's cumulative attention from a straight line, in the mean over heads and sequences of a layer.
 pub(super) fn unevenness(replicates: &Replicates, layer: usize) -> Option<Estimate> {
-    let curve = replicates.curve(layer, Quantity::Cumulative, Statistic::Mean)?;
-    let count = curve.points.len() as f64;
-    let off = curve.points.iter().map(|(c, own)| Estimate { mean: (own.mean - *c as f64 / count).abs(), ..*own });
-    off.max_by(|one, other| one.mean.total_cmp(&other.mean))
+    let curve = replicates.curve(layer, Quantity::Uneven, Statistic::Mean)?;
+    curve.points.first().map(|(_, off)| *off)
 }
 
 /// Mean distance over positions of the logarithm of a decoder's variance from that of lemma 3.
@@ -125,7 +123,7 @@ fn deviations(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
             Column::number("farthest from even attention", Format::Fixed(4)),
         ],
     )
-    .note("Over decoders, with half the width of the 95 % interval. Even: cumulative attention of the last query on a straight line.");
+    .note("Over decoders, with half the width of the 95 % interval. Even: cumulative attention of the last query on a straight line, in each head.");
     let mut clauses = Vec::new();
     let over = |estimate| over(estimate, "decoders", confidence(5));
     let misfits = |one: &Measured| one.replicates.0.iter().map(|tally| misfit(tally, one)).collect::<Vec<f64>>();
@@ -141,7 +139,7 @@ fn deviations(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
         }
         if s > 0.01 {
             clauses.push(
-                Clause::paper(format!("At {label} the variance falls with the position: slope."))
+                Clause::paper(format!("Figure 5: at {label} the variance falls with the position: slope."))
                     .below(over(slope), 0.0),
             );
         } else {

@@ -33,6 +33,8 @@ pub const ESTIMATORS: Entry = Entry {
 const DIFFERENCES: &[&str] = &[
     "matrices of the generative process of section 3.2 for those of BigGAN",
     "256 tokens for 4,096",
+    "in between for all matrices of BigGAN; the ends, at which the paper's figure has few, are observations",
+    "hyperbolic features with orthogonal rows for plain ones with independent rows",
     "the best of three splits at each temperature, 1/4, 1/2 and 3/4 of it sparse, chosen on 8 other draws",
     "temperatures by the entropy of the rows of squared weights, which are shares of the squared norm: 90, 50 and 10 % of the way from that \
      of a cluster to that of all tokens",

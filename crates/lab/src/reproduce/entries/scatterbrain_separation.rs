@@ -4,7 +4,7 @@ use regard_kernels::random::{bits, substream};
 use regard_report::{Column, Format, Sample, Table};
 use regard_tasks::Failure;
 
-use super::scatterbrain_theory::beyond_rank;
+use super::scatterbrain_theory::beyond_ranks;
 use crate::{
     approx::Dense,
     reproduce::{Clause, Entry, Estimate, Finding, Paper, Scale, Setup, Workbench, confidence},
@@ -75,7 +75,7 @@ fn fourth(n: usize, draw: u64) -> Result<Errors, Failure> {
     let sum = Dense::from_fn(n, n, |i, j| if i == j { r.exp() } else { 1.0 });
     // Rank k has 2 n k parameters.
     let errors =
-        [sum.zip(&matrix, |x, y| x - y).norm(), beyond_rank(&matrix, n / 4)?, beyond_entries(&matrix, n * n / 2)];
+        [sum.zip(&matrix, |x, y| x - y).norm(), beyond_ranks(&matrix, [n / 4])?[0], beyond_entries(&matrix, n * n / 2)];
     Ok(errors.map(|error| error / n as f64))
 }
 
@@ -88,7 +88,7 @@ fn third(n: usize, width: usize, draw: u64) -> Result<Errors, Failure> {
     let sum = Dense::from_fn(n, n, |i, j| 1.0 + products.data[i * n + j] + if i == j { diagonal } else { 0.0 });
     let errors = [
         sum.zip(&matrix, |x, y| x - y).norm(),
-        beyond_rank(&matrix, width + 2)?,
+        beyond_ranks(&matrix, [width + 2])?[0],
         beyond_entries(&matrix, 2 * n * (width + 2)),
     ];
     Ok(errors.map(|error| error / (n as f64).sqrt()))

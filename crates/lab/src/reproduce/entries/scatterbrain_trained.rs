@@ -22,6 +22,9 @@ pub(super) const DATA: &str = "all-MiniLM-L6-v2 and the Cranfield collection, by
 pub(super) const ONE_MODEL: &str = "one sentence encoder (all-MiniLM-L6-v2) for the paper's models";
 const HEADS: &str =
     "medians of each head over its sequences; intervals over heads, as if the heads of one model were independent";
+const SPLIT: &str = "robust PCA with half of the budget for each part, in at most 300 rounds, for the best mix";
+/// What other entries on these matrices differ in besides.
+pub(super) const FEATURES: &str = "hyperbolic features with orthogonal rows for plain ones with independent rows";
 pub(super) const DOCUMENTS: &str = "cranfield/cran.all.1400.gz";
 
 pub const ORACLES: Entry = Entry {
@@ -38,13 +41,13 @@ pub const ORACLES: Entry = Entry {
         Setup {
             scale: Scale::Quick,
             setting: "All 72 heads on 2 sequences of 128 tokens, budget 1/8.",
-            differences: &[ONE_MODEL, "128 tokens for 1,024", HEADS],
+            differences: &[ONE_MODEL, "128 tokens for 1,024", HEADS, SPLIT],
             minutes: 2.0,
         },
         Setup {
             scale: Scale::Here,
             setting: "All 72 heads on 2 sequences of 256 tokens, budget 1/8.",
-            differences: &[ONE_MODEL, "256 tokens for 1,024", HEADS],
+            differences: &[ONE_MODEL, "256 tokens for 1,024", HEADS, SPLIT],
             minutes: 20.0,
         },
     ],
@@ -65,13 +68,13 @@ pub const ENTRIES: Entry = Entry {
         Setup {
             scale: Scale::Quick,
             setting: "All 72 heads on 2 sequences of 128 tokens, budget 1/8, 2 draws.",
-            differences: &[ONE_MODEL, "128 tokens, 2 draws"],
+            differences: &[ONE_MODEL, "128 tokens, 2 draws", FEATURES],
             minutes: 0.3,
         },
         Setup {
             scale: Scale::Here,
             setting: "All 72 heads on 2 sequences of 256 tokens, budget 1/8, 4 draws.",
-            differences: &[ONE_MODEL, "256 tokens, 4 draws"],
+            differences: &[ONE_MODEL, "256 tokens, 4 draws", FEATURES],
             minutes: 3.0,
         },
     ],
@@ -199,8 +202,9 @@ fn oracles(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     let [low, middle, high] = thirds[..] else {
         return Err(Failure::data("fewer than three heads, expected some at each entropy"));
     };
-    // How much robust PCA takes off the better of the two.
+    // How much robust PCA takes off the better of the two. Without a bound below, where that one is next to nothing: medians.
     let gain = |head: &HeadErrors| 1.0 - head.errors[2] / head.errors[0].min(head.errors[1]);
+    let taken_off = |gains: &mut dyn Iterator<Item = f64>| Estimate::median(&gains.collect::<Vec<_>>(), sure, "heads");
     let mut clauses = vec![
         Clause::paper("The error of the largest entries rises with the entropy: rank correlation.")
             .above(sparse.1, 0.0),
@@ -214,10 +218,9 @@ fn oracles(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     for (name, third) in ["low", "middle", "high"].into_iter().zip([low, middle, high]) {
         let text =
             format!("At {name} entropy robust PCA has a smaller error than the better of both: share taken off.");
-        clauses.push(Clause::paper(text).above(over(third, &gain), 0.0));
+        clauses.push(Clause::paper(text).above(taken_off(&mut third.iter().map(gain)), 0.0));
     }
-    let outside: Vec<f64> = low.iter().chain(high).map(gain).collect();
-    let (inside, outside) = (over(middle, &gain), Estimate::mean(&outside, sure, "heads"));
+    let (inside, outside) = (taken_off(&mut middle.iter().map(gain)), taken_off(&mut low.iter().chain(high).map(gain)));
     let error = |own: &Estimate| own.interval.map_or(f64::NAN, |[low, high]| (high - low) / 2.0);
     let half = error(&inside).hypot(error(&outside));
     let more = inside.value - outside.value;
@@ -226,20 +229,20 @@ fn oracles(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     clauses.push(Clause::paper("It takes off most in the middle: share there less that elsewhere.").above(more, 0.0));
     let most = heads.iter().map(gain).fold(f64::NEG_INFINITY, f64::max);
     clauses.push(
-        Clause::ours("On some head it takes off 85 % or more.")
-            .exactly(most >= 0.85)
+        Clause::ours("On some head it takes off 95 % or more, the most that the paper saw.")
+            .exactly(most >= 0.95)
             .note(format!("most: {:.0} %", 100.0 * most)),
     );
     let mut columns = vec![Column::text("heads"), Column::number("entropy", Format::Fixed(3)).unit("nat")];
     columns.extend(methods.map(|method| Column::number(method.name(), Format::Fixed(4))));
     columns.push(Column::number("taken off", Format::Percent(1)));
     let mut table = Table::new("Error of the attention matrix", columns)
-        .note("Relative Frobenius error, mean over the heads of each third by entropy; taken off: of the better of the first two.");
+        .note("Relative Frobenius error, mean over the heads of each third by entropy; taken off: of the better of the first two, median.");
     for (name, third) in ["low", "middle", "high"].into_iter().zip([low, middle, high]) {
         let mean = |of: &dyn Fn(&HeadErrors) -> f64| over(third, of).value;
         let mut row = vec![format!("{name} entropy").into(), mean(&|head| head.entropy).into()];
         row.extend((0..methods.len()).map(|at| mean(&|head| head.errors[at]).into()));
-        row.push(mean(&gain).into());
+        row.push(taken_off(&mut third.iter().map(gain)).value.into());
         table.push(row);
     }
     let marks = (0..methods.len()).flat_map(|style| {

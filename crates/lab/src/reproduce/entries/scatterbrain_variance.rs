@@ -17,7 +17,7 @@ pub const ENTRIES: Entry = Entry {
     paper: Paper::Scatterbrain,
     figures: "figure 4 and theorem 2",
     claim: "For q and k on the unit sphere, Scatterbrain's estimate of exp(q.k) has the mean exp(q.k) and 1 - p times the variance of random \
-            features, where p is the probability of a common hash; so its squared error is below that of random features for large \
+            features, strictly less, where p is the probability of a common hash; so its squared error is below that of random features for large \
             entries and below that of hashing for small ones.",
     data: "none",
     models: &[],
@@ -28,7 +28,8 @@ pub const ENTRIES: Entry = Entry {
         differences: &[
             "features and hash values are ours: the paper does not name those of the figure",
             "independent Gaussian directions for a random rotation",
-            "p is measured, not computed",
+            "p is measured, not computed; a share of variance is met within p / 2, a mean within 0.1",
+            "large entries are those of q.k from 0.5, small ones those up to 0",
         ],
         minutes: 1.0,
     }],
@@ -45,7 +46,7 @@ const FEATURES: usize = 64;
 const DIRECTIONS: usize = 4;
 /// Sizes of `q.k`, from small to large entries.
 const PRODUCTS: [f64; 9] = [-0.9, -0.6, -0.3, 0.0, 0.3, 0.5, 0.7, 0.9, 0.97];
-/// What counts as equal, of means over exact values and of ratios of variances.
+/// What counts as equal, of means over exact values.
 const TOLERANCE: f64 = 0.1;
 
 /// One draw at one `q.k`: the estimate by features, and whether the hashes are the same.
@@ -120,7 +121,7 @@ fn at(place: usize, draws: &[Draw], sure: f64) -> At {
         same: of_same,
         errors: [mean(&hashing), of_features, of_both],
         mean: Estimate::mean(&estimates, sure, "draws"),
-        ratio: Estimate::of_error(ratio - (1.0 - of_same), error, draws.len() - 1, sure, "draws"),
+        ratio: Estimate::of_error(ratio - (1.0 - of_same), error, draws.len() as f64 - 1.0, sure, "draws"),
         gains: [&features, &hashing].map(|other| Estimate::paired(other, &both, sure, "draws")),
     }
 }
@@ -164,8 +165,10 @@ fn run(bench: &Workbench, _: Scale) -> Result<Finding, Failure> {
             1.0,
             TOLERANCE,
         ));
-        let text = format!("At q.k = {product} the variance over that of features is 1 - p: the difference is 0.");
-        clauses.push(Clause::paper(text).within(own.ratio.clone(), 0.0, TOLERANCE));
+        let text = format!(
+            "At q.k = {product} the variance over that of features is 1 - p, less than 1: the difference is 0, to within p / 2."
+        );
+        clauses.push(Clause::paper(text).within(own.ratio.clone(), 0.0, 0.5 * own.same));
         let [features, hashing] = &own.gains;
         if product >= 0.5 {
             let text = format!("At q.k = {product}, a large entry, features have the larger squared error.");

@@ -23,8 +23,8 @@ const MEETINGS: &str = "qmsum/test.jsonl.gz";
 const IMAGES: &str = "images.safetensors";
 
 /// What every one of these entries claims of its model.
-const CLAIM: &str = "Within each budget of memory, on sequences that nothing was measured on, the choice of the planner is not worse than \
-                     the single candidate that loses least there when it stands in every head.";
+const CLAIM: &str = "Within each budget of memory, on sequences that nothing was measured on, the choice of the planner loses less than \
+                     the single candidate that loses least there when it stands in every head, or is that candidate.";
 const NO_PAPER: &str = "No paper has this claim.";
 
 pub const MINILM: Entry = Entry {
@@ -39,13 +39,13 @@ pub const MINILM: Entry = Entry {
         Setup {
             scale: Scale::Quick,
             setting: "512 tokens, budgets of 1/32, 1/16, 1/8, 1/4 and 1/2, 8 sequences to measure on and 8 to judge by.",
-            differences: &["8 sequences", ONE_MODEL],
+            differences: &["8 sequences", ONE_MODEL, RIVAL],
             minutes: 1.5,
         },
         Setup {
             scale: Scale::Here,
             setting: "512 tokens, budgets of 1/32, 1/16, 1/8, 1/4 and 1/2, 32 sequences to measure on and 32 to judge by.",
-            differences: &["32 sequences", ONE_MODEL],
+            differences: &["32 sequences", ONE_MODEL, RIVAL],
             minutes: 6.0,
         },
     ],
@@ -68,14 +68,14 @@ pub const SMOLLM2: Entry = Entry {
             scale: Scale::Quick,
             setting: "1,024 tokens, keys and values as int8, windows and Scatterbrain on them, budgets of 1/32, 1/8 and 1/4, 4 \
                       sequences to measure on and 4 to judge by.",
-            differences: &["1,024 tokens", "4 sequences", ONE_MODEL],
+            differences: &["1,024 tokens", "4 sequences", ONE_MODEL, RIVAL],
             minutes: 6.0,
         },
         Setup {
             scale: Scale::Here,
             setting: "2,048 tokens, keys and values as int8, budgets of 1/32, 1/16, 1/8 and 1/4, 8 sequences to measure on and 8 \
                       to judge by.",
-            differences: &["2,048 tokens", "8 sequences", ONE_MODEL],
+            differences: &["2,048 tokens", "8 sequences", ONE_MODEL, RIVAL],
             minutes: 35.0,
         },
     ],
@@ -101,7 +101,7 @@ pub const MEETING: Entry = Entry {
             scale: Scale::Quick,
             setting: "2,048 tokens, keys and values as int8, windows, budgets of 1/32 and 1/8, 4 sequences to measure on and 4 to \
                       judge by.",
-            differences: &["2,048 tokens", "4 sequences", ONE_MODEL],
+            differences: &["2,048 tokens", "4 sequences", ONE_MODEL, RIVAL],
             minutes: 5.0,
         },
         Setup {
@@ -130,7 +130,7 @@ pub const VIT: Entry = Entry {
     setups: &[Setup {
         scale: Scale::Quick,
         setting: "1,370 tokens, budgets of 1/32 and 1/8, 4 images to measure on and 4 to judge by.",
-        differences: &["4 images", ONE_MODEL],
+        differences: &["4 images", ONE_MODEL, RIVAL],
         minutes: 1.5,
     }],
     run: |bench, _| judged(bench, "swap-vit", "vit", &study(0, 4, &ALL, &["1/32", "1/8"])?),
@@ -141,8 +141,7 @@ pub const VIT_REPLACED: Entry = Entry {
     paper: Paper::Scatterbrain,
     figures: "tables 1 and 6",
     claim: "Put into every head of a trained vision transformer without training, with a small share of the memory, Scatterbrain keeps \
-            nearer to what the model says with exact attention than hashing and than random features (table 1), and on a band nearer \
-            than the band alone (table 6).",
+            nearer to what the model says with exact attention than hashing and than random features.",
     data: PICTURES,
     models: &["vit"],
     paper_setting: "A pretrained T2T vision transformer on ImageNet, in which 2 % of the memory of attention is left: accuracy, and error \
@@ -155,6 +154,7 @@ pub const VIT_REPLACED: Entry = Entry {
             "1 - cosine of the mean states to those of exact attention for accuracy",
             "8 images for ImageNet",
             "1/32 of the entries for 2 %",
+            "neither the plain sum of both nor the errors of attention are judged; the images of one model are the units",
         ],
         minutes: 1.5,
     }],
@@ -163,6 +163,9 @@ pub const VIT_REPLACED: Entry = Entry {
 
 const PICTURES: &str = "a vision transformer and images.safetensors with its pixel_values, by --models and --data";
 const ONE_MODEL: &str = "one model of its kind";
+/// What makes the comparison easier for one side.
+const RIVAL: &str = "a single candidate has 1/2, 1/4 .. 1/32 of the entries and may leave half of a budget unused, as the table says; the best one is \
+                     picked on the sequences that judge, which is to its advantage";
 
 /// Kinds of candidates that attend at all.
 const ALL: [Kind; 5] = [Kind::Window, Kind::Scatterbrain, Kind::Performer, Kind::Smyrf, Kind::ScatterbrainSmyrf];
@@ -316,8 +319,7 @@ fn judged(bench: &Workbench, entry: &str, model: &str, study: &Study) -> Result<
         let gains: Vec<f64> = choice.losses.iter().zip(&single.losses).map(|(own, other)| other - own).collect();
         let error = Sample::of(&gains).variance_of_mean().map(f64::sqrt);
         told.push(format!("{} at {}", significant(gain.value, 3), budget.name));
-        let clause =
-            Clause::paper(format!("With {} of the memory it is not worse than {}.", budget.name, plain(single)));
+        let clause = Clause::paper(format!("With {} of the memory it loses less than {}.", budget.name, plain(single)));
         let value = gain.value;
         clauses.push(match choice.losses == single.losses {
             true => clause.exactly(true).note("the choice is this candidate, or does the same"),
@@ -376,9 +378,10 @@ fn replaced(bench: &Workbench, _: Scale) -> Result<Finding, Failure> {
     }
     let mut clauses = Vec::new();
     for (ours, other) in pairs {
-        let gain = gain(of(ours)?, of(other)?, pairs.len(), "images");
+        let gain = gain(of(ours)?, of(other)?, 2, "images");
         let text = format!("{} is nearer to exact attention than {}.", ours.name(), other.name());
-        clauses.push(Clause::paper(text).above(gain, 0.0));
+        // Of bands the paper has numbers alone.
+        clauses.push(Clause { of_paper: other != Kind::Window, ..Clause::paper(text) }.above(gain, 0.0));
     }
     let told = ALL.iter().map(|kind| Ok(format!("{} {}", kind.name(), significant(of(*kind)?.loss, 3))));
     let told = told.collect::<Result<Vec<_>, Failure>>()?;

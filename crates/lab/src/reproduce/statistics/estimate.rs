@@ -3,7 +3,7 @@
 use regard_report::{Sample, number::significant};
 use serde::{Deserialize, Serialize};
 
-use crate::statistics::distribution::{heads_at_most, probability, student};
+use crate::statistics::distribution::{heads_at_most, noncentrality, probability, student};
 
 /// Fewest trained models of a kind, each from a seed of its own, on which a verdict can rest.
 pub const SEEDS: usize = 3;
@@ -35,13 +35,28 @@ impl Estimate {
         let sample = Sample::of(values);
         let least = if units == "seeds" { SEEDS } else { 2 };
         let error = sample.variance_of_mean().filter(|_| values.len() >= least).map(f64::sqrt);
-        Self::of_error(sample.mean, error, values.len().saturating_sub(1), confidence, units)
+        Self::of_error(sample.mean, error, values.len() as f64 - 1.0, confidence, units)
     }
 
     /// The mean of paired differences `first - second`.
     pub fn paired(first: &[f64], second: &[f64], confidence: f64, units: &str) -> Self {
         let differences: Vec<f64> = first.iter().zip(second).map(|(first, second)| first - second).collect();
         Self::mean(&differences, confidence, units)
+    }
+
+    /// The difference of two means of independent values with variances of their own (Welch 1947).
+    pub fn unpaired(first: &[f64], second: &[f64], confidence: f64, units: &str) -> Self {
+        let least = if units == "seeds" { SEEDS } else { 2 };
+        let samples = [first, second].map(Sample::of);
+        let value = samples[0].mean - samples[1].mean;
+        let enough = first.len().min(second.len()) >= least;
+        let parts = samples.map(|sample| sample.variance_of_mean().filter(|_| enough).unwrap_or(f64::NAN));
+        let error = (parts[0] + parts[1]).sqrt();
+        let shares = [(parts[0], first.len()), (parts[1], second.len())];
+        let degrees =
+            error.powi(4) / shares.map(|(part, count)| part * part / (count as f64 - 1.0)).iter().sum::<f64>();
+        let own = Self::of_error(value, Some(error), degrees, confidence, units);
+        Self { count: first.len() + second.len(), ..own }
     }
 
     /// The share of right answers of one model less that of another over the same items. The interval is that of
@@ -68,7 +83,7 @@ impl Estimate {
         let of_items = Sample::of(&(0..items).map(over_seeds).collect::<Vec<_>>()).variance_of_mean();
         let error = seeds.variance_of_mean().filter(|_| means.len() >= SEEDS);
         let error = error.map(|error| (error + of_items.unwrap_or(0.0)).sqrt());
-        Self::of_error(seeds.mean, error, means.len().saturating_sub(1), confidence, "seeds")
+        Self::of_error(seeds.mean, error, means.len() as f64 - 1.0, confidence, "seeds")
     }
 
     /// The median, with the interval of the sign test: it assumes nothing of the tails.
@@ -93,17 +108,18 @@ impl Estimate {
         let most = 0.999_999;
         let transformed = spearman.clamp(-most, most).atanh();
         let error = ((1.0 + spearman.powi(2) / 2.0) / (pairs as f64 - 3.0)).sqrt();
-        let Self { interval, .. } = Self::of_error(transformed, Some(error), 1_000_000, confidence, units);
+        let Self { interval, .. } = Self::of_error(transformed, Some(error), 1e6, confidence, units);
         Self::of_interval(spearman, interval.map(|ends| ends.map(f64::tanh)), pairs, confidence, units)
     }
 
     /// An estimate with a standard error of this many degrees of freedom.
-    pub fn of_error(value: f64, error: Option<f64>, degrees: usize, confidence: f64, units: &str) -> Self {
-        let error = error.filter(|error| error.is_finite() && degrees > 0);
-        let half = error.map(|error| student(0.5 + confidence / 2.0, degrees as f64) * error);
+    pub fn of_error(value: f64, error: Option<f64>, degrees: f64, confidence: f64, units: &str) -> Self {
+        let error = error.filter(|error| error.is_finite() && degrees > 0.0);
+        let reach = error.map(|_| student(0.5 + confidence / 2.0, degrees));
+        let half = reach.zip(error).map(|(reach, error)| reach * error);
         let interval = half.map(|half| [value - half, value + half]);
-        let smallest = half.zip(error).map(|(half, error)| half + student(POWER, degrees as f64) * error);
-        Self { smallest, ..Self::of_interval(value, interval, degrees + 1, confidence, units) }
+        let smallest = reach.zip(error).map(|(reach, error)| noncentrality(reach, degrees, POWER) * error);
+        Self { smallest, ..Self::of_interval(value, interval, degrees.max(0.0) as usize + 1, confidence, units) }
     }
 
     /// An estimate with this interval; the smallest effect as if it were a normal one.
@@ -166,9 +182,18 @@ mod tests {
         let five = of("draws");
         near(five.interval, [-0.025_852_519_098_702_342, 0.545_852_519_098_702_2]);
         assert_eq!(five, Estimate { units: "draws".into(), ..of("seeds") });
-        // Half the width, and the 0.8 quantile of four degrees of freedom, 0.9410, times the standard error.
+        // 3.761060 standard errors: where a noncentral t of four degrees of freedom is beyond the quantile in four of five cases.
         let error = 0.285_852_519_098_702_2 / 2.776_445_105_197_793;
-        assert!((five.smallest.unwrap() - (0.285_852_519_098_702_2 + 0.940_964_577_235_181_6 * error)).abs() < 1e-8);
+        assert!((five.smallest.unwrap() - 3.761_060_261_004_304 * error).abs() < 1e-5);
+    }
+
+    /// Expected: SciPy 1.17.1, `ttest_ind(.., equal_var=False).confidence_interval(0.95)`.
+    #[test]
+    fn unpaired_means_keep_their_own_variances() {
+        let unpaired = Estimate::unpaired(&[0.3, -0.1, 0.5, 0.2, 0.4], &[1.0, 3.0, 1.5, 2.2], 0.95, "seeds");
+        near(unpaired.interval, [-3.008563991795838, -0.32143600820416207]);
+        assert_eq!(unpaired.count, 9);
+        assert_eq!(Estimate::unpaired(&[0.3, -0.1], &[1.0, 3.0, 1.5], 0.95, "seeds").interval, None);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! What decides a clause: estimates with intervals from independent units, and how many units to look at.
 //!
 //! The unit is what was drawn or trained independently: a seed, a draw, a decoder. Matrices of one model, or layers, are
-//! not independent, and count as one unit together.
+//! not independent, and count as one unit together. Where there is one pretrained model, its queries, images or heads are
+//! the units, and the verdict is on that model.
 
 mod estimate;
 mod sequential;
