@@ -113,7 +113,8 @@ pub struct RunResult {
     pub multiply_adds: Option<f64>,
     /// Median time of an update in milliseconds.
     pub milliseconds_per_step: f64,
-    /// Peak allocated bytes in training beyond those in use before the model was built.
+    /// Peak allocated bytes of an update beyond those in use before the model was built; evaluations and checkpoints, which
+    /// take as much whatever the mechanism, are not in it.
     pub peak_bytes: Option<u64>,
     /// Test sequences per second.
     pub sequences_per_second: f64,

@@ -10,7 +10,6 @@ use std::{
 };
 
 use burn::tensor::Device;
-use regard_alloc::Peak;
 use regard_cluster::{ClusterError, Communicator, deal};
 use regard_files::write_whole;
 use regard_nn::models::parameter_count;
@@ -233,7 +232,7 @@ pub(super) fn run_one(
     stop: &Arc<AtomicBool>,
 ) -> Result<Option<RunResult>, TrainError> {
     regard_kernels::parallel::release_scratch();
-    let peak = Peak::start();
+    let before = regard_alloc::current_bytes();
     let model = Model::build(&candidate.model, candidate.attentions.clone(), plan.data, seed, plan.device)?;
     let parameters = parameter_count(&model);
     // A kill may have left an empty directory with nothing to resume.
@@ -249,11 +248,12 @@ pub(super) fn run_one(
         Outcome::Interrupted { .. } => return Ok(None),
         Outcome::Finished { step } | Outcome::Stopped { step } => step,
     };
-    let peak_bytes = peak.bytes();
     let test = trainer.evaluate_best(Split::Test)?;
     let records = Record::read(&directory.join(METRICS))?;
     let (curve, training_loss, times) = curves(&records);
     let train_seconds = times.iter().sum::<f64>() / 1e3;
+    let peak = records.iter().filter_map(|record| if let Record::Step(step) = record { step.peak_bytes } else { None });
+    let peak_bytes = peak.max().zip(before).map(|(peak, before)| peak.saturating_sub(before));
     Ok(Some(RunResult {
         label: candidate.label.clone(),
         seed,

@@ -10,8 +10,12 @@ use crate::moments::Moments;
 /// Learned parameters of one head and norms of its vectors.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HeadParameters {
-    /// Prior of each component of a mixture; averaged over positions if it depends on them. Empty without a prior.
+    /// Prior of each component of a mixture; if it depends on positions, their mean over the positions of all sequences together.
+    /// Empty without a prior.
     pub priors: Vec<f64>,
+    /// Priors that the means are over.
+    #[serde(skip)]
+    averaged: Vec<Moments>,
     /// Variance of each component of a mixture of Gaussians.
     pub variances: Vec<f64>,
     /// `|b_r|` of each shift of shifted keys.
@@ -46,8 +50,11 @@ impl HeadParameters {
             }
         }
         if attended.tensor("log_prior").is_some() && own.components.len() > 1 {
-            let mean = |priors: &Vec<f64>| Moments::of_finite(priors.iter().map(|log| log.exp())).mean;
-            self.priors = own.log_priors.iter().map(mean).collect();
+            self.averaged.resize(own.components.len(), Moments::default());
+            for (all, priors) in self.averaged.iter_mut().zip(&own.log_priors) {
+                *all = all.and(Moments::of_finite(priors.iter().map(|log| log.exp())));
+            }
+            self.priors = self.averaged.iter().map(|all| all.mean).collect();
         }
         if let Some(variance) = attended.tensor("variance") {
             self.variances = variance.data.to_vec();

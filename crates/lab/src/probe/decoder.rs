@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use burn::tensor::{Tensor, TensorData};
-use regard_kernels::{Error, Mask, mechanism::Position, random::substream};
+use regard_kernels::{Error, Mask, Mechanism, mechanism::Position, random::substream};
 use regard_nn::{
     attention::{Attention, AttentionConfig, KeyState},
     blocks::{ActivationLog, Context, Init, Part, Place, Positions},
@@ -95,6 +95,7 @@ impl Decoder {
         Ok(Layer {
             feed_forward: (hidden > 0).then(|| [matrix(first, [width, hidden]), matrix(second, [hidden, width])]),
             mask: attention.mask(None),
+            products: self.attention.mechanism == Mechanism::Softmax,
             attention,
             unit: Tensor::ones([width], &device),
             zero: Tensor::zeros([width], &device),
@@ -127,6 +128,8 @@ pub struct Layer {
     pub(super) attention: Attention,
     pub(super) feed_forward: Option<[Tensor<2>; 2]>,
     mask: Mask,
+    /// Whether logits are products of queries and keys.
+    products: bool,
     unit: Tensor<1>,
     zero: Tensor<1>,
 }
@@ -160,8 +163,8 @@ impl Layer {
             for (quantity, values) in [(Quantity::Query, &q), (Quantity::Key, &k), (Quantity::Value, &v)] {
                 tally.add(number, quantity, values, axes);
             }
-            // Its sums are over all keys before a query.
-            if self.mask.window.is_none() {
+            // Its sums are over all keys before a query; cosines are no products.
+            if self.mask.window.is_none() && self.products {
                 tally.add_logits(number, (&q, &k), axes, [heads, key_heads, width], self.mask.causal);
             }
         }

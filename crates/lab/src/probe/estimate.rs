@@ -36,9 +36,10 @@ impl Estimate {
         Self { mean: self.mean * factor, half: self.half.map(|half| half * factor.abs()), ..self }
     }
 
-    /// Whether the interval contains `value`.
+    /// Whether the interval contains `value`, to what numbers in f32 can tell.
     pub fn holds(&self, value: f64) -> bool {
-        self.half.is_some_and(|half| (self.mean - value).abs() <= half)
+        let rounding = f64::from(f32::EPSILON) * value.abs();
+        self.half.is_some_and(|half| (self.mean - value).abs() <= half + rounding)
     }
 }
 

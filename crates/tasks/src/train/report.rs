@@ -23,7 +23,8 @@ pub struct StepReport {
     pub milliseconds: f64,
     /// Real tokens per second.
     pub tokens_per_second: f64,
-    /// Most memory so far: see [`peak_bytes`](regard_alloc::peak_bytes).
+    /// Most memory in this update, without evaluations and checkpoints; where no allocator counts, the most of the process so
+    /// far: see [`peak_bytes`](regard_alloc::peak_bytes).
     pub peak_bytes: Option<u64>,
     /// What the loss was multiplied by for the backward pass, in runs with `train.precision = "f16"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

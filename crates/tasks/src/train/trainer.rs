@@ -338,6 +338,7 @@ impl<'a> Trainer<'a> {
     /// One update; none, and nothing changed, where it is made of several batches and the stop flag was raised among them.
     fn advance(&mut self, stops: bool) -> Result<Option<StepReport>, TrainError> {
         let start = Instant::now();
+        regard_alloc::reset_peak();
         let (config, step) = (self.config, self.state.step);
         let (sent, shared) = (self.cluster().bytes_sent(), self.cluster().ranks() > 1);
         let batches: Vec<Batch> =

@@ -116,9 +116,8 @@ impl Study {
     pub fn columns(&self) -> Vec<&Place> {
         let mut columns: Vec<&Place> = Vec::new();
         for task in &self.tasks {
-            let settings: Vec<Option<&String>> =
-                if self.settings.is_empty() { vec![None] } else { self.settings.iter().map(Some).collect() };
-            for setting in settings {
+            // Of merged studies one may have settings and another none.
+            for setting in std::iter::once(None).chain(self.settings.iter().map(Some)) {
                 let here = |place: &Place| place.task == task.label && place.setting.as_ref() == setting;
                 columns.extend(self.groups.iter().map(|group| &group.place).find(|place| here(place)));
             }

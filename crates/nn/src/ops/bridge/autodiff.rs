@@ -52,7 +52,7 @@ fn record<C: CheckpointStrategy, const N: usize>(
     let inputs: &[_; N] = inputs.try_into().expect("N inputs");
     match Pullback.prepare::<C>(inputs.each_ref().map(|input| input.node())).compute_bound().stateful() {
         OpsKind::Tracked(mut prep) => {
-            let inputs = inputs.each_ref().map(|input| prep.checkpoint(input));
+            let inputs = (call.keep != Keep::Neither).then(|| inputs.each_ref().map(|input| prep.checkpoint(input)));
             let kept = (call.keep == Keep::InputsAndOutput).then(|| out.clone());
             prep.finish(Recorded { operator: call.operator, inputs, out: kept, saved: Arc::new(saved) }, out)
         }
@@ -64,7 +64,8 @@ fn record<C: CheckpointStrategy, const N: usize>(
 #[derive(Clone, Debug)]
 struct Recorded<const N: usize> {
     operator: Arc<dyn Operator>,
-    inputs: [NodeId; N],
+    /// None where the gradient of the output stands for them.
+    inputs: Option<[NodeId; N]>,
     out: Option<FlexTensor>,
     saved: Arc<Saved>,
 }
@@ -78,7 +79,10 @@ impl<const N: usize> Backward<Flex, N> for Pullback {
     fn backward(self, ops: Ops<Recorded<N>, N>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
         let grad_out = grads.consume::<Flex>(&ops.node);
         let Recorded { operator, inputs, out, saved } = ops.state;
-        let inputs = inputs.map(|input| checkpointer.retrieve_node_output::<FlexTensor>(input));
+        let inputs = match inputs {
+            Some(inputs) => inputs.map(|input| checkpointer.retrieve_node_output::<FlexTensor>(input)),
+            None => std::array::from_fn(|_| grad_out.clone()),
+        };
         let wanted = ops.parents.each_ref().map(Option::is_some);
         let results = flex::backward(&*operator, &inputs, out.as_ref(), &saved, grad_out, &wanted);
         for ((parent, grad), name) in ops.parents.into_iter().zip(results).zip(operator.inputs()) {

@@ -42,6 +42,8 @@ enum Keep {
     InputsAndOutput,
     /// The backward pass gets an empty output.
     Inputs,
+    /// And, where an input was, the gradient of the output.
+    Neither,
 }
 
 /// Whether tensors of this device can go through [`apply`]: those of Flex, with or without autodiff.
@@ -93,6 +95,12 @@ pub fn apply<const D: usize>(operator: Arc<dyn Operator>, inputs: &[Operand]) ->
 /// memory is free as soon as nobody else holds it, and whoever holds it alone may write into it.
 pub(super) fn apply_forgetting_output<const D: usize>(operator: Arc<dyn Operator>, inputs: &[Operand]) -> Tensor<D> {
     run(operator, inputs, Keep::Inputs).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// As [`apply`], for operators whose output is of the shape and format of their one input and whose backward pass looks at the
+/// values of neither: what went in is free as soon as nobody else holds it.
+pub(super) fn apply_forgetting_all<const D: usize>(operator: Arc<dyn Operator>, input: Operand) -> Tensor<D> {
+    run(operator, &[input], Keep::Neither).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn run<const D: usize>(operator: Arc<dyn Operator>, inputs: &[Operand], keep: Keep) -> Result<Tensor<D>, Error> {

@@ -14,7 +14,7 @@ use regard_kernels::elementwise::{
 pub use regard_kernels::elementwise::{Curve, IGNORE};
 
 use super::{
-    bridge::{apply_forgetting_output as apply, multiply, runs_kernels, runs_unrecorded},
+    bridge::{apply_forgetting_all, apply_forgetting_output as apply, multiply, runs_kernels, runs_unrecorded},
     single,
 };
 
@@ -69,7 +69,7 @@ pub fn rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, epsilon: f32) -
 /// # Panics
 /// A position beyond the tables of `rotation`, or channels that do not fit them.
 pub fn rotate<const D: usize>(x: Tensor<D>, rotation: Rotate) -> Tensor<D> {
-    if fused(&x) { apply(Arc::new(rotation), &[x.into()]) } else { composed::rotate(x, &rotation) }
+    if fused(&x) { apply_forgetting_all(Arc::new(rotation), x.into()) } else { composed::rotate(x, &rotation) }
 }
 
 /// Layer normalisation of the rows of `x [.., width]`, then `weight [width]` and `bias [width]`:
@@ -108,7 +108,7 @@ pub fn dropout<const D: usize>(x: Tensor<D>, rate: f32, key: u64) -> Tensor<D> {
     if rate == 0.0 {
         x
     } else if fused(&x) {
-        apply(Arc::new(operator), &[x.into()])
+        apply_forgetting_all(Arc::new(operator), x.into())
     } else {
         composed::dropout(x, operator)
     }

@@ -20,10 +20,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use self::state::{StateFile, StateProblem};
 pub use self::{
     state::{Best, RunState},
     tensors::{HostTensor, HostTensors, decode_tensors, encode_tensors},
+};
+use self::{
+    state::{StateFile, StateProblem},
+    tensors::{Lent, encode},
 };
 use super::{
     TrainError,
@@ -220,18 +223,22 @@ fn write_files(directory: &Path, checkpoint: &Checkpoint) -> Result<(), TrainErr
     // A killed run may have left one.
     let _ = fs::remove_dir_all(directory);
     make_child(directory)?;
-    let mut moments = HostTensors::new();
-    for (name, Moments { first, second }) in &checkpoint.moments {
-        let shape = checkpoint.model.get(name).map_or_else(|| vec![first.len()], |tensor| tensor.shape.clone());
-        moments.insert(format!("{FIRST}{name}"), HostTensor { shape: shape.clone(), data: first.clone() });
-        moments.insert(format!("{SECOND}{name}"), HostTensor { shape, data: second.clone() });
-    }
+    let flat: BTreeMap<&str, [usize; 1]> =
+        checkpoint.moments.iter().map(|(name, own)| (&name[..], [own.first.len()])).collect();
+    let moments = || {
+        checkpoint.moments.iter().flat_map(|(name, Moments { first, second })| {
+            let shape = checkpoint.model.get(name).map_or(&flat[&name[..]][..], |tensor| &tensor.shape);
+            [(FIRST, first), (SECOND, second)].map(|(prefix, data)| (format!("{prefix}{name}"), Lent { shape, data }))
+        })
+    };
     let mut files = BTreeMap::new();
-    for (name, tensors) in [(MODEL, &checkpoint.model), (OPTIMIZER, &moments)] {
-        let content = encode_tensors(tensors);
+    let mut write = |name: &str, content: Vec<u8>| {
         files.insert(name.to_string(), FileSum::of(&content));
-        write_synced(&directory.join(name), &content)?;
-    }
+        write_synced(&directory.join(name), &content)
+    };
+    // One file after the other: each is in memory as a whole.
+    write(MODEL, encode_tensors(&checkpoint.model))?;
+    write(OPTIMIZER, encode(moments()))?;
     let state = StateFile::new(checkpoint.state.clone(), files);
     write_synced(&directory.join(STATE), state.to_text().as_bytes())?;
     sync_directory(directory)

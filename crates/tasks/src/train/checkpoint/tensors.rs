@@ -1,8 +1,11 @@
 //! Named tensors in safetensors files.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{borrow::Cow, collections::BTreeMap, path::Path};
 
-use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use safetensors::{
+    Dtype, SafeTensors,
+    tensor::{TensorView, View},
+};
 
 use crate::train::TrainError;
 
@@ -18,15 +21,41 @@ pub struct HostTensor {
 /// Tensors by name.
 pub type HostTensors = BTreeMap<String, HostTensor>;
 
+/// A tensor that lies elsewhere. Its bytes are made when they are written, one tensor after the other.
+#[derive(Debug)]
+pub(super) struct Lent<'a> {
+    pub shape: &'a [usize],
+    pub data: &'a [f32],
+}
+
+impl View for Lent<'_> {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        self.data.iter().flat_map(|x| x.to_le_bytes()).collect()
+    }
+
+    fn data_len(&self) -> usize {
+        size_of_val(self.data)
+    }
+}
+
 /// The bytes of a safetensors file.
 pub fn encode_tensors(tensors: &HostTensors) -> Vec<u8> {
-    let bytes = |tensor: &HostTensor| tensor.data.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
-    let buffers: Vec<_> = tensors.iter().map(|(name, tensor)| (name, &tensor.shape, bytes(tensor))).collect();
-    let views = buffers.iter().map(|(name, shape, bytes)| {
-        let view = TensorView::new(Dtype::F32, (*shape).clone(), bytes).expect("as many elements as the shape has");
-        (name.as_str(), view)
-    });
-    safetensors::serialize(views, None).expect("a header of names and shapes")
+    encode(tensors.iter().map(|(name, HostTensor { shape, data })| (name, Lent { shape, data })))
+}
+
+/// The same of tensors that lie elsewhere.
+pub(super) fn encode<'a>(
+    tensors: impl Iterator<Item = (impl AsRef<str> + Ord + std::fmt::Display, Lent<'a>)>,
+) -> Vec<u8> {
+    safetensors::serialize(tensors, None).expect("a header of names and shapes")
 }
 
 /// The tensors in the bytes of the file `path`.
