@@ -262,6 +262,17 @@ fn cells_of_one_label_and_two_configurations_are_not_merged() {
     let merged = one.merge(&[&one.out, &more.out], &out).json();
     assert_eq!(merged["models"], serde_json::json!(["softmax", "50 % keys & [1] head_", "mixture"]));
     assert_eq!(merged["cells"].as_array().unwrap().len(), 8);
+    // One with settings beside one without has columns of both.
+    let model = "[[study.model]]\nmechanism = \"softmax\"\n";
+    let setting = "[[study.setting]]\nlabel = \"narrow\"\nset = { \"model.width\" = 8 }\n";
+    let narrow = Study::new(&short.replace(model, &format!("{setting}{model}")));
+    narrow.run(&[]).success();
+    let both = one.folder.path().join("both");
+    one.merge(&[&one.out, &narrow.out], &both).success();
+    let table = text(both.join("results.md"));
+    for column in ["| ListOps (accuracy) |", "| ListOps narrow (accuracy) |", "| copy narrow "] {
+        assert!(table.contains(column), "{column} in {table}");
+    }
     // An edited configuration; a directory without a study; one of something else.
     let config = one.out.join("cells/copy/softmax/seed-1/config.toml");
     fs::write(&config, text(&config).replace("width = 16", "width = 32")).unwrap();

@@ -2,7 +2,7 @@
 
 use regard_kernels::Mechanism;
 use regard_kernels::features::FeatureKind;
-use regard_kernels::mechanism::{AdditiveScores, Combination, Inference, Interaction, Prior, Sharing};
+use regard_kernels::mechanism::{AdditiveScores, Combination, Inference, Interaction, Position, Prior, Sharing};
 use regard_kernels::support::{SupportKind, SupportOptions};
 
 use super::Count;
@@ -68,14 +68,17 @@ pub fn attention_cost(
         projection_operations: n * outside * (columns + inner),
         ..AttentionCost::default()
     };
-    let read_and_written = n * (columns + inner);
+    // Shifted keys are one projection, except where each is rotated for itself.
+    let rotated = options.shifted() && options.position == Position::Rotary;
+    let held_keys = if rotated { components } else { projected_keys };
+    let read_and_written = n * (2 * inner + (held_keys + 1) * key_inner);
 
     // Every query attends to every visible key. Saved per row: log denominator, maximum and inverse.
     let pairs = visible_pairs(n, options.causal, options.window.map(count));
     let rows = 3 * n * heads;
     // A cache is trimmed to its window when it is twice as long.
     let cached = options.window.map_or(decoded, |window| decoded.min(2 * (count(window) + 1)));
-    let cache = cached * (projected_keys + 1) * key_inner;
+    let cache = cached * (held_keys + 1) * key_inner;
 
     match options.mechanism {
         Mechanism::Softmax => {
@@ -165,8 +168,8 @@ pub fn attention_cost(
             if gated {
                 cost.core_parameters = heads;
                 cost.core_operations += n * inner;
-                // Both outputs and both rows of denominators, besides the mixed output.
-                cost.kept_floats += 2 * n * inner + rows;
+                // Both outputs, their difference and both rows of denominators, besides the mixed output.
+                cost.kept_floats += 3 * n * inner + rows;
             }
         }
         Mechanism::Moa => {
@@ -175,8 +178,9 @@ pub fn attention_cost(
             cost.projection_parameters = (2 * experts + 2) * head * outside + outside * experts;
             cost.projection_operations = 2 * (active + 1) * n * head * outside + n * outside * experts;
             cost.core_operations = pairs * 2 * active * head;
-            // Tokens, logits, weights, queries and head outputs of the chosen experts, keys and values, and the output.
-            cost.kept_floats = n * (2 * outside + experts + active + 2 * active * head + 2 * head) + 3 * n * active;
+            // Logits, weights, queries and head outputs of the chosen experts, keys and values. The tokens are those of the
+            // projections, and nothing needs the output.
+            cost.kept_floats = n * (experts + active + 2 * active * head + 2 * head) + 3 * n * active;
             cost.state_floats = cached * 2 * head;
         }
         Mechanism::Fastformer => {
@@ -298,7 +302,9 @@ mod tests {
             let saved = operator.forward(&views, &mut out);
             let of_tokens = given.iter().filter(|(spec, _)| matches!(spec.role, Role::Data { .. }));
             let read = of_tokens.map(|(_, data)| data.len());
-            let kept = read.sum::<usize>() + out.len() + saved.floats();
+            // A layer of experts is made of several operators, the first of which share the tokens.
+            let elsewhere = if options.mechanism == Mechanism::Moa { 2 * out.len() } else { 0 };
+            let kept = read.sum::<usize>() + out.len() + saved.floats() - elsewhere;
             let share = kept as f64 / counted(0).kept_floats as f64;
             // Block sizes inside a kernel are not counted exactly.
             assert!((share - 1.0).abs() < 0.02, "{options:?}: {share}");
