@@ -30,21 +30,24 @@ pub fn hide(x: &mut [f32], labels: &[f32], met: [f32; 2]) {
     }
 }
 
-/// Replaces `x_j` by `weight(j, x_j)`; returns the sum.
+/// Replaces `x_j` by a weight of it and of the same element of `others`; returns the sum.
 #[inline(always)]
-fn replace(x: &mut [f32], weight: impl Fn(usize, f32) -> f32) -> f32 {
+fn replace<const N: usize>(x: &mut [f32], others: [&[f32]; N], weight: impl Fn(f32, [f32; N]) -> f32) -> f32 {
     let mut lanes = [0.0f32; LANES];
-    let whole = x.len() / LANES * LANES;
-    for start in (0..whole).step_by(LANES) {
-        let x = &mut x[start..start + LANES];
+    let (whole, rest) = x.as_chunks_mut::<LANES>();
+    let blocks = others.map(|other| other.as_chunks::<LANES>().0);
+    for (at, x) in whole.iter_mut().enumerate() {
+        // Sizes are known inside: a check in the loop would keep it from being vectors.
+        let others = blocks.map(|blocks| &blocks[at]);
         for l in 0..LANES {
-            x[l] = weight(start + l, x[l]);
+            x[l] = weight(x[l], others.map(|other| other[l]));
             lanes[l] += x[l];
         }
     }
-    for j in whole..x.len() {
-        x[j] = weight(j, x[j]);
-        lanes[j - whole] += x[j];
+    let done = whole.len() * LANES;
+    for (l, x) in rest.iter_mut().enumerate() {
+        *x = weight(*x, others.map(|other| other[done + l]));
+        lanes[l] += *x;
     }
     tree(lanes)
 }
@@ -52,16 +55,15 @@ fn replace(x: &mut [f32], weight: impl Fn(usize, f32) -> f32) -> f32 {
 /// `x_j = 2^(x_j f + u)`; returns the sum.
 #[inline(always)]
 pub fn exp(x: &mut [f32], f: f32, u: f32) -> f32 {
-    replace(x, |_, x| exp2(x.multiply_add(f, u)))
+    replace(x, [], |x, []| exp2(x.multiply_add(f, u)))
 }
 
 /// `x_j = 2^(x_j f + u) - g_j 2^(r + s_j)`; returns the sum.
 #[inline(always)]
 pub fn exp_corrected(x: &mut [f32], g: &[f32], s: &[f32], f: f32, u: f32, r: f32) -> f32 {
-    let (g, s) = (&g[..x.len()], &s[..x.len()]);
-    replace(x, |j, x| {
-        let low = if x == f32::NEG_INFINITY { 0.0 } else { g[j] * factor(r, s[j]) };
-        exp2(x.multiply_add(f, u)) - low
+    replace(x, [g, s], |x, [g, s]| {
+        let low = g * factor(r, s);
+        exp2(x.multiply_add(f, u)) - if x == f32::NEG_INFINITY { 0.0 } else { low }
     })
 }
 
@@ -70,10 +72,9 @@ pub fn exp_corrected(x: &mut [f32], g: &[f32], s: &[f32], f: f32, u: f32, r: f32
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 pub fn exp_joint(x: &mut [f32], on: &[f32], g: &[f32], s: &[f32], f: f32, u: f32, r: f32) -> f32 {
-    let (on, g, s) = (&on[..x.len()], &g[..x.len()], &s[..x.len()]);
-    replace(x, |j, x| {
-        let (high, low) = (exp2(x.multiply_add(f, u)), g[j] * factor(r, s[j]));
-        if on[j] != 0.0 { high } else { low }
+    replace(x, [on, g, s], |x, [on, g, s]| {
+        let (high, low) = (exp2(x.multiply_add(f, u)), g * factor(r, s));
+        if on != 0.0 { high } else { low }
     })
 }
 
