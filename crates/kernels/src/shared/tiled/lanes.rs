@@ -238,12 +238,16 @@ pub(super) fn spread(
 /// `sums_l += sum_j x_jl`.
 #[inline(always)]
 pub(super) fn add_rows(x: &[f32], lanes: usize, sums: &mut [f32]) {
-    for row in x.chunks_exact(lanes) {
-        for (sum, x) in vectors_mut(&mut sums[..lanes]).iter_mut().zip(vectors(row)) {
+    // One vector of queries after the other: its sums stay in a register.
+    for (v, sum) in vectors_mut(&mut sums[..lanes]).iter_mut().enumerate() {
+        let mut own = *sum;
+        for row in x.chunks_exact(lanes) {
+            let x = &vectors(row)[v];
             for l in 0..LANES {
-                sum[l] += x[l];
+                own[l] += x[l];
             }
         }
+        *sum = own;
     }
 }
 
@@ -273,8 +277,9 @@ pub(super) fn settle(columns: &mut [f32]) {
 /// `x_jl *= factors_l`.
 #[inline(always)]
 pub(super) fn scale(x: &mut [f32], lanes: usize, factors: &[f32]) {
-    for row in x.chunks_exact_mut(lanes) {
-        for (x, factor) in vectors_mut(row).iter_mut().zip(vectors(&factors[..lanes])) {
+    for (v, &factor) in vectors(&factors[..lanes]).iter().enumerate() {
+        for row in x.chunks_exact_mut(lanes) {
+            let x = &mut vectors_mut(row)[v];
             for l in 0..LANES {
                 x[l] *= factor[l];
             }
