@@ -134,7 +134,7 @@ impl Comparison {
         let host = if self.environment.device.is_some() { " on the host, not on the device" } else { "" };
         table = table.note(format!(
             "Test split, best checkpoint by validation; {seeds} seed{}{spread}. Multiply-adds: forward, one sequence of \
-             the longest length. Step: median time of an update. Peak memory: allocated in training beyond the data{host}.",
+             the longest length. Step: median time of an update. Peak memory: most that an update allocates beyond the data{host}.",
             if seeds == 1 { "" } else { "s" }
         ));
         if let Some(scores) = self.results.iter().find_map(|result| result.test_rouge) {
