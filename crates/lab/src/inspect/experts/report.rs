@@ -56,9 +56,10 @@ impl Experts {
             number("router entropy").unit("nat"),
             number("balance loss"),
             number("z-loss"),
+            number("told by tokens").unit("nat"),
         ];
         let mut table = Table::new(format!("Load of experts, {}", self.source), columns);
-        for Router { name, load, .. } in &self.routers {
+        for Router { name, load, information, .. } in &self.routers {
             let (least, most) = load.extremes();
             table.push(vec![
                 name.as_str().into(),
@@ -71,12 +72,13 @@ impl Experts {
                 load.entropy.into(),
                 load.balance.into(),
                 load.z.into(),
+                (*information).into(),
             ]);
         }
         table.note(
             "Loads: shares of (token, slot) pairs, as multiples of an even share; their entropy as a share of the largest \
              possible. Router entropy: mean over tokens, before the choice. Balance loss: 1 when balanced, experts / active \
-             when collapsed. Padding is not counted.",
+             when collapsed. Told by tokens: mutual information of token and expert, less that of chance. Padding is not counted.",
         )
     }
 
