@@ -19,7 +19,10 @@ fn an_entry_is_run_once_recorded_listed_and_written_as_a_page() {
         Ended::of(command.args(options).arg("--out").arg(&out)).success()
     };
     let first = entry(&[]);
-    assert!(first.contains("mgk-operations (paper): holds.") && first.contains("843.1 million for 8 of 32 experts"), "{first}");
+    assert!(
+        first.contains("mgk-operations (paper): holds.") && first.contains("843.1 million for 8 of 32 experts"),
+        "{first}"
+    );
     assert_eq!(names(&out.join("mgk-operations-paper")), ["outcome.json", "plots", "report.html"]);
     assert_self_contained(&fs::read_to_string(out.join("mgk-operations-paper/report.html")).unwrap());
     let outcome = out.join("mgk-operations-paper/outcome.json");

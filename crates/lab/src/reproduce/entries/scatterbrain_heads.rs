@@ -213,12 +213,18 @@ const SCATTERBRAIN: usize = 2;
 const WINDOW: usize = 3;
 const ON_WINDOW: usize = 4;
 
-/// Mean errors of a model's matrices: of robust PCA, and of each method at its best sizes; and Scatterbrain's errors over those
-/// of robust PCA, on average.
+/// Mean errors of a model's matrices: of robust PCA, and of each method at its best sizes.
 struct Beside {
     oracle: f64,
     methods: [f64; 5],
-    ratio: f64,
+}
+
+impl Beside {
+    /// Scatterbrain's error over that of robust PCA. Of means: where a matrix is nearly within reach of robust PCA, its own ratio
+    /// says nothing.
+    fn ratio(&self) -> f64 {
+        self.methods[SCATTERBRAIN] / self.oracle
+    }
 }
 
 fn beside(heads: &[Head], budget: &str) -> Result<Beside, Failure> {
@@ -236,12 +242,9 @@ fn beside(heads: &[Head], budget: &str) -> Result<Beside, Failure> {
         let own = tried.iter().map(|errors| &errors[at]);
         own.min_by(|one, other| mean(one.iter().copied()).total_cmp(&mean(other.iter().copied()))).expect("tried")
     };
-    let bests = [0, 1, 2, 3, 4].map(best);
-    let ideal: Vec<f64> = ideal.iter().map(|matrix| error(matrix, Method::RobustPca)).collect();
     Ok(Beside {
-        oracle: mean(ideal.iter().copied()),
-        methods: bests.map(|errors| mean(errors.iter().copied())),
-        ratio: mean(bests[SCATTERBRAIN].iter().zip(&ideal).map(|(own, ideal)| own / ideal)),
+        oracle: mean(ideal.iter().map(|matrix| error(matrix, Method::RobustPca))),
+        methods: [0, 1, 2, 3, 4].map(|at| mean(best(at).iter().copied())),
     })
 }
 
@@ -256,7 +259,7 @@ fn oracle(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
     columns.extend(METHODS.map(|(name, _)| Column::number(name, Format::Fixed(4))));
     columns.push(Column::number("Scatterbrain over robust PCA", Format::Fixed(2)));
     let mut table = Table::new("Error of attention matrices", columns).note(format!(
-        "Relative Frobenius error, means over the matrices of {} models; last: mean of the ratios.",
+        "Relative Frobenius error, means over the matrices of {} models; last: mean over models of the ratio of means.",
         runs.len()
     ));
     let (mut clauses, mut observations, mut said) = (Vec::new(), Vec::new(), Vec::new());
@@ -270,9 +273,9 @@ fn oracle(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
         let estimate = |value: &dyn Fn(&Beside) -> f64| Estimate::mean(&over(value), sure, "seeds");
         clauses.push(
             Clause::paper(format!(
-                "At {budget}, Scatterbrain's error over that of robust PCA is at most 1.2 on average."
+                "At {budget}, Scatterbrain's error over that of robust PCA is at most 1.2: ratio of means."
             ))
-            .below(estimate(&|own| own.ratio), 1.2),
+            .below(estimate(&Beside::ratio), 1.2),
         );
         for (at, (name, _)) in METHODS.iter().enumerate().take(SCATTERBRAIN) {
             let text = format!("At {budget}, the error of {name} is larger than Scatterbrain's: ratio of means.");
@@ -282,7 +285,7 @@ fn oracle(bench: &Workbench, scale: Scale) -> Result<Finding, Failure> {
             format!("At {budget}, the error of a window is larger than that of Scatterbrain on it: ratio of means.");
         observations.push(Clause::ours(text).above(estimate(&|own| own.methods[WINDOW] / own.methods[ON_WINDOW]), 1.0));
         let means: Vec<f64> = (0..METHODS.len()).map(|at| mean(over(&|own| own.methods[at]))).collect();
-        let [oracle, ratio] = [mean(over(&|own| own.oracle)), mean(over(&|own| own.ratio))];
+        let [oracle, ratio] = [mean(over(&|own| own.oracle)), mean(over(&Beside::ratio))];
         let mut row = vec![(*budget).into(), oracle.into()];
         row.extend(means.iter().map(|mean| (*mean).into()));
         row.push(ratio.into());
