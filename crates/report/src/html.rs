@@ -203,6 +203,8 @@ svg.chart{display:block;width:100%;max-width:760px;height:auto}
 table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nums}
 th,td{padding:.38rem .65rem;text-align:left;white-space:nowrap;border-bottom:1px solid var(--line)}
 th{border-bottom:2px solid var(--muted);vertical-align:bottom}
+td{vertical-align:top}
+td.long{white-space:normal;min-width:18rem}
 .number{text-align:right}
 .group{text-align:center;border-bottom:1px solid var(--muted)}
 .unit{color:var(--muted);font-weight:400}

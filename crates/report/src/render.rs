@@ -10,6 +10,8 @@ use super::table::{Align, Cell, Column, Table};
 
 /// Marks the best value of a column where bold is not available.
 const STAR: &str = " *";
+/// Letters of a cell from which it may take several lines of a page.
+const LONG: usize = 60;
 
 impl Table {
     /// Aligned plain text for a terminal; the best value of a column gets a star.
@@ -163,9 +165,11 @@ impl Table {
         for row in 0..self.rows.len() {
             text += "<tr>";
             for (index, (column, cell)) in self.columns.iter().zip(self.written_row(row)).enumerate() {
+                // Sentences may take several lines.
+                let class = if cell.chars().count() > LONG { " class=\"long\"" } else { side(column) };
                 let cell = escape(&cell);
                 let cell = if self.is_best(row, index) { format!("<strong>{cell}</strong>") } else { cell };
-                text += &format!("<td{}>{cell}</td>", side(column));
+                text += &format!("<td{class}>{cell}</td>");
             }
             text += "</tr>\n";
         }
@@ -348,6 +352,13 @@ short                 –            –
 
     #[test]
     fn html_is_well_formed_and_escaped() {
+        let sentence = Table::new("x", vec![Column::text("a"), Column::text("b")]);
+        let sentence = {
+            let mut table = sentence;
+            table.push(vec!["short".into(), "long ".repeat(13).into()]);
+            table.to_html()
+        };
+        assert!(sentence.contains("<td>short</td><td class=\"long\">long"), "{sentence}");
         let html = sample().to_html();
         let document = roxmltree::Document::parse(&html).expect("well-formed");
         let cells: Vec<_> = document.descendants().filter(|node| node.has_tag_name("td")).collect();
