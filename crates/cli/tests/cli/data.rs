@@ -92,4 +92,5 @@ fn what_is_not_there_is_said_with_what_to_do() {
     let shown = run(["data", "show", "wikitext-2", "--data", sets]).success();
     assert!(shown.contains("CC BY-SA 3.0") && shown.contains("not there"), "{shown}");
     run(["data", "verify", sets]).failure(DATA, &["SHA256SUMS"]);
+    run(["data", "verify", "imdb", "--data", sets]).failure(DATA, &["imdb is not in", "regard data show imdb"]);
 }
