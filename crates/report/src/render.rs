@@ -351,14 +351,15 @@ short                 –            –
     }
 
     #[test]
+    fn sentences_may_take_several_lines() {
+        let mut table = Table::new("x", vec![Column::text("a"), Column::text("b")]);
+        table.push(vec!["short".into(), "long ".repeat(13).into()]);
+        let html = table.to_html();
+        assert!(html.contains("<td>short</td><td class=\"long\">long"), "{html}");
+    }
+
+    #[test]
     fn html_is_well_formed_and_escaped() {
-        let sentence = Table::new("x", vec![Column::text("a"), Column::text("b")]);
-        let sentence = {
-            let mut table = sentence;
-            table.push(vec!["short".into(), "long ".repeat(13).into()]);
-            table.to_html()
-        };
-        assert!(sentence.contains("<td>short</td><td class=\"long\">long"), "{sentence}");
         let html = sample().to_html();
         let document = roxmltree::Document::parse(&html).expect("well-formed");
         let cells: Vec<_> = document.descendants().filter(|node| node.has_tag_name("td")).collect();

@@ -236,16 +236,14 @@ fn verify_all(store: &Store, what: &[String], common: &Common) -> Outcome {
         there.map(|(set, _)| (set.name.to_owned(), store.path(set))).collect()
     } else {
         let folder = |name: &String| match find(name) {
-            Some(set) if store.path(set).is_dir() => Ok((name.clone(), store.path(set))),
-            Some(set) => {
-                let folder = store.path(set);
-                Err(Failure::data(format!(
+            None if Path::new(name).is_dir() => Ok((name.clone(), PathBuf::from(name))),
+            _ => match store.path(known(name)?) {
+                folder if folder.is_dir() => Ok((name.clone(), folder)),
+                folder => Err(Failure::data(format!(
                     "{name} is not in {}; 'regard data show {name}' says how it gets there",
                     folder.display()
-                )))
-            }
-            None if Path::new(name).is_dir() => Ok((name.clone(), PathBuf::from(name))),
-            None => known(name).map(|set| (name.clone(), store.path(set))),
+                ))),
+            },
         };
         what.iter().map(folder).collect::<Outcome<_>>()?
     };

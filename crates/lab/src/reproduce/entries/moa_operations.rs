@@ -79,7 +79,7 @@ fn run(_: &Workbench, _: Scale) -> Result<Finding, Failure> {
             clauses.push(clause.note(format!("counted {counted:.1}")));
         }
     }
-    let of = |name: &str| MODELS.iter().find(|model| model.name == name).map_or(Ok(f64::NAN), millions);
+    let of = |name: &str| millions(MODELS.iter().find(|model| model.name == name).expect("in the list"));
     let (few, some, many) = (of("8K8E256D")?, of("8K16E256D")?, of("8K32E256D")?);
     let (mixture, plain) = (of("16K32E256D")?, of("transformer big")?);
     let more = 100.0 * (many / few - 1.0);

@@ -6,7 +6,7 @@ use regard_kernels::{AttentionOptions, mechanism::Fraction};
 use regard_report::{Axis, Chart, Column, Data, Format, Sample, Scale as Ticks, Series, Table};
 use regard_tasks::Failure;
 
-use super::scatterbrain_theory::temperature;
+use super::{scatterbrain_theory::temperature, scatterbrain_trained::FEATURES};
 use crate::{
     approx::{Head, Matrix, MatrixErrors, Mean, Method, Plan, Process, measure},
     reproduce::{Clause, Entry, Estimate, Finding, Looks, Paper, Scale, Setup, Workbench, confidence},
@@ -34,7 +34,7 @@ const DIFFERENCES: &[&str] = &[
     "matrices of the generative process of section 3.2 for those of BigGAN",
     "256 tokens for 4,096",
     "in between for all matrices of BigGAN; the ends, at which the paper's figure has few, are observations",
-    "hyperbolic features with orthogonal rows for plain ones with independent rows",
+    FEATURES,
     "the best of three splits at each temperature, 1/4, 1/2 and 3/4 of it sparse, chosen on 8 other draws",
     "temperatures by the entropy of the rows of squared weights, which are shares of the squared norm: 90, 50 and 10 % of the way from that \
      of a cluster to that of all tokens",

@@ -11,6 +11,11 @@ pub const SEEDS: usize = 3;
 /// Probability with which an effect of [`Estimate::smallest`] would have been seen.
 const POWER: f64 = 0.8;
 
+/// Fewest units of a mean with an interval.
+fn least(units: &str) -> usize {
+    if units == "seeds" { SEEDS } else { 2 }
+}
+
 /// An estimate with its interval.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
@@ -33,8 +38,7 @@ impl Estimate {
     /// interval from [`SEEDS`] of them on.
     pub fn mean(values: &[f64], confidence: f64, units: &str) -> Self {
         let sample = Sample::of(values);
-        let least = if units == "seeds" { SEEDS } else { 2 };
-        let error = sample.variance_of_mean().filter(|_| values.len() >= least).map(f64::sqrt);
+        let error = sample.variance_of_mean().filter(|_| values.len() >= least(units)).map(f64::sqrt);
         Self::of_error(sample.mean, error, values.len() as f64 - 1.0, confidence, units)
     }
 
@@ -46,10 +50,9 @@ impl Estimate {
 
     /// The difference of two means of independent values with variances of their own (Welch 1947).
     pub fn unpaired(first: &[f64], second: &[f64], confidence: f64, units: &str) -> Self {
-        let least = if units == "seeds" { SEEDS } else { 2 };
         let samples = [first, second].map(Sample::of);
         let value = samples[0].mean - samples[1].mean;
-        let enough = first.len().min(second.len()) >= least;
+        let enough = first.len().min(second.len()) >= least(units);
         let parts = samples.map(|sample| sample.variance_of_mean().filter(|_| enough).unwrap_or(f64::NAN));
         let error = (parts[0] + parts[1]).sqrt();
         let shares = [(parts[0], first.len()), (parts[1], second.len())];
@@ -115,10 +118,9 @@ impl Estimate {
     /// An estimate with a standard error of this many degrees of freedom.
     pub fn of_error(value: f64, error: Option<f64>, degrees: f64, confidence: f64, units: &str) -> Self {
         let error = error.filter(|error| error.is_finite() && degrees > 0.0);
-        let reach = error.map(|_| student(0.5 + confidence / 2.0, degrees));
-        let half = reach.zip(error).map(|(reach, error)| reach * error);
-        let interval = half.map(|half| [value - half, value + half]);
-        let smallest = reach.zip(error).map(|(reach, error)| noncentrality(reach, degrees, POWER) * error);
+        let reached = error.map(|error| (student(0.5 + confidence / 2.0, degrees), error));
+        let interval = reached.map(|(reach, error)| [value - reach * error, value + reach * error]);
+        let smallest = reached.map(|(reach, error)| noncentrality(reach, degrees, POWER) * error);
         Self { smallest, ..Self::of_interval(value, interval, degrees.max(0.0) as usize + 1, confidence, units) }
     }
 

@@ -223,14 +223,11 @@ fn write_files(directory: &Path, checkpoint: &Checkpoint) -> Result<(), TrainErr
     // A killed run may have left one.
     let _ = fs::remove_dir_all(directory);
     make_child(directory)?;
-    let flat: BTreeMap<&str, [usize; 1]> =
-        checkpoint.moments.iter().map(|(name, own)| (&name[..], [own.first.len()])).collect();
-    let moments = || {
-        checkpoint.moments.iter().flat_map(|(name, Moments { first, second })| {
-            let shape = checkpoint.model.get(name).map_or(&flat[&name[..]][..], |tensor| &tensor.shape);
-            [(FIRST, first), (SECOND, second)].map(|(prefix, data)| (format!("{prefix}{name}"), Lent { shape, data }))
-        })
-    };
+    let moments = checkpoint.moments.iter().flat_map(|(name, Moments { first, second })| {
+        let shape = checkpoint.model.get(name).map_or_else(|| vec![first.len()], |tensor| tensor.shape.clone());
+        [(FIRST, first), (SECOND, second)]
+            .map(|(prefix, data)| (format!("{prefix}{name}"), Lent { shape: shape.clone(), data }))
+    });
     let mut files = BTreeMap::new();
     let mut write = |name: &str, content: Vec<u8>| {
         files.insert(name.to_string(), FileSum::of(&content));
@@ -238,7 +235,7 @@ fn write_files(directory: &Path, checkpoint: &Checkpoint) -> Result<(), TrainErr
     };
     // One file after the other: each is in memory as a whole.
     write(MODEL, encode_tensors(&checkpoint.model))?;
-    write(OPTIMIZER, encode(moments()))?;
+    write(OPTIMIZER, encode(moments))?;
     let state = StateFile::new(checkpoint.state.clone(), files);
     write_synced(&directory.join(STATE), state.to_text().as_bytes())?;
     sync_directory(directory)

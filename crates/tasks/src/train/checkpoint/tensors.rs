@@ -24,7 +24,7 @@ pub type HostTensors = BTreeMap<String, HostTensor>;
 /// A tensor that lies elsewhere. Its bytes are made when they are written, one tensor after the other.
 #[derive(Debug)]
 pub(super) struct Lent<'a> {
-    pub shape: &'a [usize],
+    pub shape: Vec<usize>,
     pub data: &'a [f32],
 }
 
@@ -34,7 +34,7 @@ impl View for Lent<'_> {
     }
 
     fn shape(&self) -> &[usize] {
-        self.shape
+        &self.shape
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
@@ -48,7 +48,7 @@ impl View for Lent<'_> {
 
 /// The bytes of a safetensors file.
 pub fn encode_tensors(tensors: &HostTensors) -> Vec<u8> {
-    encode(tensors.iter().map(|(name, HostTensor { shape, data })| (name, Lent { shape, data })))
+    encode(tensors.iter().map(|(name, HostTensor { shape, data })| (name, Lent { shape: shape.clone(), data })))
 }
 
 /// The same of tensors that lie elsewhere.
